@@ -1,0 +1,23 @@
+"""Real Kafka and PostgreSQL servers on this machine, for trying mzplan out and for its tests.
+
+Everything comes from package registries: the broker through the Ivy that PySpark brings along,
+PostgreSQL as a wheel (or the server that the machine has). The servers listen on 127.0.0.1 only and keep
+their data in a folder of your choice; the same folder is the same server, also in a later process.
+
+From a shell: ``python -m examples.servers up --dir D``, then ``status`` and ``down``.
+This package may not import mzplan: it stands for the world outside.
+"""
+
+from examples.servers.errors import ServerError
+from examples.servers.kafka import KafkaBroker
+from examples.servers.postgres import PostgresServer
+from examples.servers.topics import create_topic, delete_topic, produce_json
+
+__all__ = [
+    "KafkaBroker",
+    "PostgresServer",
+    "ServerError",
+    "create_topic",
+    "delete_topic",
+    "produce_json",
+]

@@ -1,0 +1,84 @@
+"""TCP ports on 127.0.0.1: free ones, and who holds one that is not."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+from examples.servers.errors import ServerError
+
+HOST = "127.0.0.1"
+
+# Below the range from which Linux (32768) and macOS (49152) take the near ends of outgoing connections.
+# A port in that range can be lost to any client while its server is down, and a client that keeps
+# trying to reach it there can even end up connected to itself.
+_RANGE = range(20_000, 32_000)
+
+
+def free_port(avoid: Collection[int] = ()) -> int:
+    """A port that nobody listens on now and that is not in ``avoid``."""
+    for port in random.sample(_RANGE, k=200):
+        if port not in avoid and _bind_error(port) is None:
+            return port
+    raise ServerError(f"no free port on {HOST} among 200 tried in {_RANGE.start}-{_RANGE.stop - 1}")
+
+
+def require_free(port: int, use: str) -> None:
+    """Raise a ServerError that names the port and, where it can be found, the process that holds it."""
+    problem = _bind_error(port)
+    if problem is None:
+        return
+    holder = holder_of(port)
+    who = f"in use by process {holder[0]} ({holder[1]})" if holder else problem
+    raise ServerError(f"port {port} for {use} is not free: {who}; end that process or choose another port")
+
+
+def answers(port: int) -> bool:
+    """Whether something accepts connections on the port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def holder_of(port: int) -> tuple[int, str] | None:
+    """(pid, program) of a process with a socket on the local port; None when it can't be told.
+
+    Needs Linux's /proc, and for a process of another user, root.
+    """
+    inodes = _socket_inodes(port)
+    if not inodes:
+        return None
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(fd.readlink()) in inodes for fd in (process / "fd").iterdir()):
+                return int(process.name), (process / "comm").read_text().strip()
+        except OSError:  # it has ended, or it is not ours to look into
+            continue
+    return None
+
+
+def _bind_error(port: int) -> str | None:
+    with socket.socket() as probe:
+        # As servers do: connections of an earlier server that linger in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            return getattr(error, "strerror", None) or str(error)
+    return None
+
+
+def _socket_inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()  # sl, local address:port in hex, remote, state, …, inode at 9
+            if int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    return inodes

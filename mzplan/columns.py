@@ -1,0 +1,221 @@
+"""Columns as Spark DDL, parsed without Spark: `"id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>"`.
+
+Written here rather than taken from an SQL library, because every plan parses every schema: a library
+costs more to import than a whole small plan may take, and can't say which column an error is in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+POSITION = "_position"  # the reserved struct column that orders the changes of one key
+
+_SIMPLE = {
+    "BOOLEAN": "BOOLEAN",
+    "TINYINT": "TINYINT",
+    "BYTE": "TINYINT",
+    "SMALLINT": "SMALLINT",
+    "SHORT": "SMALLINT",
+    "INT": "INT",
+    "INTEGER": "INT",
+    "BIGINT": "BIGINT",
+    "LONG": "BIGINT",
+    "FLOAT": "FLOAT",
+    "REAL": "FLOAT",
+    "DOUBLE": "DOUBLE",
+    "STRING": "STRING",
+    "BINARY": "BINARY",
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMP",
+    "TIMESTAMP_LTZ": "TIMESTAMP",
+    "TIMESTAMP_NTZ": "TIMESTAMP_NTZ",
+}
+_DECIMAL = {"DECIMAL", "DEC", "NUMERIC"}
+_KNOWN = sorted({*_SIMPLE, *_DECIMAL, "ARRAY", "MAP", "STRUCT", "CHAR", "VARCHAR"})
+_TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))")
+_MAX_DEPTH = 32
+
+
+class DdlError(ValueError):
+    """A schema that is not Spark DDL. `offset` counts characters of the text, from 0."""
+
+    def __init__(self, message: str, offset: int):
+        super().__init__(message)
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name as written, and its type in canonical Spark DDL (`DECIMAL(10,2)`)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        quoted = self.name if re.fullmatch(r"\w+", self.name) else "`" + self.name.replace("`", "``") + "`"
+        return f"{quoted} {self.type}{'' if self.nullable else ' NOT NULL'}"
+
+
+@lru_cache(maxsize=8192)
+def parse_columns(ddl: str) -> tuple[Column, ...]:
+    """`"id BIGINT, name STRING"` → columns. Raises DdlError, with the place, for anything else."""
+    parser = _Parser(ddl)
+    columns = [parser.column()]
+    while parser.accept(","):
+        columns.append(parser.column())
+    if parser.kind:
+        raise DdlError(f"unexpected {parser.token!r}: a comma separates columns", parser.start)
+    seen: set[str] = set()
+    for column in columns:
+        # Spark's column names are the same whatever their case.
+        if column.name.lower() in seen:
+            raise DdlError(f"column {column.name!r} is there twice", 0)
+        if column.name.lower() == POSITION:
+            raise DdlError(f"{POSITION!r} is reserved for mzplan's own column", 0)
+        seen.add(column.name.lower())
+    return tuple(columns)
+
+
+def canonical(ddl: str) -> str:
+    """The DDL in one spelling: two schemas that mean the same become equal. As it is where it can't be parsed."""
+    try:
+        return ", ".join(map(str, parse_columns(ddl)))
+    except DdlError:
+        return ddl
+
+
+class _Parser:
+    """A recursive descent over the tokens of one DDL string."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.end = 0
+        self.start = 0
+        self.token = ""
+        self.kind: str | None = ""
+        self.depth = 0
+        self.advance()
+
+    def advance(self) -> None:
+        match = _TOKEN.match(self.text, self.end)
+        if match is None:
+            rest = self.text[self.end :].strip()
+            if rest:
+                offset = self.text.index(rest[0], self.end)
+                raise DdlError(f"unexpected {rest[0]!r}", offset)
+            self.start, self.token, self.kind = len(self.text), "", None
+            return
+        self.kind = match.lastgroup
+        assert self.kind is not None
+        self.token, self.start, self.end = match[self.kind], match.start(self.kind), match.end()
+
+    def accept(self, sign: str) -> bool:
+        if self.kind == "sign" and self.token == sign:
+            self.advance()
+            return True
+        return False
+
+    def accept_word(self, word: str) -> bool:
+        if self.kind == "word" and self.token.upper() == word:
+            self.advance()
+            return True
+        return False
+
+    def expect(self, sign: str) -> None:
+        if not self.accept(sign):
+            found = repr(self.token) if self.kind else "the end"
+            raise DdlError(f"expected {sign!r}, found {found}", self.start)
+
+    def name(self) -> str:
+        if self.kind not in ("word", "quoted"):
+            found = repr(self.token) if self.kind else "the end"
+            raise DdlError(f"expected a column name, found {found}", self.start)
+        name = self.token.replace("``", "`") if self.kind == "quoted" else self.token
+        self.advance()
+        return name
+
+    def column(self) -> Column:
+        name = self.name()
+        self.accept(":")
+        type_ = self.type()
+        nullable = True
+        if self.accept_word("NOT"):
+            if not self.accept_word("NULL"):
+                raise DdlError("expected NULL after NOT", self.start)
+            nullable = False
+        if self.accept_word("COMMENT"):
+            if self.kind != "text":
+                raise DdlError("expected a 'text' after COMMENT", self.start)
+            self.advance()
+        return Column(name, type_, nullable)
+
+    def type(self) -> str:
+        start = self.start
+        if self.kind != "word":
+            raise DdlError("expected a type", start)
+        word = self.token.upper()
+        self.advance()
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise DdlError(f"types nested more than {_MAX_DEPTH} deep", start)
+        try:
+            return self._type(word, start)
+        finally:
+            self.depth -= 1
+
+    def _type(self, word: str, start: int) -> str:
+        if word in _SIMPLE:
+            return _SIMPLE[word]
+        if word in _DECIMAL:
+            precision, scale = self.numbers(default=(10, 0))
+            if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+                raise DdlError("DECIMAL(p,s) needs 1 <= p <= 38 and 0 <= s <= p", start)
+            return f"DECIMAL({precision},{scale})"
+        if word in ("CHAR", "VARCHAR"):
+            length, _ = self.numbers(default=(0, 0))
+            if length < 1:
+                raise DdlError(f"{word} needs a length, as {word}(20)", start)
+            return f"{word}({length})"
+        if word == "ARRAY":
+            self.expect("<")
+            inner = self.type()
+            self.expect(">")
+            return f"ARRAY<{inner}>"
+        if word == "MAP":
+            self.expect("<")
+            key = self.type()
+            self.expect(",")
+            value = self.type()
+            self.expect(">")
+            return f"MAP<{key},{value}>"
+        if word == "STRUCT":
+            return self.struct()
+        raise DdlError(f"unknown type {word!r}; known are {', '.join(_KNOWN)}", start)
+
+    def struct(self) -> str:
+        self.expect("<")
+        fields = [self.column()]
+        while self.accept(","):
+            fields.append(self.column())
+        self.expect(">")
+        inner = ",".join(str(field).replace(" ", ": ", 1) for field in fields)
+        return f"STRUCT<{inner}>"
+
+    def numbers(self, default: tuple[int, int]) -> tuple[int, int]:
+        if not self.accept("("):
+            return default
+        found: list[int] = []
+        while True:
+            if self.kind != "word" or not self.token.isdecimal() or len(self.token) > 9:
+                raise DdlError("expected a number", self.start)
+            found.append(int(self.token))
+            self.advance()
+            if not self.accept(","):
+                break
+        self.expect(")")
+        if len(found) > 2:
+            raise DdlError("expected at most two numbers", self.start)
+        return found[0], found[1] if len(found) == 2 else 0

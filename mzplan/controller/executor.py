@@ -1,0 +1,124 @@
+"""The executor: what the runner asks of the engine that hosts the streaming queries.
+
+Two implementations pass one contract suite: SparkExecutor (mzplan.spark) and InMemoryExecutor (dry
+instances and tests). The executor decides nothing: it starts what it is told, and reports what is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.secrets import Secrets
+
+_NAME = re.compile(r"mzplan:(?P<project>[^:]+):(?P<address>[^:]+):g(?P<generation>\d+):(?P<digest>.+)\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueryName:
+    """`mzplan:shop:source.orders:g1:1:9f86…`: a streaming query's name carries all that is needed to
+    compare what is wanted with what Spark reports, without remembering what was done."""
+
+    project: str
+    address: Address
+    generation: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"mzplan:{self.project}:{self.address}:g{self.generation}:{self.digest}"
+
+    @classmethod
+    def of(cls, project: str, description: Description) -> QueryName:
+        return cls(project, description.address, description.generation, description.digest)
+
+    @classmethod
+    def parse(cls, name: str | None) -> QueryName | None:
+        """The inverse of `str`; None for the name of a query that is not mzplan's."""
+        match = _NAME.match(name or "")
+        if match is None:
+            return None
+        try:
+            address = Address.parse(match["address"])
+        except ValueError:
+            return None
+        return cls(match["project"], address, int(match["generation"]), match["digest"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryReport:
+    """One streaming query as the engine reports it.
+
+    `active` is False once it has ended; then `error` says of what (None: it was stopped).
+    `triggered` is whether this run has finished a first trigger, with or without rows. `step` is the
+    number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
+    """
+
+    name: QueryName
+    query_id: str
+    run_id: str
+    active: bool
+    triggered: bool
+    step: int = -1
+    input_rows_per_second: float = 0.0
+    processed_rows_per_second: float = 0.0
+    lag: int | None = None
+    error: str | None = None
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What a live check found. `upstream` is the identity of what the query reads (for Kafka: cluster id,
+    topic id, partition count), None where it has none or could not be reached."""
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    upstream: Mapping[str, Any] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not any(d.severity == "error" for d in self.diagnostics)
+
+
+class Executor(Protocol):
+    """Hosts the streaming queries of one project on one instance. Methods may be called from several threads."""
+
+    def open(self) -> None:
+        """Make the engine ready (a Spark session: 5–20 s). Idempotent. Raises MzplanError (MZ061 no Java,
+        MZ062 anything else) with how to fix it."""
+
+    def is_open(self) -> bool:
+        """Whether `start` may be called."""
+
+    def check(self, description: Description, secrets: Secrets) -> CheckResult:
+        """Reach, authenticate, authorise, find the topic or table, and compare the upstream's identity
+        with the one recorded beside the checkpoint. Changes nothing. Works before `open`. Takes at most
+        some seconds: every server is asked with a time limit. Never raises for what a server did."""
+
+    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
+        """Start the query from its checkpoint (creating collection and checkpoint for a new generation),
+        under its QueryName. Returns when the query has been submitted, not when it has done anything.
+        Raises MzplanError when it can't be started. `epoch` is the lease's: targets fence older ones."""
+
+    def stop(self, name: QueryName) -> None:
+        """Stop a query and forget it; no error when it isn't there. Returns when it has ended."""
+
+    def reports(self) -> list[QueryReport]:
+        """Every query of this project, those included that ended and were not stopped by `stop`."""
+
+    def close(self) -> None:
+        """Stop every query of this project and release the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorContext:
+    """Where an executor works: the project's name, its folder, and the warehouse as an absolute path or URI."""
+
+    project: str
+    directory: str
+    warehouse: str
+    options: Mapping[str, str] = field(default_factory=dict)

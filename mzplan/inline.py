@@ -1,0 +1,214 @@
+"""Inlined descriptions: a query with everything it depends on written into it, and its digest.
+
+Connections are referenced by name in files and in state, and inlined as late as possible (seed 002,
+`into_inline_connection`). The digest of the inlined description decides whether a running query must
+restart: a change that leaves it equal restarts nothing. Secrets stay references here; only the runner
+resolves them, when it makes options for Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+from mzplan.model.state import ResourceState
+
+DIGEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlinedConnection:
+    """A connection with the connections that it uses itself, at any depth."""
+
+    address: Address
+    type: str
+    body: Mapping[str, Any]
+    connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """What a sink needs to know of the collection it reads: its place (id, generation) and columns."""
+
+    address: Address
+    id: str
+    generation: int
+    type: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
+    (see ResourceKind.with_defaults), secrets are references."""
+
+    address: Address
+    id: str
+    generation: int
+    digest: str
+    type: str
+    body: Mapping[str, Any]
+    connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
+    upstream: Upstream | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "address": str(self.address),
+            "id": self.id,
+            "generation": self.generation,
+            "digest": self.digest,
+            "type": self.type,
+            "body": self.body,
+            "connections": {role: _connection_to_json(c) for role, c in self.connections.items()},
+            "upstream": _upstream_to_json(self.upstream),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Description:
+        upstream = data["upstream"]
+        return cls(
+            address=Address.parse(data["address"]),
+            id=data["id"],
+            generation=data["generation"],
+            digest=data["digest"],
+            type=data["type"],
+            body=data["body"],
+            connections={role: _connection_from_json(c) for role, c in data["connections"].items()},
+            upstream=Upstream(**{**upstream, "address": Address.parse(upstream["address"])})
+            if upstream
+            else None,
+        )
+
+
+def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
+    """Inline a source or sink of a state. Raises KeyError on a dangling reference (a committed state has none)."""
+    connections: dict[str, InlinedConnection] = {}
+    upstream: Upstream | None = None
+    for role, target in resource.references.items():
+        found = resources[target]
+        if target.kind == "connection":
+            connections[role] = inline_connection(found, resources)
+        else:
+            upstream = Upstream(
+                address=target,
+                id=found.id,
+                generation=found.generation,
+                type=found.type,
+                body=found.body,
+            )
+    return Description(
+        address=resource.address,
+        id=resource.id,
+        generation=resource.generation,
+        digest=resource.digest,
+        type=resource.type,
+        body=resource.body,
+        connections=connections,
+        upstream=upstream,
+    )
+
+
+def inline_connection(
+    resource: ResourceState, resources: Mapping[Address, ResourceState]
+) -> InlinedConnection:
+    """A connection with those that it uses written in, at any depth."""
+    return InlinedConnection(
+        address=resource.address,
+        type=resource.type,
+        body=resource.body,
+        connections={
+            role: inline_connection(resources[target], resources)
+            for role, target in resource.references.items()
+        },
+    )
+
+
+def digest_of(
+    resource: ResourceState,
+    resources: Mapping[Address, ResourceState],
+    memo: dict[Address, Any] | None = None,
+) -> str:
+    """`"1:<64 hex digits>"`: the digest of a query's inlined description, "" for a connection.
+
+    Left out: what is changed in place, values equal to their defaults, and names (of the resource
+    itself, of its connections). So renaming a connection restarts nothing.
+    `memo` keeps inlined connections between calls on the same resources.
+    """
+    if resource.address.kind == "connection":
+        return ""
+    memo = {} if memo is None else memo
+    content = [resource.address.kind, *_identity(resource, resources, memo)]
+    content.append([resource.generation, resource.restart_token])
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _identity(
+    resource: ResourceState, resources: Mapping[Address, ResourceState], memo: dict[Address, Any]
+) -> list[Any]:
+    kind = resource_kind(resource.address.kind, resource.type)
+    references: dict[str, Any] = {}
+    for role, target in resource.references.items():
+        if target not in memo:
+            found = resources[target]
+            memo[target] = (
+                _identity(found, resources, memo)
+                if target.kind == "connection"
+                else [found.type, found.generation, _columns_of(found)]
+            )
+        references[role] = memo[target]
+    return [resource.type, kind.identifying(resource.body), references]
+
+
+def _columns_of(source: ResourceState) -> Any:
+    """What a sink's query depends on of its source: the collection's columns, nothing of how they are read."""
+    kind = resource_kind(source.address.kind, source.type)
+    return {
+        "/".join(path): _get(source.body, path)
+        for path in kind.column_paths
+        if _get(source.body, path) is not None
+    }
+
+
+def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = body
+    for key in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def _connection_to_json(connection: InlinedConnection) -> dict[str, Any]:
+    return {
+        "address": str(connection.address),
+        "type": connection.type,
+        "body": connection.body,
+        "connections": {role: _connection_to_json(c) for role, c in connection.connections.items()},
+    }
+
+
+def _connection_from_json(data: Mapping[str, Any]) -> InlinedConnection:
+    return InlinedConnection(
+        address=Address.parse(data["address"]),
+        type=data["type"],
+        body=data["body"],
+        connections={role: _connection_from_json(c) for role, c in data["connections"].items()},
+    )
+
+
+def _upstream_to_json(upstream: Upstream | None) -> dict[str, Any] | None:
+    if upstream is None:
+        return None
+    return {
+        "address": str(upstream.address),
+        "id": upstream.id,
+        "generation": upstream.generation,
+        "type": upstream.type,
+        "body": upstream.body,
+    }

@@ -1,0 +1,260 @@
+"""What the JSON Schemas under schemas/ say of each kind and type of resource.
+
+The schemas are the single source: validation, the planner (`x-change`), secrets (`x-sensitive`), ALTER
+option names (`x-sql`) and references (`x-reference`) all come from them, through this module. That is
+why no other module says `if type == "kafka"` to decide what a change does.
+
+Files are standard JSON Schema (draft 2020-12); `allOf: [{$ref}]` and `$ref` between files are resolved
+at load, so that a loaded schema stands alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from mzplan.columns import canonical
+from mzplan.model.address import KINDS, Kind
+from mzplan.model.plan import Effect
+from mzplan.model.resources import Body
+
+EditKind = Literal["added", "removed", "changed"]
+Json = dict[str, Any]
+
+_PACKAGED = Path(__file__).parent / "_schemas"
+_CHECKOUT = Path(__file__).parent.parent / "schemas"
+
+
+def schema_folder() -> Path:
+    """The folder of the JSON Schema files: inside the wheel, or beside the package in a checkout."""
+    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+
+
+@cache
+def load_schema(name: str) -> Json:
+    """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
+
+    Raises KeyError when there is no such schema.
+    """
+    path = schema_folder() / f"{name}.json"
+    if not path.is_file():
+        raise KeyError(name)
+    return _standalone(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _standalone(schema: Json) -> Json:
+    """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced."""
+    bases = [load_schema(base["$ref"].removesuffix(".json")) for base in schema.pop("allOf", [])]
+    properties: Json = {}
+    required: list[str] = []
+    for base in bases:
+        properties |= base.get("properties", {})
+        required += base.get("required", [])
+    for key, value in schema.get("properties", {}).items():
+        properties[key] = (
+            _referred(value["$ref"]) if "$ref" in value else properties.get(key, {}) | _inner(value)
+        )
+        if "const" in value and "type" in properties[key]:
+            del properties[key]["type"]
+    if properties:
+        schema["properties"] = properties
+        schema["additionalProperties"] = False
+    if required:
+        schema["required"] = sorted({*required, *schema.get("required", [])})
+    return schema
+
+
+def _referred(reference: str) -> Json:
+    schema = dict(load_schema(reference.removesuffix(".json")))
+    for key in ("$schema", "$id", "title"):
+        schema.pop(key, None)
+    return schema
+
+
+def _inner(schema: Json) -> Json:
+    return _standalone(dict(schema)) if "properties" in schema else schema
+
+
+@cache
+def schema_names() -> tuple[str, ...]:
+    """Every resource schema, as `kind.type`, sorted."""
+    names = (path.stem for path in schema_folder().glob("*.json"))
+    return tuple(sorted(name for name in names if name.partition(".")[0] in KINDS and "." in name))
+
+
+@cache
+def types_of(kind: Kind) -> tuple[str, ...]:
+    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`."""
+    return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A property that names another resource, and the types it may have (empty: any)."""
+
+    property: str
+    kind: Kind
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
+class ResourceKind:
+    """One kind and type of resource, as its schema describes it."""
+
+    kind: Kind
+    type: str
+
+    @cached_property
+    def schema(self) -> Json:
+        return load_schema(f"{self.kind}.{self.type}")
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """The properties that refer to other resources."""
+        return tuple(
+            Reference(
+                name, cast(Kind, schema["x-reference"]), tuple(schema.get("x-reference-types", ()))
+            )
+            for name, schema in self.schema["properties"].items()
+            if "x-reference" in schema
+        )
+
+    @property
+    def validates_live(self) -> bool:
+        """Whether a connection of this type is reached for in validation by default (semantics.md §1, rule 7)."""
+        return bool(self.schema.get("x-validate", False))
+
+    def query_type(self, kind: Kind) -> str | None:
+        """The type that a source or sink has by default on this connection; None when it can't have one."""
+        found = self.schema.get(f"x-{kind}-type")
+        return str(found) if found else None
+
+    def normalise(self, body: Body) -> Json:
+        """The body with values equal to their defaults left out and keys sorted.
+
+        Two bodies that mean the same are equal afterwards: reordered keys or a default written out are
+        no change (semantics.md §1, rule 11).
+        """
+        return _normalise(self.schema, body)
+
+    def with_defaults(self, body: Body) -> Json:
+        """The body with every absent default filled in, at any depth."""
+        return _with_defaults(self.schema, body)
+
+    def identifying(self, body: Body) -> Json:
+        """The part of a normalised body that a running query depends on: what is not changed in place."""
+        return _identifying(self.schema, body)
+
+    def property_schema(self, path: tuple[str | int, ...]) -> Json:
+        """The schema of the property at a path of keys and indexes; the nearest one above where a
+        schema does not go deeper (items of a list, free keys of a map)."""
+        found = _annotated(self.schema, path)
+        return found[-1] if found else self.schema
+
+    def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
+        """What an edit of this kind at this path does to a running query (`x-change`)."""
+        change = self.property_schema(path).get("x-change", "restart")
+        if isinstance(change, Mapping):
+            change = change.get(edit, "replace")
+        return cast(Effect, change)
+
+    def is_sensitive(self, path: tuple[str | int, ...]) -> bool:
+        """Whether the value at a path is a secret (`x-sensitive`, or a key that `x-sensitive-keys` matches)."""
+        for schema in _annotated(self.schema, path):
+            if schema.get("x-sensitive"):
+                return True
+            pattern = schema.get("x-sensitive-keys")
+            if pattern and any(isinstance(key, str) and re.search(pattern, key) for key in path):
+                return True
+        return False
+
+    @cached_property
+    def column_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The properties that decide a collection's columns (`x-diff: columns`, or `x-columns`)."""
+        return tuple(
+            path
+            for path, schema in walk_properties(self.schema)
+            if schema.get("x-diff") == "columns" or schema.get("x-columns")
+        )
+
+    def sql_options(self) -> dict[str, tuple[str, ...]]:
+        """ALTER option name → path of the property it sets."""
+        return {
+            schema["x-sql"]: path
+            for path, schema in walk_properties(self.schema)
+            if schema.get("x-sql") is not None
+        }
+
+
+@cache
+def resource_kind(kind: Kind, type_: str) -> ResourceKind:
+    """The kind and type; raises KeyError when no schema describes it."""
+    found = ResourceKind(kind, type_)
+    _ = found.schema
+    return found
+
+
+def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Every property of a schema at any depth, with its path."""
+    for name, inner in schema.get("properties", {}).items():
+        yield (*path, name), inner
+        yield from walk_properties(inner, (*path, name))
+
+
+def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
+    """The schemas met on the way down a path, outermost first."""
+    met: list[Json] = []
+    for key in path:
+        inner = schema.get("properties", {}).get(key) if isinstance(key, str) else None
+        if inner is None:
+            return met
+        met.append(inner)
+        schema = inner
+    return met
+
+
+def _normalise(schema: Json, body: Body) -> Json:
+    properties: Mapping[str, Json] = schema.get("properties", {})
+    result: Json = {}
+    for key in sorted(body):
+        value = body[key]
+        inner = properties.get(key, {})
+        if isinstance(value, Mapping):
+            value = _normalise(inner, value)
+        elif inner.get("x-diff") == "columns" and isinstance(value, str):
+            value = canonical(value)
+        if "default" in inner and _same(value, inner["default"]):
+            continue
+        result[key] = value
+    return result
+
+
+def _same(value: Any, default: Any) -> bool:
+    # True == 1 in Python, but not in a configuration.
+    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
+
+
+def _with_defaults(schema: Json, body: Body) -> Json:
+    result: Json = dict(body)
+    for key, inner in schema.get("properties", {}).items():
+        if key not in result and "default" in inner:
+            result[key] = inner["default"]
+        if isinstance(result.get(key), Mapping):
+            result[key] = _with_defaults(inner, result[key])
+    return result
+
+
+def _identifying(schema: Json, body: Body) -> Json:
+    properties: Mapping[str, Json] = schema.get("properties", {})
+    result: Json = {}
+    for key, value in body.items():
+        inner = properties.get(key, {})
+        if inner.get("x-change") == "in-place" or "x-reference" in inner:
+            continue
+        result[key] = _identifying(inner, value) if isinstance(value, Mapping) else value
+    return result

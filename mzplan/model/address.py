@@ -1,0 +1,40 @@
+"""Addresses: how a resource is named in files, plans, state and on the command line."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple, cast, get_args
+
+Kind = Literal["connection", "source", "sink"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# `\Z`, not `$`: `$` would let a trailing newline through.
+NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
+NAME = re.compile(NAME_PATTERN)
+MAX_NAME = 128
+
+
+class Address(NamedTuple):
+    """`source.orders`: the kind and the name of a resource.
+
+    A NamedTuple rather than a dataclass: a plan hashes and sorts hundreds of thousands of them.
+    """
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`"source.orders"` → Address. Raises ValueError, with how to write it, for anything else."""
+        kind, dot, name = text.partition(".")
+        if not dot or kind not in KINDS or not NAME.match(name):
+            raise ValueError(f"{text!r} is not an address: write connection.NAME, source.NAME or sink.NAME")
+        return cls(cast(Kind, kind), name)
+
+
+def is_valid_name(name: object) -> bool:
+    """Whether `name` may name a resource: `[a-z][a-z0-9_]*`, at most 128 characters."""
+    return isinstance(name, str) and len(name) <= MAX_NAME and NAME.match(name) is not None

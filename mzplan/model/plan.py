@@ -1,0 +1,102 @@
+"""Plan: the difference, as immutable data. Read by a person, by a machine and by apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.resources import Instance
+from mzplan.model.state import ResourceState
+
+PLAN_FORMAT_VERSION = "1.0"
+
+Action = Literal["create", "update", "restart", "replace", "delete", "move"]
+ACTIONS: tuple[Action, ...] = ("create", "update", "restart", "replace", "delete", "move")
+
+# In order of weight. `none`: a resource that runs nothing of its own and reaches nobody.
+Effect = Literal["none", "in-place", "restart", "replace", "forbidden"]
+EFFECTS: tuple[Effect, ...] = ("none", "in-place", "restart", "replace", "forbidden")
+
+
+def heaviest(effects: list[Effect]) -> Effect:
+    """The heaviest of several effects (`none` for an empty list)."""
+    return max(effects, key=EFFECTS.index, default="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """One leaf of a diff. `path` is `security.sasl.username` or `brokers[0]`; `before`/`after` are
+    None where the leaf is absent, and always None where `sensitive`."""
+
+    path: str
+    before: Any
+    after: Any
+    sensitive: bool
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One planned step. `before_digest` is what the plan assumed (staleness), `after` the committed
+    record to be (None for a delete; its id is filled in at commit for a create)."""
+
+    address: Address
+    action: Action
+    effect: Effect
+    fields: tuple[FieldChange, ...] = ()
+    reason: str
+    triggered_by: tuple[Address, ...] = ()
+    before: ResourceState | None = None
+    after: ResourceState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """Committed, but not converged: what the status says about it."""
+
+    address: Address
+    condition: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftItem:
+    """A place where reality has left the state. `kind` is one of interface.md's."""
+
+    address: str
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The difference between a Configuration (or an operation on the state) and the State."""
+
+    format_version: str = PLAN_FORMAT_VERSION
+    project: str
+    lineage: str
+    serial: int
+    warehouse: str
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+    instances_changed: bool = False
+    changes: tuple[Change, ...] = ()
+    downstream: tuple[Address, ...] = ()
+    unaffected: int = 0
+    pending: tuple[Pending, ...] = ()
+    drift: tuple[DriftItem, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether applying it would commit nothing."""
+        return not self.changes and not self.instances_changed
+
+    def summary(self) -> dict[str, int]:
+        """How many changes of each action."""
+        counts = dict.fromkeys(ACTIONS, 0)
+        for change in self.changes:
+            counts[change.action] += 1
+        return counts

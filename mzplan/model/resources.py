@@ -1,0 +1,72 @@
+"""Configuration: what a person declared, typed and normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import SourceRange
+
+# JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
+Body = Mapping[str, Any]
+InstanceType = Literal["embedded", "dry", "cluster"]
+DEFAULT_INSTANCE = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A Spark application that hosts streaming queries (the storage instance of seed 004)."""
+
+    name: str
+    type: InstanceType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A declared connection, source or sink.
+
+    `body` is normalised: variables filled in, values equal to their default left out, keys sorted;
+    connections appear by name and secrets as references, exactly as they will stand in the state.
+    `references` maps the property that refers (`"connection"`, `"from"`) to what it refers to.
+    """
+
+    address: Address
+    type: str
+    body: Body
+    references: Mapping[str, Address] = field(default_factory=dict)
+    path: str | None = None  # the file that declares it; the exact range is looked up when needed
+
+    @property
+    def instance(self) -> str:
+        return str(self.body.get("instance", DEFAULT_INSTANCE))
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.body.get("paused", False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What is wanted: the project's settings and its resources, by address.
+
+    `warehouse` is the URI as written (a relative path is relative to the project's folder).
+    """
+
+    project: str
+    warehouse: str
+    instances: Mapping[str, Instance]
+    resources: Mapping[Address, Resource]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSettings:
+    """What mzplan.yaml says, before any resource is read: enough for commands that need only the store."""
+
+    directory: str
+    project: str
+    warehouse: str
+    state: Mapping[str, Any]
+    instances: Mapping[str, Instance]
+    range: SourceRange | None = None

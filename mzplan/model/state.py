@@ -1,0 +1,119 @@
+"""State (committed) and Status (observed)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mzplan.model.address import Address
+from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
+
+FORMAT_VERSION = 1
+
+Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceState:
+    """A committed resource.
+
+    `id` names it for life: checkpoints and collections live under it, never under its name.
+    `generation` counts replacements; a new one has its own checkpoint and collection. `digest` is that
+    of its inlined description (see mzplan.inline): a running query whose digest differs must restart.
+    `override` and `restart_token` come from `pause`, `resume` and `restart`.
+    """
+
+    address: Address
+    id: str
+    type: str
+    body: Body
+    dependencies: tuple[Address, ...] = ()
+    references: Mapping[str, Address] = field(default_factory=dict)
+    generation: int = 1
+    digest: str = ""
+    override: Literal["paused", "resumed"] | None = None
+    restart_token: int = 0
+
+    @property
+    def instance(self) -> str:
+        return str(self.body.get("instance", DEFAULT_INSTANCE))
+
+    @property
+    def paused(self) -> bool:
+        if self.override is not None:
+            return self.override == "paused"
+        return bool(self.body.get("paused", False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'."""
+
+    format_version: int = FORMAT_VERSION
+    project: str
+    lineage: str = ""
+    serial: int = 0
+    warehouse: str = ""
+    instances: Mapping[str, Instance] = field(default_factory=dict)
+    resources: Mapping[Address, ResourceState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One streaming query, as the runner sees it.
+
+    `digest` and `generation` are those of the body that runs (or ran last); `wanted_digest` is the
+    committed one that the runner has last tried to reach. They differ while a change is pending, was
+    rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown).
+    `steps` counts finished micro-batches by `step`, the number of the last one (-1: none yet).
+    """
+
+    address: Address
+    generation: int
+    digest: str
+    wanted_digest: str
+    wanted_generation: int
+    condition: Condition
+    query_id: str | None = None
+    run_id: str | None = None
+    step: int = -1
+    input_rows_per_second: float = 0.0
+    processed_rows_per_second: float = 0.0
+    lag: int | None = None
+    error: str | None = None
+    error_code: str | None = None
+    failures: int = 0
+    upstream: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
+    `heartbeat` is seconds since the Unix epoch, UTC."""
+
+    instance: str
+    epoch: int
+    heartbeat: float
+    serial: int
+    observations: Mapping[Address, Observation] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Which runner leads an instance. `heartbeat` in seconds since the epoch, `ttl` in seconds.
+
+    A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
+    to be dead (same host, no such process). Taking it over increments `epoch`: the fencing token.
+    """
+
+    instance: str
+    epoch: int
+    owner: str
+    host: str
+    pid: int
+    pid_started: float
+    heartbeat: float
+    ttl: float
+    released: bool = False
