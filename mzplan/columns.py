@@ -34,7 +34,9 @@ _SIMPLE = {
 }
 _DECIMAL = {"DECIMAL", "DEC", "NUMERIC"}
 _KNOWN = sorted({*_SIMPLE, *_DECIMAL, "ARRAY", "MAP", "STRUCT", "CHAR", "VARCHAR"})
-_TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))"
+)
 _MAX_DEPTH = 32
 
 

@@ -117,9 +117,7 @@ class ResourceKind:
     def references(self) -> tuple[Reference, ...]:
         """The properties that refer to other resources."""
         return tuple(
-            Reference(
-                name, cast(Kind, schema["x-reference"]), tuple(schema.get("x-reference-types", ()))
-            )
+            Reference(name, cast(Kind, schema["x-reference"]), tuple(schema.get("x-reference-types", ())))
             for name, schema in self.schema["properties"].items()
             if "x-reference" in schema
         )
@@ -164,7 +162,7 @@ class ResourceKind:
         return cast(Effect, change)
 
     def is_sensitive(self, path: tuple[str | int, ...]) -> bool:
-        """Whether the value at a path is a secret (`x-sensitive`, or a key that `x-sensitive-keys` matches)."""
+        """Whether the value at a path is a secret (`x-sensitive`; `x-sensitive-keys` for free keys)."""
         for schema in _annotated(self.schema, path):
             if schema.get("x-sensitive"):
                 return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["connection", "source", "sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -32,7 +32,7 @@ class Address(NamedTuple):
         kind, dot, name = text.partition(".")
         if not dot or kind not in KINDS or not NAME.match(name):
             raise ValueError(f"{text!r} is not an address: write connection.NAME, source.NAME or sink.NAME")
-        return cls(cast(Kind, kind), name)
+        return cls(kind, name)
 
 
 def is_valid_name(name: object) -> bool:

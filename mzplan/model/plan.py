@@ -96,7 +96,7 @@ class Plan:
 
     def summary(self) -> dict[str, int]:
         """How many changes of each action."""
-        counts = dict.fromkeys(ACTIONS, 0)
+        counts: dict[str, int] = dict.fromkeys(ACTIONS, 0)
         for change in self.changes:
             counts[change.action] += 1
         return counts

@@ -1,0 +1,39 @@
+"""Failpoints: named places where a test makes the process die as kill -9 would.
+
+`MZPLAN_FAILPOINT=apply.committed` ends the process there, at once, with no clean-up. The enum is the
+list that docs/protocol.md explains and that the tests walk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+
+
+class Failpoint(StrEnum):
+    """Every place where a crash has its own consequences."""
+
+    APPLY_LOCKED = "apply.locked"
+    APPLY_PROPOSED = "apply.proposed"
+    APPLY_VALIDATED = "apply.validated"
+    COMMIT_BEFORE_HISTORY = "commit.before-history"
+    COMMIT_BEFORE_RENAME = "commit.before-rename"
+    COMMIT_AFTER_RENAME = "commit.after-rename"
+    APPLY_COMMITTED = "apply.committed"
+    APPLY_WOKEN = "apply.woken"
+    RUNNER_LEASED = "runner.leased"
+    RUNNER_CHECKED = "runner.checked"
+    RUNNER_STOPPED_OLD = "runner.stopped-old"
+    RUNNER_STARTED_NEW = "runner.started-new"
+    RUNNER_BEFORE_ACCEPT = "runner.before-accept"
+    RUNNER_BEFORE_STATUS = "runner.before-status"
+
+
+_armed = os.environ.get("MZPLAN_FAILPOINT", "")
+
+
+def failpoint(point: Failpoint) -> None:
+    """Die here if this failpoint is armed; otherwise nothing (one string comparison)."""
+    if _armed == point.value:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,228 @@
+"""What to do next for one query: a pure function of what is wanted, what is there, and what was tried.
+
+Level-triggered: it is asked again and again with fresh facts, and answers with at most one command.
+Nothing here does I/O, so every rule can be tested in microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.state import Condition
+
+FIRST_RETRY = 1.0  # seconds; doubled after each failure
+LAST_RETRY = 60.0
+STABLE = 60.0  # seconds after which a query that runs is forgiven its failures
+
+Key = tuple[int, str]  # generation, digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """A committed query of this instance."""
+
+    description: Description
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What was tried for an address. It only paces retries and remembers errors: losing it (a restart of
+    the runner) costs nothing but patience. `accepted` is also kept in the store."""
+
+    target: Key | None = None
+    accepted: Description | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    fallback_at: float = 0.0
+    verdict: Condition | None = None  # rejected or failed: how the last attempt at the target ended
+    error: str | None = None
+    error_code: str | None = None
+    healthy_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Stop these queries, and forget them."""
+
+    address: Address
+    names: tuple[QueryName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """Check the description (unless told not to), then stop what runs, then start it."""
+
+    address: Address
+    description: Description
+    stop: tuple[QueryName, ...]
+    check: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Record the description as one that has run: what to go back to."""
+
+    address: Address
+    description: Description
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Nothing wants this address any more and nothing of it runs: forget what was accepted."""
+
+    address: Address
+
+
+Command = Stop | Switch | Accept | Drop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do (or nothing), what to remember, and how the query is to be reported."""
+
+    command: Command | None
+    memory: Memory
+    condition: Condition
+    shown: QueryReport | None
+
+
+def key_of(description: Description) -> Key:
+    return (description.generation, description.digest)
+
+
+def decide(
+    address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory, now: float
+) -> Decision:
+    """The next step for one address. `now` in seconds, monotonic."""
+    active = [r for r in reports if r.active]
+    if desired is None:
+        return _unwanted(address, reports, memory)
+    target = key_of(desired.description)
+    if memory.target != target:
+        memory = Memory(target=target, accepted=memory.accepted)
+    current = next((r for r in active if _key(r) == target), None)
+    others = tuple(r for r in reports if r is not current)
+    if desired.paused:
+        command = Stop(address=address, names=_names(reports)) if reports else None
+        kept = replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None)
+        return Decision(command=command, memory=kept, condition="paused", shown=None)
+    if current is not None:
+        return _current(address, desired.description, current, others, memory, now)
+    dead = next((r for r in reports if not r.active and _key(r) == target), None)
+    if dead is not None:
+        return _ended(address, dead, reports, memory, now)
+    return _absent(address, desired.description, reports, memory, now)
+
+
+def rejected(memory: Memory, error: str, code: str, now: float) -> Memory:
+    """The check before the switch failed: nothing was stopped."""
+    was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
+    return _failed(memory, "failed" if was_accepted else "rejected", error, code, now)
+
+
+def start_failed(memory: Memory, error: str, code: str, now: float) -> Memory:
+    """The query could not be started."""
+    return _failed(memory, "failed", error, code, now)
+
+
+def fallback_failed(memory: Memory, now: float) -> Memory:
+    """Not even the last accepted description could be started."""
+    return replace(memory, fallback_at=now + backoff(memory.failures + 1))
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures: 1, 2, 4, … 60."""
+    return min(LAST_RETRY, FIRST_RETRY * 2.0 ** max(0, min(failures, 16) - 1))
+
+
+def _unwanted(address: Address, reports: list[QueryReport], memory: Memory) -> Decision:
+    command: Command = (
+        Stop(address=address, names=_names(reports)) if reports else Drop(address=address)
+    )
+    return Decision(command=command, memory=memory, condition="stopped", shown=None)
+
+
+def _current(
+    address: Address,
+    description: Description,
+    current: QueryReport,
+    others: tuple[QueryReport, ...],
+    memory: Memory,
+    now: float,
+) -> Decision:
+    """The wanted query runs."""
+    accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
+    if others:
+        stop = Stop(address=address, names=_names(others))
+        return Decision(command=stop, memory=memory, condition="starting", shown=current)
+    if not current.triggered:
+        return Decision(command=None, memory=memory, condition="starting", shown=current)
+    since = memory.healthy_since if memory.healthy_since is not None else now
+    memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None)
+    if now - since >= STABLE:
+        memory = replace(memory, failures=0)
+    command = None if accepted else Accept(address=address, description=description)
+    if command is not None:
+        memory = replace(memory, accepted=description)
+    return Decision(command=command, memory=memory, condition="running", shown=current)
+
+
+def _ended(
+    address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float
+) -> Decision:
+    """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
+    error = dead.error or "The query was stopped by somebody else."
+    memory = _failed(memory, "failed", error, dead.error_code or "MZ064", now)
+    ended = tuple(r for r in reports if not r.active)
+    return Decision(
+        command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", shown=dead
+    )
+
+
+def _absent(
+    address: Address, description: Description, reports: list[QueryReport], memory: Memory, now: float
+) -> Decision:
+    """The wanted query does not run; an older one may."""
+    running = next((r for r in reports if r.active), None)
+    if now >= memory.retry_at:
+        switch = Switch(address=address, description=description, stop=_names(reports), check=True)
+        return Decision(
+            command=switch, memory=memory, condition=memory.verdict or "starting", shown=running
+        )
+    fallback = memory.accepted
+    can_fall_back = (
+        running is None
+        and fallback is not None
+        and key_of(fallback) != memory.target
+        and fallback.generation == description.generation
+        and now >= memory.fallback_at
+    )
+    back: Switch | None = None
+    if can_fall_back and fallback is not None:
+        back = Switch(address=address, description=fallback, stop=_names(reports), check=False)
+    return Decision(command=back, memory=memory, condition=memory.verdict or "failed", shown=running)
+
+
+def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: float) -> Memory:
+    failures = memory.failures + 1
+    return replace(
+        memory,
+        verdict=verdict,
+        error=error,
+        error_code=code,
+        failures=failures,
+        retry_at=now + backoff(failures),
+        healthy_since=None,
+    )
+
+
+def _key(report: QueryReport) -> Key:
+    return (report.name.generation, report.name.digest)
+
+
+def _names(reports: list[QueryReport] | tuple[QueryReport, ...]) -> tuple[QueryName, ...]:
+    return tuple(r.name for r in reports)

@@ -1,0 +1,101 @@
+"""The backend of a store: named blobs with compare-and-swap, and one lock.
+
+Every file format stands above this interface (see mzplan.state.store), so a new backend is only these
+few methods.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+
+
+class Blob(NamedTuple):
+    """The bytes of a key, and their version: an opaque text that differs after every write."""
+
+    data: bytes
+    version: str
+
+
+class ConflictError(Exception):
+    """A compare-and-swap found another version than it expected: somebody else has written."""
+
+
+class _Any:
+    """Stands for 'whatever version is there'."""
+
+
+ANY = _Any()
+Expected = str | None | _Any  # a version, None for 'the key must not exist', or ANY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """Who holds the lock. `time` is ISO 8601, UTC."""
+
+    id: str
+    command: str
+    user: str
+    host: str
+    pid: int
+    time: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "command": self.command,
+            "user": self.user,
+            "host": self.host,
+            "pid": self.pid,
+            "time": self.time,
+        }
+
+
+class Backend(Protocol):
+    """Blobs by key. Keys are relative paths with `/`. Every method raises MzplanError (MZ030 for reads,
+    MZ035 for writes) when the backend itself fails; the old content is then intact."""
+
+    def read(self, key: str) -> Blob | None:
+        """The blob, or None when there is none."""
+
+    def version(self, key: str) -> str | None:
+        """The version alone, cheaply: to see whether anything changed."""
+
+    def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
+        """Replace a blob, whole or not at all; returns the new version. Raises ConflictError when the version
+        there is not `expected`. `durable=False` may skip waiting for the disk (heartbeats)."""
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; no error when there is none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """The keys below a prefix (`"proposals/"`), sorted."""
+
+    def lock(self, info: LockInfo, wait: float) -> AbstractContextManager[None]:
+        """Hold the store's one lock, waiting at most so many seconds; raises MZ033 (exit 6), with the
+        owner, when somebody else holds it."""
+
+    def describe(self) -> str:
+        """Where it is, for people."""
+
+
+def locked_error(holder: LockInfo | None, place: str, alive: bool | None = None) -> MzplanError:
+    """MZ033: the state is locked, by whom and since when."""
+    if holder is None:
+        detail = f"Another mzplan command holds the lock of {place}."
+    else:
+        life = {True: ", alive", False: ", no longer alive", None: ""}[alive]
+        detail = (
+            f"`mzplan {holder.command}` of {holder.user} on {holder.host} (pid {holder.pid}{life}) has held "
+            f"it since {holder.time}. Lock id: {holder.id}."
+        )
+    return error(
+        "MZ033",
+        "The state is locked",
+        detail,
+        "wait until it has finished, then run the command again.",
+        exit_code=ExitCode.LOCKED,
+    )

@@ -1,0 +1,39 @@
+"""Processes of this machine: which ones live, told apart from others that got the same pid later."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def started_at(pid: int) -> float:
+    """When a process started, in clock ticks since boot; 0.0 where the system does not say."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return float(text.rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def is_alive(pid: int, started: float = 0.0) -> bool:
+    """Whether the process lives; with `started` (from `started_at`), whether it is still the same one."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    if _is_zombie(pid):
+        return False
+    now = started_at(pid)
+    return not (started and now) or now == started
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return text.rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False

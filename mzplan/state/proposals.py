@@ -1,0 +1,74 @@
+"""Proposals: a change that a runner is asked to validate where it will run, before anything is committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.state.formats import canonical, decode
+
+LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Descriptions, as they would be committed, for one instance. `created` in seconds since the epoch."""
+
+    id: str
+    instance: str
+    created: float
+    descriptions: tuple[Description, ...]
+
+    def encode(self) -> bytes:
+        content = {
+            "id": self.id,
+            "instance": self.instance,
+            "created": self.created,
+            "descriptions": [d.to_json() for d in self.descriptions],
+        }
+        return (canonical(content) + "\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> Proposal:
+        def build(content: Any) -> Proposal:
+            return cls(
+                id=str(content["id"]),
+                instance=str(content["instance"]),
+                created=float(content["created"]),
+                descriptions=tuple(Description.from_json(d) for d in content["descriptions"]),
+            )
+
+        return decode(data, place, build, "delete it: it is only a question.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the validation found; `upstreams` are the identities of what the sources would read."""
+
+    id: str
+    diagnostics: tuple[Diagnostic, ...] = ()
+    upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        content = {
+            "id": self.id,
+            "diagnostics": [d.to_json() | {"exit_code": int(d.exit_code)} for d in self.diagnostics],
+            "upstreams": {str(address): dict(found) for address, found in self.upstreams.items()},
+        }
+        return (json.dumps(content, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> Answer:
+        def build(content: Any) -> Answer:
+            return cls(
+                id=str(content["id"]),
+                diagnostics=tuple(Diagnostic.from_json(d) for d in content["diagnostics"]),
+                upstreams={Address.parse(a): found for a, found in content["upstreams"].items()},
+            )
+
+        return decode(data, place, build, "delete it: it is only an answer.")

@@ -1,0 +1,246 @@
+"""The store: State, Status, leases and proposals of one project, above any backend.
+
+docs/protocol.md says who writes and reads what, and what a crash leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mzplan.failpoints import Failpoint, failpoint
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.resources import ProjectSettings
+from mzplan.model.state import Lease, State, Status
+from mzplan.state.backend import Backend, ConflictError, LockInfo
+from mzplan.state.formats import (
+    decode_accepted,
+    decode_lease,
+    decode_state,
+    decode_status,
+    encode_accepted,
+    encode_lease,
+    encode_state,
+    encode_status,
+)
+from mzplan.state.local import STATE_KEY, LocalBackend
+from mzplan.state.process import is_alive, started_at
+from mzplan.state.proposals import LIFETIME, Answer, Proposal
+
+LEASE_TTL = 15.0  # seconds
+HEARTBEAT = 1.0  # seconds
+
+
+def open_store(settings: ProjectSettings) -> Store:
+    """The store that mzplan.yaml names."""
+    path = Path(settings.directory) / str(settings.state.get("path", "state"))
+    return Store(LocalBackend(path), settings.project)
+
+
+class Store:
+    """What everybody reads and writes of one project. Safe for several processes at once."""
+
+    def __init__(self, backend: Backend, project: str):
+        self.backend = backend
+        self.project = project
+
+    # --- State
+
+    def read_state(self) -> State:
+        """The committed state; serial 0 with no lineage when there is none yet."""
+        blob = self.backend.read(STATE_KEY)
+        if blob is None:
+            return State(project=self.project)
+        return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
+
+    def state_version(self) -> str | None:
+        """Differs after every commit: to see cheaply whether there is a new serial."""
+        return self.backend.version(STATE_KEY)
+
+    def commit(self, new: State, planned_on: State) -> None:
+        """Replace the state by its successor. The one it was planned on must still be there: otherwise
+        MZ036 (exit 5), and nothing is written."""
+        current = self.backend.read(STATE_KEY)
+        there = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
+        if (there.lineage, there.serial) != (planned_on.lineage, planned_on.serial):
+            raise _stale(planned_on, there)
+        failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
+        if current is not None:
+            self.backend.write(f"history/{there.serial:08d}.json", current.data)
+        try:
+            self.backend.write(STATE_KEY, encode_state(new), expected=current.version if current else None)
+        except ConflictError:
+            raise _stale(planned_on, self.read_state()) from None
+
+    @contextlib.contextmanager
+    def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:
+        """Hold the lock while a command works; MZ033 (exit 6) with the owner when somebody else does."""
+        info = LockInfo(
+            id=secrets.token_hex(6),
+            command=command,
+            user=_user(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        with self.backend.lock(info, wait):
+            yield info
+
+    # --- Status
+
+    def read_status(self, instance: str) -> Status | None:
+        blob = self.backend.read(f"status/{instance}.json")
+        return decode_status(blob.data, f"status/{instance}.json") if blob else None
+
+    def read_statuses(self) -> dict[str, Status]:
+        """The status of every instance that has one."""
+        keys = [k for k in self.backend.list("status/") if k.count(".") == 1]
+        found = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
+        return {status.instance: status for status in found if status is not None}
+
+    def write_status(self, status: Status) -> None:
+        self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=False)
+
+    def read_accepted(self, instance: str) -> dict[Address, Description]:
+        key = f"status/{instance}.accepted.json"
+        blob = self.backend.read(key)
+        return decode_accepted(blob.data, key) if blob else {}
+
+    def write_accepted(self, instance: str, accepted: Mapping[Address, Description]) -> None:
+        self.backend.write(f"status/{instance}.accepted.json", encode_accepted(accepted))
+
+    # --- Leases
+
+    def read_lease(self, instance: str) -> Lease | None:
+        blob = self.backend.read(f"leases/{instance}.json")
+        return decode_lease(blob.data, f"leases/{instance}.json") if blob else None
+
+    def leader(self, instance: str) -> Lease | None:
+        """The lease of the runner that leads this instance, None when nobody does."""
+        lease = self.read_lease(instance)
+        return lease if lease is not None and is_live(lease) else None
+
+    def acquire_lease(self, instance: str, owner: str) -> Lease | None:
+        """Become the leader with the next epoch; None while somebody else leads."""
+        key = f"leases/{instance}.json"
+        blob = self.backend.read(key)
+        old = decode_lease(blob.data, key) if blob else None
+        if old is not None and is_live(old):
+            return None
+        lease = Lease(
+            instance=instance,
+            epoch=old.epoch + 1 if old else 1,
+            owner=owner,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            pid_started=started_at(os.getpid()),
+            heartbeat=time.time(),
+            ttl=LEASE_TTL,
+        )
+        try:
+            self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
+        except ConflictError:
+            return None
+        return lease
+
+    def renew_lease(self, lease: Lease, *, released: bool = False) -> Lease | None:
+        """The lease with a new heartbeat; None when it is no longer ours (another epoch or owner)."""
+        key = f"leases/{lease.instance}.json"
+        blob = self.backend.read(key)
+        there = decode_lease(blob.data, key) if blob else None
+        if there is None or (there.epoch, there.owner) != (lease.epoch, lease.owner):
+            return None
+        renewed = Lease(
+            instance=lease.instance,
+            epoch=lease.epoch,
+            owner=lease.owner,
+            host=lease.host,
+            pid=lease.pid,
+            pid_started=lease.pid_started,
+            heartbeat=time.time(),
+            ttl=lease.ttl,
+            released=released,
+        )
+        assert blob is not None
+        try:
+            self.backend.write(key, encode_lease(renewed), expected=blob.version, durable=False)
+        except ConflictError:
+            return None
+        return renewed
+
+    # --- Proposals
+
+    def propose(self, instance: str, descriptions: tuple[Description, ...]) -> Proposal:
+        proposal = Proposal(
+            id=secrets.token_hex(8), instance=instance, created=time.time(), descriptions=descriptions
+        )
+        self.backend.write(f"proposals/{proposal.id}.json", proposal.encode(), durable=False)
+        return proposal
+
+    def open_proposals(self, instance: str) -> list[Proposal]:
+        """Those of an instance that have no answer yet. Expired ones are removed on the way."""
+        keys = self.backend.list("proposals/")
+        answered = {key.removesuffix(".answer.json") for key in keys if key.endswith(".answer.json")}
+        found = []
+        for key in keys:
+            stem = key.removesuffix(".json")
+            if key.endswith(".answer.json"):
+                continue
+            blob = self.backend.read(key)
+            if blob is None:
+                continue
+            proposal = Proposal.decode(blob.data, key)
+            if time.time() - proposal.created > LIFETIME:
+                self.withdraw(proposal.id)
+            elif proposal.instance == instance and stem not in answered:
+                found.append(proposal)
+        return found
+
+    def answer(self, answer: Answer) -> None:
+        self.backend.write(f"proposals/{answer.id}.answer.json", answer.encode(), durable=False)
+
+    def read_answer(self, proposal: Proposal) -> Answer | None:
+        key = f"proposals/{proposal.id}.answer.json"
+        blob = self.backend.read(key)
+        return Answer.decode(blob.data, key) if blob else None
+
+    def withdraw(self, id_: str) -> None:
+        """Remove a proposal and its answer."""
+        self.backend.delete(f"proposals/{id_}.json")
+        self.backend.delete(f"proposals/{id_}.answer.json")
+
+
+def is_live(lease: Lease) -> bool:
+    """Whether the runner that holds the lease may still be running queries."""
+    if lease.released or time.time() > lease.heartbeat + lease.ttl:
+        return False
+    return lease.host != socket.gethostname() or is_alive(lease.pid, lease.pid_started)
+
+
+def _stale(planned_on: State, there: State) -> Exception:
+    detail = f"The plan was made on serial {planned_on.serial}; the state now has serial {there.serial}."
+    if planned_on.lineage and there.lineage and planned_on.lineage != there.lineage:
+        detail = "The state has another lineage: it belongs to another project, or was begun anew."
+    return error(
+        "MZ036",
+        "The plan is stale",
+        f"{detail} Nothing was changed.",
+        "plan again.",
+        exit_code=ExitCode.STALE,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user in a container
+        return str(os.getuid())
