@@ -51,8 +51,10 @@ def began(pid: int) -> str | None:
     except OSError:
         return None if Path("/proc/self/stat").exists() else _began_by_ps(pid)
     fields = stat.rpartition(")")[2].split()  # the program's name, in brackets, may hold blanks
-    state, ticks = fields[0], fields[19]
-    return None if state in "ZX" else f"{boot}/{ticks}"
+    state, threads, ticks = fields[0], int(fields[17]), fields[19]
+    # A process whose first thread is dead may have others on their way out, which still hold its ports.
+    ended = state in "ZX" and threads <= 1
+    return None if ended else f"{boot}/{ticks}"
 
 
 def children_of(pid: int) -> list[int]:
@@ -97,7 +99,8 @@ class ServerProcess:
         except FileNotFoundError:
             return None
         pid = int(record["pid"])
-        return pid if began(pid) == record["began"] else None
+        now = began(pid)
+        return pid if now is not None and now == record["began"] else None
 
     def spawn(
         self,

@@ -1,0 +1,144 @@
+"""The Java that runs the broker, and the broker's jars, downloaded once for all projects of a user."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from examples.servers.errors import ServerError
+
+KAFKA_VERSION = "3.9.1"
+MINIMUM_JAVA = 17
+_DOWNLOAD_TIMEOUT_S = 900
+_GET_JAVA = (
+    f"install a JDK {MINIMUM_JAVA} or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17), or set JAVA_HOME to one"
+)
+
+# A settings file of our own with one resolver, at Ivy's built-in address. Ivy's default settings, like
+# Spark's, would ask ~/.m2 first, and fail if that holds a .pom without its .jar.
+_IVY_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+
+# The broker's own dependencies hold no logging back end: without one, its log would be empty.
+_IVY_MODULE = f"""\
+<ivy-module version="2.0">
+  <info organisation="mzplan.examples" module="kafka-broker"/>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default->default"/>
+    <dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36" conf="default->default"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+def find_java() -> Path:
+    """The ``java`` program: JAVA_HOME's, else the first on the PATH. Raises ServerError if too old."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+    if found is None or not os.access(found, os.X_OK):
+        raise ServerError(f"Kafka needs Java {MINIMUM_JAVA} or newer, and there is none {where}; {_GET_JAVA}")
+    said = subprocess.run([found, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', said)  # 1.8.0_392 is Java 8
+    if version is None:
+        raise ServerError(f"Kafka needs Java, and {found} does not run; {_GET_JAVA}", said.strip())
+    if int(version[1]) < MINIMUM_JAVA:
+        raise ServerError(
+            f"Kafka needs Java {MINIMUM_JAVA} or newer, and {found} is Java {version[1]}; {_GET_JAVA}"
+        )
+    return Path(found)
+
+
+def jar_folder() -> Path:
+    """Where the broker's jars are, or will be: $MZPLAN_CACHE or ~/.cache/mzplan, then the version."""
+    cache = os.environ.get("MZPLAN_CACHE")
+    return (Path(cache) if cache else Path.home() / ".cache" / "mzplan") / f"kafka-{KAFKA_VERSION}"
+
+
+def broker_jars(java: Path) -> Path:
+    """The folder of the broker's jars (46 MB), downloaded if it isn't there yet. Raises ServerError."""
+    folder = jar_folder()
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.is_dir():  # else another process downloaded it while we waited for the lock
+            _download(java, folder)
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # given up by the kernel when this process ends, however it ends
+        yield
+
+
+def _download(java: Path, folder: Path) -> None:
+    """Download into a folder beside ``folder`` and rename it: what has the right name is whole."""
+    prefix = f".{folder.name}-"
+    for leftover in folder.parent.glob(f"{prefix}*"):  # of a download that was killed; we hold the lock
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as name:
+        work = Path(name)
+        settings = work / "ivysettings.xml"
+        settings.write_text(_IVY_SETTINGS)
+        module = work / "ivy.xml"
+        module.write_text(_IVY_MODULE)
+        log = folder.with_name(f"{folder.name}.log")
+        command = [
+            *(java, f"-Divy.default.ivy.user.dir={work}", "-jar", _ivy_jar()),
+            *("-settings", os.environ.get("MZPLAN_IVY_SETTINGS") or settings),
+            *("-cache", work / "cache", "-ivy", module, "-confs", "default"),
+            *("-retrieve", f"{work}/lib/[artifact]-[revision].[ext]"),
+        ]
+        try:
+            with log.open("w") as out:
+                done = subprocess.run(
+                    [str(word) for word in command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    timeout=_DOWNLOAD_TIMEOUT_S,
+                )
+            whole = done.returncode == 0 and (work / "lib" / f"kafka_2.13-{KAFKA_VERSION}.jar").exists()
+        except subprocess.TimeoutExpired:
+            whole = False
+        if not whole:
+            raise ServerError(
+                f"the Kafka broker could not be downloaded: {_first_problem(log)}; check the network and try "
+                "again (behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… -Dhttps.proxyPort=…, for a "
+                f"mirror point MZPLAN_IVY_SETTINGS to an Ivy settings file); the whole report is {log}"
+            )
+        (work / "lib").rename(folder)
+
+
+def _ivy_jar() -> Path:
+    # Found, not imported: importing pyspark takes a second.
+    spec = importlib.util.find_spec("pyspark")
+    jars = sorted(Path(place) for place in (spec.submodule_search_locations or ())) if spec else []
+    found = [jar for place in jars for jar in place.glob("jars/ivy-*.jar")]
+    if not found:
+        raise ServerError("Ivy, which downloads the Kafka broker, comes with PySpark: pip install pyspark")
+    return found[0]
+
+
+def _first_problem(log: Path) -> str:
+    signs = ("module not found", "FAILED", "failed", "rror:", "xception", "not found")
+    for line in log.read_text(errors="replace").splitlines():
+        if any(sign in line for sign in signs):
+            return line.strip(" \t:")
+    return f"no end after {_DOWNLOAD_TIMEOUT_S} s"

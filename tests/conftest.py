@@ -1,0 +1,117 @@
+"""Fixtures for all tests. Servers start when the first test asks for one, so tests/unit never waits for any.
+
+No test is skipped for want of a server: if one can't start, the tests that need it are errors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """The session's broker, shared by all tests. A test that stops it may leave it so (see ``topic``)."""
+    yield from _broker(tmp_path_factory.mktemp("kafka"))
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The session's PostgreSQL server, shared by all tests. A test that stops it may leave it so."""
+    yield from _postgres(tmp_path_factory.mktemp("postgres"))
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A new broker for one test, with a cluster id and ports of its own."""
+    yield from _broker(tmp_path / "own-kafka")
+
+
+@pytest.fixture
+def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A new PostgreSQL server for one test, with a system identifier and a port of its own."""
+    yield from _postgres(tmp_path / "own-postgres")
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """``topic()`` creates a topic and returns its name, which no other test has.
+
+    ``topic("orders", partitions=3, config={"cleanup.policy": "compact"})``: the name begins with the first
+    argument, by default the test's name. The topics are deleted after the test.
+    """
+    from examples.servers import create_topic, delete_topic
+
+    made: list[str] = []
+
+    def create(prefix: str | None = None, partitions: int = 2, config: dict[str, str] | None = None) -> str:
+        kafka.start()  # if the test before this one has left it down
+        name = _unique(prefix or request.node.name, separator="-")
+        create_topic(kafka.bootstrap, name, partitions, config=config)
+        made.append(name)
+        return name
+
+    yield create
+    kafka.start()
+    for name in made:
+        delete_topic(kafka.bootstrap, name)
+
+
+@pytest.fixture
+def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """``database()`` creates an empty database and returns its name, which no other test has.
+
+    ``database("shop")``: the name begins with the argument, by default the test's name; its address is
+    ``postgres.dsn(name)``. The databases are dropped after the test, with their replication slots.
+    """
+    made: list[str] = []
+
+    def create(prefix: str | None = None) -> str:
+        postgres.start()  # if the test before this one has left it down
+        name = _unique(prefix or request.node.name, separator="_")
+        postgres.create_database(name)
+        made.append(name)
+        return name
+
+    yield create
+    postgres.start()
+    for name in made:
+        postgres.drop_database(name)
+
+
+def _broker(workdir: Path) -> Iterator[KafkaBroker]:
+    from examples.servers import KafkaBroker
+
+    broker = KafkaBroker(workdir)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.remove_data()
+
+
+def _postgres(workdir: Path) -> Iterator[PostgresServer]:
+    from examples.servers import PostgresServer
+
+    server = PostgresServer(workdir)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove_data()
+
+
+def _unique(prefix: str, *, separator: str) -> str:
+    """A name for Kafka and PostgreSQL alike: short enough (63) and of characters that need no quotes."""
+    plain = re.sub(r"[^a-z0-9]+", separator, prefix.lower().removeprefix("test_")).strip(separator)
+    return f"{plain[:40]}{separator}{next(_numbers)}"

@@ -1,0 +1,338 @@
+"""The servers of examples/servers: what other tests rely on when they start, kill and move them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from examples.servers import (
+    KafkaBroker,
+    PostgresServer,
+    ServerError,
+    create_topic,
+    delete_topic,
+    produce_json,
+)
+from examples.servers.process import began
+from examples.servers.server import write_private
+from examples.servers.topics import admin
+
+ROOT = Path(__file__).parents[2]
+
+
+def read_json(bootstrap: str, topic: str, partitions: int = 2) -> list[dict[str, object]]:
+    """All rows of a topic, partition by partition."""
+    client = {"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0}
+    consumer = Consumer({**client, "enable.auto.commit": False, "enable.partition.eof": False})
+    rows = []
+    try:
+        for number in range(partitions):
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)
+            consumer.assign([TopicPartition(topic, number, 0)])
+            for _ in range(end):
+                message = consumer.poll(10)
+                assert message is not None and message.error() is None
+                rows.append(json.loads(message.value() or b"null"))
+    finally:
+        consumer.close()
+    return rows
+
+
+def cluster_id(bootstrap: str) -> str | None:
+    return admin(bootstrap).list_topics(timeout=2).cluster_id
+
+
+class TestKafka:
+    def test_both_listeners_lead_to_the_same_rows(
+        self, kafka: KafkaBroker, topic: Callable[..., str]
+    ) -> None:
+        name = topic()
+        rows = [{"id": number, "text": "ä"} for number in range(100)]
+        assert produce_json(kafka.bootstrap, name, rows[:50], key="id") == 50
+        assert produce_json(kafka.bootstrap2, name, rows[50:], key="id") == 50
+        for bootstrap in (kafka.bootstrap, kafka.bootstrap2):
+            assert sorted(read_json(bootstrap, name), key=lambda row: str(row["id"]).zfill(3)) == rows
+
+    def test_start_of_a_running_broker_does_nothing(self, kafka: KafkaBroker) -> None:
+        before = kafka.pid
+        kafka.start()
+        assert kafka.pid == before is not None
+
+    def test_topics_are_created_by_hand_only(self, kafka: KafkaBroker, topic: Callable[..., str]) -> None:
+        with pytest.raises(ServerError, match=r"rows did not reach topic none-such: .*[Uu]nknown topic"):
+            produce_json(kafka.bootstrap, "none-such", [{}])
+        name = topic(partitions=3, config={"cleanup.policy": "compact"})
+        with pytest.raises(ServerError, match=f"can't create topic {name}: .*already exists"):
+            create_topic(kafka.bootstrap, name)
+        with pytest.raises(ServerError, match="can't delete topic none-such"):
+            delete_topic(kafka.bootstrap, "none-such")
+
+    def test_sigkill_loses_nothing_acknowledged(self, own_kafka: KafkaBroker) -> None:
+        create_topic(own_kafka.bootstrap, "orders", partitions=1)
+        produce_json(own_kafka.bootstrap, "orders", [{"id": 1}])
+        identity, before = own_kafka.cluster_id, own_kafka.pid
+        own_kafka.kill()
+        assert own_kafka.pid is None
+        own_kafka.start()
+        assert own_kafka.pid != before
+        assert read_json(own_kafka.bootstrap, "orders", 1) == [{"id": 1}]
+        assert cluster_id(own_kafka.bootstrap2) == own_kafka.cluster_id == identity
+
+    def test_the_broker_moves(self, own_kafka: KafkaBroker) -> None:
+        create_topic(own_kafka.bootstrap, "orders", partitions=1)
+        produce_json(own_kafka.bootstrap, "orders", [{"id": 1}])
+        old = own_kafka.bootstrap
+
+        own_kafka.stop()
+        own_kafka.start(listeners=[2])
+        assert read_json(own_kafka.bootstrap2, "orders", 1) == [{"id": 1}]
+        with pytest.raises(KafkaException):
+            cluster_id(old)
+
+        with pytest.raises(ServerError, match="already runs, on ports"):
+            own_kafka.start(ports=[20_001, 20_002])
+        own_kafka.stop()
+        elsewhere = KafkaBroker(own_kafka.workdir.with_name("elsewhere")).ports
+        own_kafka.start(ports=elsewhere)
+        assert own_kafka.ports == elsewhere
+        assert old != own_kafka.bootstrap
+        assert read_json(own_kafka.bootstrap, "orders", 1) == [{"id": 1}]
+        with pytest.raises(KafkaException):
+            cluster_id(old)
+
+    def test_a_wrong_property_is_reported_with_the_log(self, tmp_path: Path) -> None:
+        broker = KafkaBroker(tmp_path, properties={"listeners": "nonsense"})
+        with pytest.raises(ServerError, match="Kafka could not set up its data folder") as caught:
+            broker.start()
+        assert "nonsense" in caught.value.detail
+        broker.properties = {}
+        broker.start()
+        broker.stop()
+        broker.properties = {"num.io.threads": "-1"}
+        with pytest.raises(ServerError, match="kafka did not start: its process ended") as caught:
+            broker.start()
+        assert "num.io.threads" in caught.value.detail
+        assert broker.pid is None
+
+
+class TestPostgres:
+    def test_settings(self, postgres: PostgresServer, database: Callable[..., str]) -> None:
+        with psycopg.connect(postgres.dsn(database())) as connection:
+            shown = {
+                name: connection.execute(f"SHOW {name}").fetchone()
+                for name in ("wal_level", "fsync", "listen_addresses", "server_encoding")
+            }
+        assert shown == {
+            "wal_level": ("logical",),
+            "fsync": ("on",),
+            "listen_addresses": ("127.0.0.1",),
+            "server_encoding": ("UTF8",),
+        }
+
+    def test_only_the_password_lets_in(self, postgres: PostgresServer) -> None:
+        dsn = postgres.dsn().replace(postgres.password, "wrong")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(dsn)
+
+    def test_it_never_runs_as_root(self, postgres: PostgresServer) -> None:
+        owner = Path(f"/proc/{postgres.pid}").stat().st_uid
+        assert owner != 0, pwd.getpwuid(owner)
+
+    def test_a_database_in_use_is_dropped_with_its_slot(self, postgres: PostgresServer) -> None:
+        dsn = postgres.create_database("busy")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("SELECT pg_create_logical_replication_slot('busy_slot', 'pgoutput')")
+            with pytest.raises(ServerError, match='database "busy" already exists'):
+                postgres.create_database("busy")
+            postgres.drop_database("busy")
+        with psycopg.connect(postgres.dsn()) as connection:
+            assert connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall() == []
+
+    def test_sigkill_loses_nothing_committed(self, own_postgres: PostgresServer) -> None:
+        with psycopg.connect(own_postgres.dsn(), autocommit=True) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS id")
+            own_postgres.kill()
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        assert own_postgres.pid is None
+        own_postgres.start()
+        with psycopg.connect(own_postgres.dsn()) as connection:
+            assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
+        own_postgres.restart()
+        with psycopg.connect(own_postgres.dsn()) as connection:
+            assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
+
+    def test_its_data_is_gone_when_removed(self, own_postgres: PostgresServer) -> None:
+        data = (own_postgres.workdir / "cluster").resolve()
+        assert data.is_dir()
+        own_postgres.remove_data()
+        assert not data.exists()
+        assert own_postgres.log.exists()
+
+    def test_programs_out_of_the_users_reach_are_copied(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if os.geteuid() != 0:
+            return  # then the server runs as ourselves, and what we can reach, it can
+        monkeypatch.setattr("examples.servers.pgbinaries.reachable", lambda path: False)
+        monkeypatch.setattr("examples.servers.postgres.reachable", lambda path: False)
+        server = PostgresServer(tmp_path)
+        try:
+            server.start()
+            executable = Path(f"/proc/{server.pid}/exe").readlink()
+            assert executable.is_relative_to((tmp_path / "cluster").resolve() / "programs")
+        finally:
+            server.remove_data()
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+class TestErrors:
+    def test_a_port_in_use_is_named_with_its_holder(self, tmp_path: Path, taken_port: int) -> None:
+        holder = f"port {taken_port} for %s is not free: in use by process {os.getpid()} "
+        with pytest.raises(ServerError, match=holder % "Kafka"):
+            KafkaBroker(tmp_path / "k", [taken_port, 20_001]).start()
+        with pytest.raises(ServerError, match=holder % "PostgreSQL"):
+            PostgresServer(tmp_path / "p", taken_port).start()
+
+    @pytest.mark.parametrize(
+        ("script", "message"),
+        [
+            (None, "needs Java 17 or newer, and there is none in JAVA_HOME"),
+            ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "Java 17 or newer, and .*java is Java 11"),
+            ("echo 'java version \"1.8.0_392\"' >&2", "Java 17 or newer, and .*java is Java 8"),
+            ("echo 'no VM here' >&2; exit 1", "java does not run"),
+        ],
+    )
+    def test_java_is_missing_or_too_old(
+        self, script: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_java(tmp_path, monkeypatch, script)
+        with pytest.raises(ServerError, match=f"{message}.*install a JDK 17"):
+            KafkaBroker(tmp_path / "k").start()
+
+    def test_a_failed_download_leaves_nothing_that_looks_whole(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_java(
+            tmp_path,
+            monkeypatch,
+            """case "$1" in
+            -version) echo 'openjdk version "17.0.1"' >&2 ;;
+            *) mkdir "${1#*=}/lib"; echo 'module not found: org.apache.kafka#kafka_2.13;3.9.1'; exit 1 ;;
+            esac""",
+        )
+        cache = tmp_path / "cache"
+        monkeypatch.setenv("MZPLAN_CACHE", str(cache))
+        with pytest.raises(
+            ServerError, match=r"could not be downloaded: module not found: .*check the network"
+        ):
+            KafkaBroker(tmp_path / "k").start()
+        assert sorted(path.name for path in cache.iterdir()) == ["kafka-3.9.1.lock", "kafka-3.9.1.log"]
+
+
+def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> None:
+    """Put a program of our own, or none, in Java's place."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    if script is not None:
+        program = tmp_path / "jdk" / "bin" / "java"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+
+class TestProgram:
+    """``python -m examples.servers``."""
+
+    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "examples.servers", *map(str, words)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    def test_up_status_down(self, tmp_path: Path) -> None:
+        where = ("--dir", tmp_path / "D")
+        try:
+            first = self.run("up", *where)
+            assert first.returncode == 0, first.stderr
+            addresses = json.loads((tmp_path / "D" / "servers.json").read_text())
+            pids = [addresses[name]["pid"] for name in ("kafka", "postgres")]
+            assert self.run("up", *where).returncode == 0
+            assert json.loads((tmp_path / "D" / "servers.json").read_text()) == addresses
+            assert self.run("status", *where).returncode == 0
+            create_topic(addresses["kafka"]["bootstrap"], "kept")
+            psycopg.connect(addresses["postgres"]["dsn"]).close()
+            moved = self.run("up", *where, "--kafka-ports", "20001,20002")
+            assert moved.returncode == 1
+            assert moved.stderr.startswith("error: Kafka already runs, on ports")
+        finally:
+            down = self.run("down", *where)
+        assert down.returncode == 0
+        assert [began(pid) for pid in pids] == [None, None]
+        assert self.run("status", *where).returncode == 3
+        assert not (tmp_path / "D" / "servers.json").exists()
+        try:
+            self.run("up", *where)
+            again = json.loads((tmp_path / "D" / "servers.json").read_text())
+            assert again["kafka"]["bootstrap"] == addresses["kafka"]["bootstrap"]
+            delete_topic(again["kafka"]["bootstrap"], "kept")
+        finally:
+            assert self.run("down", *where, "--delete-data").returncode == 0
+        assert not (tmp_path / "D" / "postgres" / "cluster").exists()
+
+    def test_down_never_ends_a_process_that_has_taken_over_a_pid(self, tmp_path: Path) -> None:
+        bystander = subprocess.Popen(["sleep", "60"])
+        try:
+            for name in ("kafka", "postgres"):
+                (tmp_path / name).mkdir()
+                record = {"pid": bystander.pid, "began": "another boot/12345"}
+                write_private(tmp_path / name / f"{name}.pid", json.dumps(record))
+            assert self.run("status", "--dir", tmp_path).returncode == 3
+            down = self.run("down", "--dir", tmp_path, "--delete-data")
+            assert down.returncode == 0, down.stderr
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+            bystander.wait()
+
+    def test_errors_are_one_line(self, tmp_path: Path, taken_port: int) -> None:
+        result = self.run("up", "--dir", tmp_path, "--kafka-ports", f"{taken_port},20001")
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"error: port {taken_port} for Kafka is not free: in use by process")
+        assert result.stderr.count("\n") == 1
+        nowhere = self.run("down", "--dir", tmp_path / "nowhere")
+        assert (nowhere.returncode, nowhere.stderr.count("\n")) == (1, 1)
+        assert not (tmp_path / "nowhere").exists()
+
+    def test_servers_end_with_the_process_that_started_them(self, tmp_path: Path) -> None:
+        """Even if that is killed: a test session leaves no server behind."""
+        code = (
+            "import sys, time, pathlib; from examples.servers import PostgresServer\n"
+            "server = PostgresServer(pathlib.Path(sys.argv[1])); server.start()\n"
+            "print(server.pid, flush=True); time.sleep(60)"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
+            assert starter.stdout is not None
+            pid = int(starter.stdout.readline())
+            server = PostgresServer(tmp_path)
+            try:
+                assert server.pid == pid
+                starter.send_signal(signal.SIGKILL)
+                starter.wait()
+                assert server._process.wait(timeout_s=10)
+            finally:
+                server.remove_data()
