@@ -85,7 +85,7 @@ class CheckResult:
 
 
 class Executor(Protocol):
-    """Hosts the streaming queries of one project on one instance. Methods may be called from several threads."""
+    """Hosts the streaming queries of one project on one instance. Called from several threads."""
 
     def open(self) -> None:
         """Make the engine ready (a Spark session: 5–20 s). Idempotent. Raises MzplanError (MZ061 no Java,
@@ -116,7 +116,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorContext:
-    """Where an executor works: the project's name, its folder, and the warehouse as an absolute path or URI."""
+    """Where an executor works: the project, its folder, the warehouse as an absolute path or URI."""
 
     project: str
     directory: str

@@ -15,6 +15,7 @@ from mzplan.model.state import Condition
 
 FIRST_RETRY = 1.0  # seconds; doubled after each failure
 LAST_RETRY = 60.0
+PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop
 STABLE = 60.0  # seconds after which a query that runs is forgiven its failures
 
 Key = tuple[int, str]  # generation, digest
@@ -109,7 +110,8 @@ def decide(
     if desired.paused:
         command = Stop(address=address, names=_names(reports)) if reports else None
         kept = replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None)
-        return Decision(command=command, memory=kept, condition="paused", shown=None)
+        shown = active[0] if active else None
+        return Decision(command=command, memory=kept, condition="running" if shown else "paused", shown=shown)
     if current is not None:
         return _current(address, desired.description, current, others, memory, now)
     dead = next((r for r in reports if not r.active and _key(r) == target), None)
@@ -140,10 +142,9 @@ def backoff(failures: int) -> float:
 
 
 def _unwanted(address: Address, reports: list[QueryReport], memory: Memory) -> Decision:
-    command: Command = (
-        Stop(address=address, names=_names(reports)) if reports else Drop(address=address)
-    )
-    return Decision(command=command, memory=memory, condition="stopped", shown=None)
+    command: Command = Stop(address=address, names=_names(reports)) if reports else Drop(address=address)
+    shown = reports[0] if reports else None
+    return Decision(command=command, memory=memory, condition="running" if shown else "stopped", shown=shown)
 
 
 def _current(
@@ -188,11 +189,13 @@ def _absent(
 ) -> Decision:
     """The wanted query does not run; an older one may."""
     running = next((r for r in reports if r.active), None)
+    if running is None and reports:  # the fallback has ended too
+        waits = replace(memory, fallback_at=now + backoff(memory.failures + 1))
+        stop = Stop(address=address, names=_names(reports))
+        return Decision(command=stop, memory=waits, condition=memory.verdict or "failed", shown=None)
     if now >= memory.retry_at:
         switch = Switch(address=address, description=description, stop=_names(reports), check=True)
-        return Decision(
-            command=switch, memory=memory, condition=memory.verdict or "starting", shown=running
-        )
+        return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", shown=running)
     fallback = memory.accepted
     can_fall_back = (
         running is None
@@ -209,13 +212,15 @@ def _absent(
 
 def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: float) -> Memory:
     failures = memory.failures + 1
+    falls_back = verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
+    patience = PATIENCE if falls_back else 1.0
     return replace(
         memory,
         verdict=verdict,
         error=error,
         error_code=code,
         failures=failures,
-        retry_at=now + backoff(failures),
+        retry_at=now + backoff(failures) * patience,
         healthy_since=None,
     )
 

@@ -1,0 +1,100 @@
+"""An executor that runs nothing: dry instances, and tests of the runner without Spark."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mzplan.controller.executor import CheckResult, QueryName, QueryReport
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import error
+from mzplan.model.state import Status
+from mzplan.secrets import Secrets
+
+
+class InMemoryExecutor:
+    """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
+    and survives a restart; a run has its own id, as with Spark.
+
+    Tests set `check_result`, `fail_start` and call `end` to play what goes wrong.
+    """
+
+    def __init__(self, project: str, known: Status | None = None):
+        self.project = project
+        self.check_result: Callable[[Description], CheckResult] = lambda description: CheckResult()
+        self.fail_start: Callable[[Description], str | None] = lambda description: None
+        self.triggers_at_once = True
+        self.log: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+        self._reports: dict[QueryName, QueryReport] = {}
+        self._ids: dict[tuple[Address, int], str] = {}
+        if known is not None:
+            self._adopt(known)
+
+    def _adopt(self, known: Status) -> None:
+        """Go on with the queries of an earlier process: what a dry instance remembers is its status."""
+        for address, seen in known.observations.items():
+            if seen.query_id is None or seen.run_id is None:
+                continue
+            self._ids[address, seen.generation] = seen.query_id
+            if seen.condition == "running":
+                name = QueryName(self.project, address, seen.generation, seen.digest)
+                self._reports[name] = QueryReport(
+                    name=name, query_id=seen.query_id, run_id=seen.run_id, active=True, triggered=True
+                )
+
+    def open(self) -> None:
+        pass
+
+    def is_open(self) -> bool:
+        return True
+
+    def check(self, description: Description, secrets: Secrets) -> CheckResult:
+        return self.check_result(description)
+
+    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
+        problem = self.fail_start(description)
+        if problem is not None:
+            raise error("MZ064", problem)
+        name = QueryName.of(self.project, description)
+        with self._lock:
+            self.log.append(("start", str(name)))
+            query_id = self._ids.setdefault((name.address, name.generation), str(uuid.uuid4()))
+            self._reports[name] = QueryReport(
+                name=name,
+                query_id=query_id,
+                run_id=str(uuid.uuid4()),
+                active=True,
+                triggered=self.triggers_at_once,
+            )
+
+    def stop(self, name: QueryName) -> None:
+        with self._lock:
+            if self._reports.pop(name, None) is not None:
+                self.log.append(("stop", str(name)))
+
+    def end(self, name: QueryName, problem: str) -> None:
+        """The query dies by itself."""
+        with self._lock:
+            report = self._reports[name]
+            self._reports[name] = replace(report, active=False, error=problem, error_code="MZ064")
+
+    def trigger(self) -> None:
+        """Every query finishes a first trigger."""
+        with self._lock:
+            for name, report in self._reports.items():
+                self._reports[name] = replace(report, triggered=True)
+
+    def reports(self) -> list[QueryReport]:
+        with self._lock:
+            return list(self._reports.values())
+
+    def running(self) -> Mapping[Address, QueryReport]:
+        """The active queries by address (for tests)."""
+        return {r.name.address: r for r in self.reports() if r.active}
+
+    def close(self) -> None:
+        """A dry instance's queries are only its status: there is nothing to stop."""

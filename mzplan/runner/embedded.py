@@ -1,0 +1,111 @@
+"""Starting and stopping the embedded runner: a detached process of this machine, one per instance."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.resources import ProjectSettings
+from mzplan.model.state import Lease
+from mzplan.runner.wake import runtime_folder
+from mzplan.state.process import is_alive, started_at
+from mzplan.state.store import Store
+
+LEASE_WAIT = 30.0  # seconds for a new process to take its lease
+STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
+
+
+def start(settings: ProjectSettings, store: Store, instance: str) -> Lease:
+    """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting).
+
+    Raises MZ062 (or what the runner itself said, such as MZ061: no Java) when it ends at once.
+    """
+    lease = store.leader(instance)
+    if lease is not None:
+        return lease
+    folder = runtime_folder(settings.directory)
+    log = folder / f"{instance}.log"
+    fatal = folder / f"{instance}.error.json"
+    fatal.unlink(missing_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "mzplan",
+        "-C",
+        settings.directory,
+        "run",
+        "--instance",
+        instance,
+        "--no-standby",
+    ]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=settings.directory,
+            start_new_session=True,
+        )
+    until = time.monotonic() + LEASE_WAIT
+    while time.monotonic() < until:
+        lease = store.leader(instance)
+        if lease is not None:
+            return lease
+        if process.poll() is not None and store.leader(instance) is None:
+            raise failure(settings, instance)
+        time.sleep(0.02)
+    raise failure(settings, instance)
+
+
+def failure(settings: ProjectSettings, instance: str) -> MzplanError:
+    """Why a runner ended: what it left behind for people, or the end of its log."""
+    folder = Path(settings.directory) / ".mzplan"
+    try:
+        found = json.loads((folder / f"{instance}.error.json").read_text(encoding="utf-8"))
+        return MzplanError([Diagnostic.from_json(d) for d in found])
+    except (OSError, ValueError, KeyError):
+        pass
+    return error(
+        "MZ062",
+        f"The runner of instance {instance} did not start",
+        f"The end of its log:\n{_tail(folder / f'{instance}.log')}",
+        f"read {folder / f'{instance}.log'}, then run the command again.",
+    )
+
+
+def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
+    """Ask the embedded runner to stop its queries and end; False when none runs here.
+
+    Only a process of this machine whose start time fits the lease is signalled: never a stranger that got
+    the same pid.
+    """
+    lease = store.leader(instance)
+    if lease is None or lease.host != socket.gethostname() or not is_alive(lease.pid, lease.pid_started):
+        return False
+    if not lease.pid_started and started_at(lease.pid):
+        return False
+    os.kill(lease.pid, signal.SIGTERM)
+    until = time.monotonic() + STOP_WAIT
+    while is_alive(lease.pid, lease.pid_started):
+        if time.monotonic() > until:
+            os.kill(lease.pid, signal.SIGKILL)
+        time.sleep(0.05)
+    return True
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return "(no log)"
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])

@@ -1,0 +1,348 @@
+"""The runner's loop: take in what is committed, observe what runs, do the next step for each query, report.
+
+Starts, stops and checks run on a pool, one at a time for each address; the loop itself never blocks on
+Spark or a server.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from mzplan.controller.executor import CheckResult, Executor, QueryReport
+from mzplan.failpoints import Failpoint, failpoint
+from mzplan.inline import Description, describe
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.state import Lease, Observation, State, Status
+from mzplan.runner.reconcile import (
+    Accept,
+    Command,
+    Decision,
+    Desired,
+    Drop,
+    Memory,
+    Stop,
+    Switch,
+    decide,
+    fallback_failed,
+    key_of,
+    rejected,
+    start_failed,
+)
+from mzplan.secrets import Secrets
+from mzplan.state.proposals import Answer, Proposal
+from mzplan.state.store import Store
+
+log = logging.getLogger("mzplan.runner")
+
+BUSY_TICK = 0.05  # seconds between looks while something is under way
+IDLE_TICK = 0.5
+STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a command ended: `problem` is None when it did what it should. `checked` tells a failed check,
+    which has stopped nothing, from a failed start."""
+
+    command: Command
+    problem: Diagnostic | None = None
+    checked: bool = True
+    upstream: Any = None
+
+
+class Runner:
+    """Leads one instance while its lease holds."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        secrets: Secrets,
+        lease: Lease,
+        pool: Pool,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.store = store
+        self.executor = executor
+        self.secrets = secrets
+        self.instance = lease.instance
+        self.epoch = lease.epoch
+        self.pool = pool
+        self.clock = clock
+        # Answers wait for checks on the other pool, so they may not take its places.
+        self.answers = ThreadPoolExecutor(2, thread_name_prefix="answer")
+        self.wake = threading.Event()
+        self.memories: dict[Address, Memory] = {}
+        self.desired: dict[Address, Desired] = {}
+        self.serial = -1
+        self.under_way: dict[Address, Future[Done]] = {}
+        self.answering: dict[str, Future[None]] = {}
+        self.upstreams: dict[Address, Any] = {}
+        self._seen_state: str | None = None
+        self._written: Status | None = None
+        self._written_at = float("-inf")
+        for address, description in store.read_accepted(self.instance).items():
+            self.memories[address] = Memory(accepted=description)
+
+    # --- one round
+
+    def tick(self) -> bool:
+        """One look at everything. True while something is under way (look again soon)."""
+        self._harvest()
+        self._take_in()
+        self._answer_proposals()
+        if not self.executor.is_open():
+            self._report({})
+            return bool(self.answering)
+        decisions = self._reconcile()
+        self._report(decisions)
+        starting = any(d.condition == "starting" for d in decisions.values())
+        return starting or bool(self.under_way) or bool(self.answering)
+
+    def run(self, stopping: threading.Event) -> None:
+        """Rounds until told to stop. A store that can't be reached is ridden out: the lease decides."""
+        while not stopping.is_set():
+            busy = False
+            try:
+                busy = self.tick()
+            except MzplanError as problem:
+                log.warning("%s", problem)
+            self.wake.wait(BUSY_TICK if busy else IDLE_TICK)
+            self.wake.clear()
+
+    # --- what is wanted
+
+    def _take_in(self) -> None:
+        version = self.store.state_version()
+        if version == self._seen_state and self.serial >= 0:
+            return
+        state = self.store.read_state()
+        self._seen_state = version
+        if state.serial == self.serial:
+            return
+        self.desired = self._wanted(state)
+        self.serial = state.serial
+        log.info("serial %d: %d queries", self.serial, len(self.desired))
+
+    def _wanted(self, state: State) -> dict[Address, Desired]:
+        return {
+            address: Desired(description=describe(resource, state.resources), paused=resource.paused)
+            for address, resource in state.resources.items()
+            if address.kind != "connection" and resource.instance == self.instance
+        }
+
+    # --- what is there, and what to do
+
+    def _reconcile(self) -> dict[Address, Decision]:
+        reports: dict[Address, list[QueryReport]] = {}
+        for report in self.executor.reports():
+            reports.setdefault(report.name.address, []).append(report)
+        now = self.clock()
+        decisions: dict[Address, Decision] = {}
+        for address in sorted({*self.desired, *reports, *self.memories}):
+            memory = self.memories.get(address) or Memory()
+            decision = decide(address, self.desired.get(address), reports.get(address, []), memory, now)
+            if address in self.under_way:
+                # What the command in flight will find is not known yet: report, but don't act or remember.
+                decision = replace(decision, command=None)
+            else:
+                self.memories[address] = decision.memory
+                if decision.command is not None:
+                    self._carry_out(decision.command)
+            decisions[address] = decision
+        return decisions
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Accept():
+                failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
+                self._write_accepted()
+            case Drop():
+                if self.memories.pop(command.address, Memory()).accepted is not None:
+                    self._write_accepted()
+            case Stop() | Switch():
+                self.under_way[command.address] = self.pool.submit(self._work, command)
+            case _:
+                assert_never(command)
+
+    def _write_accepted(self) -> None:
+        accepted = {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
+        self.store.write_accepted(self.instance, accepted)
+
+    # --- on the pool
+
+    def _work(self, command: Stop | Switch) -> Done:
+        try:
+            match command:
+                case Stop(names=names):
+                    for name in names:
+                        self.executor.stop(name)
+                    return Done(command=command)
+                case Switch():
+                    return self._switch(command)
+        except MzplanError as problem:
+            return Done(command=command, problem=problem.diagnostics[0])
+        except Exception as problem:
+            # The loop must outlive a defect in one connector; the log has the whole of it.
+            log.exception("%s: unexpected", command.address)
+            text = f"{type(problem).__name__}: {problem}"
+            return Done(command=command, problem=Diagnostic(code="MZ064", summary=text[:500]))
+        finally:
+            self.wake.set()
+
+    def _switch(self, command: Switch) -> Done:
+        result = CheckResult()
+        if command.check:
+            result = self.executor.check(command.description, self.secrets)
+            errors = [d for d in result.diagnostics if d.severity == "error"]
+            if errors:
+                return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
+        failpoint(Failpoint.RUNNER_CHECKED)
+        for name in command.stop:
+            self.executor.stop(name)
+        failpoint(Failpoint.RUNNER_STOPPED_OLD)
+        self.executor.start(command.description, self.secrets, self.epoch)
+        failpoint(Failpoint.RUNNER_STARTED_NEW)
+        return Done(command=command, upstream=result.upstream)
+
+    def _harvest(self) -> None:
+        for address in [a for a, future in self.under_way.items() if future.done()]:
+            done = self.under_way.pop(address).result()
+            if done.upstream is not None:
+                self.upstreams[address] = done.upstream
+            if isinstance(done.command, Switch):
+                self._remember(address, done.command, done)
+
+    def _remember(self, address: Address, switch: Switch, done: Done) -> None:
+        memory = self.memories.get(address) or Memory()
+        what = "started" if done.problem is None else f"[{done.problem.code}] {done.problem.summary}"
+        log.info("%s g%d %s", address, switch.description.generation, what)
+        if done.problem is None:
+            return
+        text = _sentence(done.problem)
+        if memory.target != key_of(switch.description):
+            self.memories[address] = fallback_failed(memory, self.clock())
+        elif done.checked:
+            self.memories[address] = start_failed(memory, text, done.problem.code, self.clock())
+        else:
+            self.memories[address] = rejected(memory, text, done.problem.code, self.clock())
+
+    # --- proposals
+
+    def _answer_proposals(self) -> None:
+        for id_ in [i for i, future in self.answering.items() if future.done()]:
+            self.answering.pop(id_).result()
+        for proposal in self.store.open_proposals(self.instance):
+            if proposal.id not in self.answering:
+                self.answering[proposal.id] = self.answers.submit(self._answer, proposal)
+
+    def _answer(self, proposal: Proposal) -> None:
+        diagnostics: list[Diagnostic] = []
+        upstreams: dict[Address, Any] = {}
+        checks = [(d, self.pool.submit(self._check, d)) for d in proposal.descriptions[1:]]
+        results = [(d, self._check(d)) for d in proposal.descriptions[:1]]
+        results += [(d, future.result()) for d, future in checks]
+        for description, result in results:
+            diagnostics.extend(result.diagnostics)
+            if result.upstream is not None:
+                upstreams[description.address] = result.upstream
+        answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
+        try:
+            self.store.answer(answer)
+        except MzplanError as problem:
+            log.warning("%s", problem)
+        self.wake.set()
+
+    def _check(self, description: Description) -> CheckResult:
+        try:
+            return self.executor.check(description, self.secrets)
+        except MzplanError as problem:
+            return CheckResult(diagnostics=problem.diagnostics)
+        except Exception as problem:  # a defect in a connector must not silence the answer
+            log.exception("%s: unexpected", description.address)
+            text = f"The check of {description.address} broke down: {type(problem).__name__}: {problem}"
+            return CheckResult(
+                diagnostics=(Diagnostic(code="MZ064", summary=text[:500], address=description.address),)
+            )
+
+    # --- status
+
+    def _report(self, decisions: dict[Address, Decision]) -> None:
+        observations = {
+            address: self._observe(address, wanted, decisions.get(address))
+            for address, wanted in self.desired.items()
+        }
+        for address, decision in decisions.items():  # no longer wanted, and still there
+            if address not in observations and decision.shown is not None:
+                observations[address] = self._observe(address, None, decision)
+        status = Status(
+            instance=self.instance,
+            epoch=self.epoch,
+            heartbeat=0.0,
+            serial=self.serial if decisions or not self.desired else min(self.serial, self._last_serial()),
+            observations=observations,
+        )
+        now = self.clock()
+        due = now - self._written_at >= STATUS_EVERY
+        if self._written is not None and not _differs(self._written, status, rates_too=due):
+            return
+        failpoint(Failpoint.RUNNER_BEFORE_STATUS)
+        self.store.write_status(replace(status, heartbeat=time.time()))
+        self._written, self._written_at = status, now
+
+    def _last_serial(self) -> int:
+        return self._written.serial if self._written is not None else 0
+
+    def _observe(self, address: Address, wanted: Desired | None, decision: Decision | None) -> Observation:
+        memory = self.memories.get(address) or Memory()
+        generation, digest = key_of(wanted.description) if wanted else (0, "")
+        shown = decision.shown if decision is not None else None
+        condition = decision.condition if decision is not None else "starting"
+        return Observation(
+            address=address,
+            generation=shown.name.generation if shown else generation,
+            digest=shown.name.digest if shown else "",
+            wanted_digest=digest,
+            wanted_generation=generation,
+            condition=condition,
+            query_id=shown.query_id if shown else None,
+            run_id=shown.run_id if shown else None,
+            step=shown.step if shown else -1,
+            input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
+            processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
+            lag=shown.lag if shown else None,
+            error=memory.error or (shown.error if shown else None),
+            error_code=memory.error_code or (shown.error_code if shown else None),
+            failures=memory.failures,
+            upstream=self.upstreams.get(address),
+        )
+
+
+def _sentence(problem: Diagnostic) -> str:
+    parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
+    return " ".join(part.rstrip(".") + "." for part in parts if part)
+
+
+def _differs(old: Status, new: Status, *, rates_too: bool) -> bool:
+    """Whether there is something to report: always for a condition, now and then for rates alone."""
+    if old.serial != new.serial or old.observations.keys() != new.observations.keys():
+        return True
+    if rates_too:
+        return old.observations != new.observations
+    for address, observation in new.observations.items():
+        before = old.observations[address]
+        if observation is not before and _essential(observation) != _essential(before):
+            return True
+    return False
+
+
+def _essential(o: Observation) -> tuple[Any, ...]:
+    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.error, o.wanted_generation)

@@ -1,0 +1,107 @@
+"""The wake-up socket of an embedded runner: `.mzplan/<instance>.sock`, mode 0600.
+
+It carries only "look now" and the values of `${env:…}` references. Correctness never depends on it: a
+runner that is not woken looks every half second, and one that lacks a value says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from mzplan.secrets import Secrets
+
+log = logging.getLogger("mzplan.wake")
+_LIMIT = 1 << 20  # bytes of one message
+_TIMEOUT = 2.0  # seconds
+
+
+def runtime_folder(directory: str | Path) -> Path:
+    """`.mzplan/` of a project, only for its owner."""
+    folder = Path(directory).resolve() / ".mzplan"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _short_path(path: Path) -> Iterator[str]:
+    """A path to the same file that fits a socket address (about 100 bytes), however deep the project is."""
+    if len(os.fsencode(path)) < 100:
+        yield str(path)
+        return
+    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{handle}/{path.name}"
+    finally:
+        os.close(handle)
+
+
+class WakeListener:
+    """Takes wake-up calls on a thread of its own."""
+
+    def __init__(self, path: Path, secrets: Secrets, event: threading.Event):
+        self.path = path
+        self.secrets = secrets
+        self.event = event
+        self._socket: socket.socket | None = None
+
+    def start(self) -> None:
+        """Listen; where that is not possible the runner simply polls."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.path.unlink(missing_ok=True)
+            before = os.umask(0o177)
+            try:
+                with _short_path(self.path) as address:
+                    listener.bind(address)
+            finally:
+                os.umask(before)
+            listener.listen(16)
+        except OSError as problem:
+            log.warning("no wake-up socket (%s): looking every half second instead", problem)
+            listener.close()
+            return
+        self._socket = listener
+        threading.Thread(target=self._serve, name="wake", daemon=True).start()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self.path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        assert self._socket is not None
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return  # closed
+            with connection, contextlib.suppress(OSError, ValueError, AttributeError):
+                connection.settimeout(_TIMEOUT)
+                with connection.makefile("rb") as file:
+                    message = json.loads(file.readline(_LIMIT))
+                values = message.get("env", {})
+                self.secrets.environment.update({str(k): str(v) for k, v in values.items()})
+                self.event.set()
+                connection.sendall(b"ok\n")
+
+
+def send_wake(directory: str | Path, instance: str, environment: Mapping[str, str]) -> bool:
+    """Wake a runner of this machine; False when nobody listens (it will look by itself)."""
+    path = Path(directory).resolve() / ".mzplan" / f"{instance}.sock"
+    if not path.exists():
+        return False
+    try:
+        with _short_path(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(_TIMEOUT)
+            client.connect(address)
+            client.sendall(json.dumps({"wake": True, "env": dict(environment)}).encode() + b"\n")
+            return client.recv(16).startswith(b"ok")
+    except OSError:
+        return False
