@@ -1,0 +1,161 @@
+"""The reconciler, rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.runner.reconcile import (
+    LAST_RETRY,
+    Accept,
+    Decision,
+    Desired,
+    Drop,
+    Memory,
+    Stop,
+    Switch,
+    backoff,
+    decide,
+    key_of,
+    rejected,
+)
+
+A = Address("source", "orders")
+OLD = Description(address=A, id="i", generation=1, digest="1:old", type="kafka", body={})
+NEW = replace(OLD, digest="1:new")
+
+
+def report(description: Description, **fields: object) -> QueryReport:
+    base = QueryReport(
+        name=QueryName.of("shop", description), query_id="q", run_id="r", active=True, triggered=True
+    )
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def step(
+    wanted: Description | None,
+    reports: list[QueryReport],
+    memory: Memory | None = None,
+    now: float = 0.0,
+    paused: bool = False,
+) -> Decision:
+    desired = Desired(description=wanted, paused=paused) if wanted else None
+    return decide(A, desired, reports, memory or Memory(), now)
+
+
+def test_a_new_query_is_checked_and_started() -> None:
+    found = step(NEW, [])
+    assert found.command == Switch(address=A, description=NEW, stop=(), check=True)
+    assert found.condition == "starting"
+
+
+def test_a_changed_query_is_switched_and_the_old_one_named() -> None:
+    found = step(NEW, [report(OLD)], Memory(target=key_of(OLD), accepted=OLD))
+    assert found.command == Switch(
+        address=A, description=NEW, stop=(QueryName.of("shop", OLD),), check=True
+    )
+
+
+def test_a_running_query_is_accepted_after_its_first_trigger_and_then_left_alone() -> None:
+    waiting = step(NEW, [report(NEW, triggered=False)])
+    assert (waiting.command, waiting.condition) == (None, "starting")
+    found = step(NEW, [report(NEW)], waiting.memory)
+    assert found.command == Accept(address=A, description=NEW)
+    assert found.condition == "running"
+    again = step(NEW, [report(NEW)], found.memory)
+    assert (again.command, again.condition) == (None, "running")
+
+
+def test_a_rejected_change_leaves_the_old_query_and_is_tried_again_later() -> None:
+    memory = rejected(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
+    found = step(NEW, [report(OLD)], memory, now=0.5)
+    assert found.command is None
+    assert found.condition == "rejected"
+    assert found.shown is not None and found.shown.name.digest == OLD.digest
+    later = step(NEW, [report(OLD)], memory, now=1.5)
+    assert isinstance(later.command, Switch) and later.command.check
+
+
+def test_a_rejected_change_after_a_restart_of_the_runner_runs_what_was_accepted() -> None:
+    memory = rejected(Memory(target=key_of(NEW), accepted=OLD), "no such topic", "MZ052", now=0.0)
+    found = step(NEW, [], memory, now=0.5)
+    assert found.command == Switch(address=A, description=OLD, stop=(), check=False)
+    assert found.condition == "rejected"
+
+
+def test_a_change_that_fails_before_its_first_trigger_goes_back() -> None:
+    dead = report(NEW, active=False, triggered=False, error="boom", error_code="MZ064")
+    ended = step(NEW, [dead], Memory(target=key_of(NEW), accepted=OLD))
+    assert ended.command == Stop(address=A, names=(dead.name,))
+    assert ended.memory.verdict == "failed" and ended.memory.error == "boom"
+    back = step(NEW, [], ended.memory, now=0.1)
+    assert back.command == Switch(address=A, description=OLD, stop=(), check=False)
+    assert back.condition == "failed"
+    # While the old one runs, the new one is tried again only with patience.
+    assert step(NEW, [report(OLD)], ended.memory, now=2.0).command is None
+    assert isinstance(step(NEW, [report(OLD)], ended.memory, now=30.0).command, Switch)
+
+
+def test_a_fallback_that_dies_is_not_restarted_in_a_hot_loop() -> None:
+    memory = rejected(Memory(target=key_of(NEW), accepted=OLD), "x", "MZ052", now=0.0)
+    dead = report(OLD, active=False, error="y")
+    found = step(NEW, [dead], replace(memory, retry_at=100.0), now=0.5)
+    assert found.command == Stop(address=A, names=(dead.name,))
+    assert step(NEW, [], found.memory, now=0.6).command is None
+
+
+def test_a_query_that_dies_heals_with_back_off() -> None:
+    memory = Memory(target=key_of(NEW), accepted=NEW)
+    now = 0.0
+    waits = []
+    for _ in range(9):
+        dead = report(NEW, active=False, error="broker away")
+        ended = step(NEW, [dead], memory, now=now)
+        assert ended.condition == "failed"
+        memory = ended.memory
+        waits.append(memory.retry_at - now)
+        assert step(NEW, [], memory, now=memory.retry_at - 0.01).command is None
+        now = memory.retry_at
+        assert isinstance(step(NEW, [], memory, now=now).command, Switch)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert backoff(10_000) == LAST_RETRY
+
+
+def test_a_query_that_runs_long_enough_is_forgiven() -> None:
+    memory = Memory(target=key_of(NEW), accepted=NEW, failures=5)
+    first = step(NEW, [report(NEW)], memory, now=10.0)
+    assert first.memory.failures == 5
+    assert step(NEW, [report(NEW)], first.memory, now=80.0).memory.failures == 0
+
+
+def test_a_paused_query_is_stopped_and_stays_so() -> None:
+    found = step(NEW, [report(NEW)], paused=True)
+    assert found.command == Stop(address=A, names=(QueryName.of("shop", NEW),))
+    assert found.condition == "running"  # until it has really stopped
+    assert step(NEW, [], found.memory, paused=True).condition == "paused"
+
+
+def test_what_nobody_wants_is_stopped_then_forgotten() -> None:
+    found = step(None, [report(OLD)], Memory(accepted=OLD))
+    assert isinstance(found.command, Stop)
+    assert step(None, [], Memory(accepted=OLD)).command == Drop(address=A)
+
+
+def test_two_queries_of_one_address_never_live_side_by_side() -> None:
+    found = step(NEW, [report(OLD), report(NEW)])
+    assert found.command == Stop(address=A, names=(QueryName.of("shop", OLD),))
+
+
+def test_another_generation_is_never_gone_back_to() -> None:
+    replaced = replace(NEW, generation=2)
+    memory = rejected(Memory(target=key_of(replaced), accepted=OLD), "x", "MZ052", now=0.0)
+    assert step(replaced, [], memory, now=0.5).command is None
+
+
+def test_names_round_trip() -> None:
+    name = QueryName.of("shop", NEW)
+    assert QueryName.parse(str(name)) == name
+    assert QueryName.parse("somebody else's query") is None
+    assert QueryName.parse(None) is None

@@ -1,0 +1,231 @@
+"""The runner's protocol against the in-memory executor: no Spark, no server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.inline import Description, describe, digest_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.state import ResourceState, State, Status
+from mzplan.runner.loop import Runner
+from mzplan.secrets import Secrets
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store, is_live
+
+KAFKA = Address("connection", "k")
+ORDERS = Address("source", "orders")
+SINK = Address("sink", "orders_out")
+
+
+def make_state(serial: int, broker: str = "a:1", **source: object) -> State:
+    """One connection, one source, one console sink."""
+    body = {"connection": "k", "topic": "t", "format": {"type": "json", "schema": "id BIGINT"}, **source}
+    resources = {
+        KAFKA: ResourceState(address=KAFKA, id="c", type="kafka", body={"type": "kafka", "brokers": [broker]}),
+        ORDERS: ResourceState(
+            address=ORDERS,
+            id="s",
+            type="kafka",
+            body=body,
+            references={"connection": KAFKA},
+            dependencies=(KAFKA,),
+        ),
+        SINK: ResourceState(
+            address=SINK,
+            id="o",
+            type="console",
+            body={"type": "console", "from": "orders"},
+            references={"from": ORDERS},
+            dependencies=(ORDERS,),
+        ),
+    }
+    for address in (ORDERS, SINK):
+        resource = resources[address]
+        resources[address] = replace(resource, digest=digest_of(resource, resources))
+    return State(project="shop", lineage="l", serial=serial, warehouse="w", resources=resources)
+
+
+class World:
+    """A store, an executor and a runner on a clock that only moves when told."""
+
+    def __init__(self, folder: Path):
+        self.store = Store(LocalBackend(folder), "shop")
+        self.executor = InMemoryExecutor("shop")
+        self.now = 0.0
+        self.pool = ThreadPoolExecutor(4)
+        self.committed = State(project="shop")
+        self.new_runner()
+
+    def new_runner(self) -> None:
+        lease = self.store.acquire_lease("local", f"test-{self.now}")
+        assert lease is not None
+        self.lease = lease
+        self.runner = Runner(
+            self.store, self.executor, Secrets("."), lease, self.pool, clock=lambda: self.now
+        )
+
+    def commit(self, state: State) -> None:
+        self.store.commit(state, self.committed)
+        self.committed = state
+
+    def settle(self) -> Status:
+        """Rounds until nothing is under way."""
+        for _ in range(200):
+            busy = self.runner.tick()
+            if not busy and not self.runner.under_way:
+                break
+            threading.Event().wait(0.005)
+        self.runner.tick()
+        status = self.store.read_status("local")
+        assert status is not None
+        return status
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "state")
+    yield world
+    world.pool.shutdown()
+    world.runner.answers.shutdown()
+
+
+def starts(world: World) -> list[str]:
+    return [name.split(":")[2] for what, name in world.executor.log if what == "start"]
+
+
+def test_a_commit_becomes_running_queries(world: World) -> None:
+    world.commit(make_state(1))
+    status = world.settle()
+    assert status.serial == 1
+    assert {a: o.condition for a, o in status.observations.items()} == {ORDERS: "running", SINK: "running"}
+    assert set(world.store.read_accepted("local")) == {ORDERS, SINK}
+
+
+def test_only_what_a_connection_change_reaches_is_restarted(world: World) -> None:
+    world.commit(make_state(1))
+    before = world.settle().observations
+    world.executor.log.clear()
+    world.commit(make_state(2, broker="b:1"))
+    after = world.settle().observations
+    assert starts(world) == ["source.orders"]
+    assert after[ORDERS].run_id != before[ORDERS].run_id
+    assert after[ORDERS].query_id == before[ORDERS].query_id
+    assert after[SINK].run_id == before[SINK].run_id
+
+
+def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
+    world.commit(make_state(1))
+    before = world.settle().observations
+    world.executor.log.clear()
+    problem = Diagnostic(code="MZ050", summary="Cannot reach b:1")
+    world.executor.check_result = lambda d: (
+        CheckResult(diagnostics=(problem,)) if "b:1" in str(d.connections) else CheckResult()
+    )
+    world.commit(make_state(2, broker="b:1"))
+    seen = world.settle().observations[ORDERS]
+    assert world.executor.log == []
+    assert (seen.condition, seen.run_id, seen.error_code) == ("rejected", before[ORDERS].run_id, "MZ050")
+    assert seen.digest != seen.wanted_digest
+    # A new runner goes on with what was accepted, and says so.
+    world.executor = InMemoryExecutor("shop")
+    world.executor.check_result = lambda d: (
+        CheckResult(diagnostics=(problem,)) if "b:1" in str(d.connections) else CheckResult()
+    )
+    world.store.renew_lease(world.lease, released=True)
+    world.new_runner()
+    seen = world.settle().observations[ORDERS]
+    assert seen.condition == "rejected"
+    assert seen.digest == before[ORDERS].digest
+    # The cause goes away: it converges by itself.
+    world.executor.check_result = lambda d: CheckResult()
+    world.now += 100.0
+    assert world.settle().observations[ORDERS].condition == "running"
+
+
+def test_a_change_that_fails_goes_back_to_the_accepted_one(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    world.executor.fail_start = lambda d: "boom" if "b:1" in str(d.connections) else None
+    world.commit(make_state(2, broker="b:1"))
+    seen = world.settle().observations[ORDERS]
+    assert (seen.condition, seen.error) == ("failed", "boom.")
+    running = world.executor.running()[ORDERS]
+    assert running.name.digest == make_state(1).resources[ORDERS].digest
+
+
+def test_a_deleted_query_is_stopped_and_forgotten(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    without = make_state(2)
+    world.commit(replace(without, resources={a: r for a, r in without.resources.items() if a != SINK}))
+    status = world.settle()
+    assert set(status.observations) == {ORDERS}
+    assert set(world.executor.running()) == {ORDERS}
+    assert set(world.store.read_accepted("local")) == {ORDERS}
+
+
+def test_a_dead_query_is_healed(world: World) -> None:
+    world.commit(make_state(1))
+    before = world.settle().observations[ORDERS]
+    world.executor.end(world.executor.running()[ORDERS].name, "broker away")
+    seen = world.settle().observations[ORDERS]
+    assert (seen.condition, seen.error) == ("failed", "broker away")
+    world.now += 1.5
+    healed = world.settle().observations[ORDERS]
+    assert healed.condition == "running"
+    assert healed.query_id == before.query_id
+
+
+def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
+    def check(description: Description) -> CheckResult:
+        problem = Diagnostic(
+            code="MZ043",
+            summary="another cluster",
+            address=description.address,
+            exit_code=ExitCode.REFUSED,
+        )
+        return CheckResult(diagnostics=(problem,), upstream={"cluster_id": "x"})
+
+    world.executor.check_result = check
+    state = make_state(1)
+    asked = tuple(describe(state.resources[a], state.resources) for a in (ORDERS, SINK))
+    proposal = world.store.propose("local", asked)
+    other = world.store.propose("elsewhere", asked)
+    world.settle()
+    answer = world.store.read_answer(proposal)
+    assert answer is not None
+    assert [d.address for d in answer.diagnostics] == [ORDERS, SINK]
+    assert answer.diagnostics[0].exit_code == ExitCode.REFUSED
+    assert answer.upstreams[ORDERS] == {"cluster_id": "x"}
+    assert world.store.read_answer(other) is None
+    world.store.withdraw(proposal.id)
+    assert world.store.open_proposals("local") == []
+
+
+def test_only_one_runner_leads_and_a_dead_one_is_succeeded(world: World) -> None:
+    assert world.store.acquire_lease("local", "second") is None
+    dead = replace(world.lease, pid=2**22 + 12345)
+    assert not is_live(dead)
+    assert not is_live(replace(world.lease, pid_started=1.0))  # a stale pid: another process has it now
+    assert not is_live(replace(world.lease, heartbeat=0.0))
+    world.store.renew_lease(world.lease, released=True)
+    successor = world.store.acquire_lease("local", "second")
+    assert successor is not None and successor.epoch == world.lease.epoch + 1
+    assert world.store.renew_lease(world.lease) is None
+
+
+def test_a_commit_on_another_serial_is_stale(world: World) -> None:
+    world.commit(make_state(1))
+    with pytest.raises(MzplanError) as caught:
+        world.store.commit(make_state(2), State(project="shop"))
+    assert caught.value.exit_code == ExitCode.STALE
+    assert world.store.read_state().serial == 1
