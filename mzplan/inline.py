@@ -159,13 +159,13 @@ def _identity(
             memo[target] = (
                 _identity(found, resources, memo)
                 if target.kind == "connection"
-                else [found.type, found.generation, _columns_of(found)]
+                else [found.type, found.generation, collection_columns(found)]
             )
         references[role] = memo[target]
     return [resource.type, kind.identifying(resource.body), references]
 
 
-def _columns_of(source: ResourceState) -> Any:
+def collection_columns(source: ResourceState) -> Any:
     """What a sink's query depends on of its source: the collection's columns, nothing of how they are read."""
     kind = resource_kind(source.address.kind, source.type)
     return {

@@ -1,1 +1,11 @@
-""""""
+"""Plans: what a Configuration, or an operation by hand, would change of a State.
+
+Pure: nothing here reads a file, a store or a server, and nothing decides by a resource's type; what a
+change does comes from the schemas (mzplan.kinds) and from digests (mzplan.inline). May not import
+mzplan.config or mzplan.state: they meet in mzplan.operations.
+"""
+
+from mzplan.plan.commit import apply_changes, ensure_fresh
+from mzplan.plan.planner import build_plan
+
+__all__ = ["apply_changes", "build_plan", "ensure_fresh"]

@@ -1,0 +1,179 @@
+"""Plans for what is done by hand: pause, resume, restart, destroy. Planned, shown and committed like any.
+
+`pause`, `resume` and `restart` are recorded in the state (an override, a token) and hold until undone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+from mzplan.graph import DependencyGraph
+from mzplan.inline import digest_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.model.state import ResourceState, State, Status
+from mzplan.plan.difference import did_you_mean
+from mzplan.plan.guards import check_changes
+from mzplan.plan.pending import find_pending
+
+_NO_STATUS: Mapping[str, Status] = {}
+
+
+def plan_pause(
+    state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Stop these queries and keep their checkpoints. Already paused ones are no change."""
+    return _plan_paused(state, addresses, True, statuses)
+
+
+def plan_resume(
+    state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Start these queries again from their checkpoints, also where the configuration pauses them."""
+    return _plan_paused(state, addresses, False, statuses)
+
+
+def plan_restart(
+    state: State, addresses: Iterable[Address], statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Stop these queries and start them from their checkpoints, with nothing else changed."""
+    changes = []
+    diagnostics = []
+    for before in _queries(state, addresses):
+        after = dataclasses.replace(before, restart_token=before.restart_token + 1)
+        after = dataclasses.replace(after, digest=digest_of(after, state.resources))
+        changes.append(
+            Change(
+                address=before.address,
+                action="restart",
+                effect="restart",
+                reason="restarted by hand",
+                before=before,
+                after=after,
+            )
+        )
+        if before.paused:
+            diagnostics.append(_still_paused(before.address))
+    reached = DependencyGraph.of(state.resources).reach(change.address for change in changes)
+    downstream = reached - {change.address for change in changes}
+    return _plan(state, changes, statuses, tuple(sorted(downstream)), tuple(diagnostics))
+
+
+def plan_destroy(
+    state: State, targets: Collection[Address] = (), statuses: Mapping[str, Status] = _NO_STATUS
+) -> Plan:
+    """Delete everything, or the targets with whatever depends on them; dependents first."""
+    for address in targets:
+        _committed(state, address)
+    graph = DependencyGraph.of(state.resources)
+    doomed = {*targets, *graph.reach(targets)} if targets else set(state.resources)
+    asked = set(targets) or doomed
+    changes = [
+        Change(
+            address=address,
+            action="delete",
+            effect="none",
+            reason="destroyed by hand" if address in asked else "depends on what is destroyed",
+            before=state.resources[address],
+        )
+        for address in reversed(graph.order(doomed))
+    ]
+    return _plan(state, changes, statuses)
+
+
+def _plan_paused(
+    state: State, addresses: Iterable[Address], paused: bool, statuses: Mapping[str, Status]
+) -> Plan:
+    changes = []
+    for before in _queries(state, addresses):
+        if before.paused == paused:
+            continue
+        # An override only where it says something else than the configuration, so that undoing leaves none.
+        declared = dataclasses.replace(before, override=None)
+        override = dataclasses.replace(before, override="paused" if paused else "resumed")
+        field = FieldChange(
+            path="paused", before=before.paused, after=paused, sensitive=False, effect="in-place"
+        )
+        changes.append(
+            Change(
+                address=before.address,
+                action="update",
+                effect="in-place",
+                fields=(field,),
+                reason="paused by hand" if paused else "resumed by hand",
+                before=before,
+                after=declared if declared.paused == paused else override,
+            )
+        )
+    return _plan(state, changes, statuses)
+
+
+def _plan(
+    state: State,
+    changes: list[Change],
+    statuses: Mapping[str, Status],
+    downstream: tuple[Address, ...] = (),
+    diagnostics: tuple[Diagnostic, ...] = (),
+) -> Plan:
+    return Plan(
+        project=state.project,
+        lineage=state.lineage,
+        serial=state.serial,
+        warehouse=state.warehouse,
+        instances=state.instances,
+        changes=tuple(changes),
+        downstream=downstream,
+        unaffected=len(state.resources) - len(changes) - len(downstream),
+        pending=find_pending(state, statuses),
+        # Pausing by hand is what an override is; the notice that one holds is for other plans.
+        diagnostics=(*diagnostics, *(d for d in check_changes(changes) if d.severity == "error")),
+    )
+
+
+def _queries(state: State, addresses: Iterable[Address]) -> list[ResourceState]:
+    """The committed queries at these addresses, each once, in dependency order."""
+    found = [_query(state, address) for address in dict.fromkeys(addresses)]
+    order = DependencyGraph.of(state.resources).order(resource.address for resource in found)
+    return [state.resources[address] for address in order]
+
+
+def _query(state: State, address: Address) -> ResourceState:
+    resource = _committed(state, address)
+    if resource.digest:
+        return resource
+    users = DependencyGraph.of(state.resources).dependents(address)
+    raise error(
+        "MZ047",
+        f"{address} runs nothing",
+        "Only sources and sinks are streaming queries.",
+        f"name what uses it: {', '.join(map(str, users[:5]))}" if users else "",
+        address=address,
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _committed(state: State, address: Address) -> ResourceState:
+    found = state.resources.get(address)
+    if found is None:
+        raise error(
+            "MZ043",
+            f"{address}: no such resource",
+            "The state does not have it.",
+            did_you_mean(address, state.resources),
+            address=address,
+            exit_code=ExitCode.USAGE,
+        )
+    return found
+
+
+def _still_paused(address: Address) -> Diagnostic:
+    return Diagnostic(
+        severity="notice",
+        code="MZ046",
+        summary=f"{address} is paused, and stays so",
+        detail="It begins anew from its checkpoint when it is resumed.",
+        hint=f"mzplan resume {address}",
+        address=address,
+    )

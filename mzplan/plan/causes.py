@@ -1,0 +1,124 @@
+"""Causes: which changed dependencies reach a query, and what each of them does to it.
+
+A query holds its connections inlined, so two worlds (before and after) are compared as the query sees
+them: role by role, through connections of connections, whatever their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mzplan.inline import collection_columns
+from mzplan.model.address import Address
+from mzplan.model.plan import Change, Effect, FieldChange, heaviest
+from mzplan.model.state import ResourceState
+from mzplan.plan.compare import compare_resources
+
+World = Mapping[Address, ResourceState]
+Causes = dict[Address, Effect]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the dependencies of a resource do to it.
+
+    `causes`: each changed dependency that is felt, with its effect. `repointed`: each role that names
+    another connection than before, with the effect of the difference between the two (`in-place` when
+    they are described alike).
+    """
+
+    causes: Causes = field(default_factory=dict)
+    repointed: dict[str, Effect] = field(default_factory=dict)
+
+    @property
+    def effect(self) -> Effect:
+        return heaviest(list(self.causes.values()))
+
+
+class Dependencies:
+    """Compares what resources depend on, before and after. Each pair of connections is compared once."""
+
+    def __init__(self, before: World, after: World, changes: Mapping[Address, Change]):
+        """`changes` are those planned of whatever comes earlier in dependency order; the mapping grows."""
+        self._before = before
+        self._after = after
+        self._changes = changes
+        self._memo: dict[tuple[Address, Address], tuple[Effect, Causes]] = {}
+
+    def of(self, before: ResourceState, after: ResourceState) -> Reached:
+        """What reaches a resource through its references."""
+        reached = Reached()
+        for role, target in after.references.items():
+            former = before.references.get(role)
+            if former is None:
+                continue  # a reference that is new is a change of the resource itself
+            if target.kind == "connection":
+                effect, causes = self._connections(former, target)
+                if former == target:
+                    _merge(reached.causes, causes)
+                else:
+                    reached.repointed[role] = effect
+            elif former == target:
+                _merge(reached.causes, self._collection(target))
+        return reached
+
+    def _collection(self, source: Address) -> Causes:
+        """What a change of a source does to those who read its collection."""
+        change = self._changes.get(source)
+        if change is None or change.before is None or change.after is None:
+            return {}
+        if change.action == "replace":
+            return {source: "replace"}
+        if collection_columns(change.before) != collection_columns(change.after):
+            return {source: "restart"}
+        return {}
+
+    def _connections(self, former: Address, target: Address) -> tuple[Effect, Causes]:
+        """The effect of the difference between two connections, and the changed ones that make it.
+
+        A connection that is not the one of before makes no cause: the reference to it is what changed.
+        """
+        key = (former, target)
+        if key not in self._memo:
+            self._memo[key] = self._compare(self._before[former], self._after[target])
+        return self._memo[key]
+
+    def _compare(self, before: ResourceState, after: ResourceState) -> tuple[Effect, Causes]:
+        nested = self.of(before, after)
+        causes = dict(nested.causes)
+        own: Effect = "in-place"
+        if before is not after:
+            fields = weigh_references(compare_resources(before, after), nested.repointed)
+            own = heaviest(["in-place", *(change.effect for change in fields)])
+        if own != "in-place" and before.address == after.address:
+            _merge(causes, {after.address: own})
+        return heaviest([own, nested.effect]), causes
+
+
+def weigh_references(
+    fields: tuple[FieldChange, ...], repointed: Mapping[str, Effect]
+) -> tuple[FieldChange, ...]:
+    """The field changes, where another connection in a role weighs what really differs between the two.
+
+    Only where the schema lets the reference move with a restart: what it says weighs more, stays.
+    """
+    if not repointed:
+        return fields
+    return tuple(
+        FieldChange(
+            path=change.path,
+            before=change.before,
+            after=change.after,
+            sensitive=change.sensitive,
+            effect=repointed[change.path],
+        )
+        if change.effect == "restart" and change.path in repointed
+        else change
+        for change in fields
+    )
+
+
+def _merge(causes: Causes, more: Mapping[Address, Effect]) -> None:
+    for address, effect in more.items():
+        causes[address] = heaviest([causes.get(address, "none"), effect])

@@ -1,0 +1,66 @@
+"""Commit: the next State that a plan makes of the current one. Pure; writing it is the store's."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import uuid
+from collections.abc import Callable
+
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.plan import Plan
+from mzplan.model.state import State
+
+
+def new_id() -> str:
+    """An id for a resource: 16 random hex digits. It names its checkpoint and collection for life."""
+    return secrets.token_hex(8)
+
+
+def new_lineage() -> str:
+    """A lineage: what tells the states of two projects apart when their serials are alike."""
+    return str(uuid.uuid4())
+
+
+def apply_changes(
+    state: State,
+    plan: Plan,
+    make_id: Callable[[], str] = new_id,
+    make_lineage: Callable[[], str] = new_lineage,
+) -> State:
+    """The state after the plan: one serial later, with ids for what is created.
+
+    Resources that the plan does not change keep their very record. Says nothing about whether the plan
+    may be applied: see `ensure_fresh`, and the plan's diagnostics.
+    """
+    resources = dict(state.resources)
+    for change in plan.changes:
+        if change.after is None:
+            resources.pop(change.address, None)
+        else:
+            after = change.after
+            resources[change.address] = after if after.id else dataclasses.replace(after, id=make_id())
+    return State(
+        format_version=state.format_version,
+        project=plan.project,
+        lineage=state.lineage or make_lineage(),
+        serial=state.serial + 1,
+        warehouse=plan.warehouse,
+        instances=plan.instances,
+        resources=resources,
+    )
+
+
+def ensure_fresh(plan: Plan, state: State) -> None:
+    """Raises MzplanError MZ035 (exit 5) when the plan was made from another state than this one."""
+    if (plan.lineage, plan.serial) == (state.lineage, state.serial):
+        return
+    other = plan.lineage != state.lineage
+    raise error(
+        "MZ035",
+        "The plan is stale",
+        f"It was made for {'another state' if other else f'serial {plan.serial}'}; "
+        f"the state is now at serial {state.serial}.",
+        "plan again.",
+        exit_code=ExitCode.STALE,
+    )

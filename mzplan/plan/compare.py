@@ -1,0 +1,186 @@
+"""Compare: the leaves in which two normalised bodies of one resource differ.
+
+A diff of our own, because a resource's body is a small JSON tree with a schema: what is wanted is each
+leaf with its effect (`x-change`), sensitive leaves without their values, and columns compared as
+columns. deepdiff gives none of these, and its import alone (through pandas) costs several times the
+CPU that a whole small plan may take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import Any
+
+from mzplan.columns import Column, DdlError, parse_columns
+from mzplan.kinds import EditKind, ResourceKind, resource_kind
+from mzplan.model.plan import Effect, FieldChange
+from mzplan.model.resources import Body
+from mzplan.model.state import ResourceState
+
+Path = tuple[str | int, ...]
+
+
+class _Absent:
+    """What a leaf is where the body does not have it (None could be a value)."""
+
+
+_ABSENT = _Absent()
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def same_body(before: Body, after: Body) -> bool:
+    """Whether two normalised bodies are the same, telling True from 1. Fast for bodies that are."""
+    if before is after:
+        return True
+    if before != after:
+        return False
+    # Python's == holds for True, 1 and 1.0. A repr costs a microsecond or two and tells them apart; the
+    # leaves are compared only where it differs, which may be just the order of keys.
+    return repr(before) == repr(after) or not any(_leaves(before, after, ()))
+
+
+def compare_bodies(kind: ResourceKind, before: Body, after: Body) -> tuple[FieldChange, ...]:
+    """The leaves that differ, sorted by path, each with the effect that its schema gives it."""
+    return tuple(_field_changes(kind, kind, before, after))
+
+
+def compare_resources(before: ResourceState, after: ResourceState) -> tuple[FieldChange, ...]:
+    """The leaves that differ between two records of one resource, and its type where that differs."""
+    kind = resource_kind(after.address.kind, after.type)
+    if before.type == after.type:
+        return compare_bodies(kind, before.body, after.body)
+    former = resource_kind(before.address.kind, before.type)
+    changes = [
+        change
+        for change in _field_changes(kind, former, before.body, after.body)
+        if change.path != "type"  # left out of a body where it is the default
+    ]
+    changes.append(
+        FieldChange(
+            path="type",
+            before=before.type,
+            after=after.type,
+            sensitive=False,
+            effect=kind.effect(("type",), "changed"),
+        )
+    )
+    return tuple(sorted(changes, key=lambda change: change.path))
+
+
+def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
+    """Every leaf of a resource that is created, for showing it. Nothing runs yet, so no effect."""
+    kind = resource_kind(resource.address.kind, resource.type)
+    return tuple(
+        _leaf(path, _ABSENT, value, kind.is_sensitive(path), "none")
+        for path, _, value in _leaves({}, resource.body, ())
+    )
+
+
+def format_path(path: Path) -> str:
+    """`("brokers", 0)` → `brokers[0]`; a key with other signs than a name's is quoted: `options["a.b"]`."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        elif _PLAIN_KEY.fullmatch(key):
+            text += f".{key}" if text else key
+        else:
+            quoted = key.replace("\\", "\\\\").replace('"', '\\"')
+            text += f'["{quoted}"]'
+    return text
+
+
+def _field_changes(
+    kind: ResourceKind, former: ResourceKind, before: Body, after: Body
+) -> Iterator[FieldChange]:
+    """`former` is the kind of `before`: what either calls sensitive is."""
+    for path, old, new in _leaves(before, after, ()):
+        schema = kind.property_schema(path)
+        both_text = isinstance(old, str) and isinstance(new, str)
+        if both_text and schema.get("x-diff") == "columns":
+            yield from _column_changes(kind, path, old, new)
+            continue
+        sensitive = kind.is_sensitive(path) or former.is_sensitive(path)
+        yield _leaf(path, old, new, sensitive, kind.effect(path, _edit(old, new)))
+
+
+def _leaf(path: Path, old: Any, new: Any, sensitive: bool, effect: Effect) -> FieldChange:
+    return FieldChange(
+        path=format_path(path),
+        before=None if sensitive or old is _ABSENT else old,
+        after=None if sensitive or new is _ABSENT else new,
+        sensitive=sensitive,
+        effect=effect,
+    )
+
+
+def _edit(old: Any, new: Any) -> EditKind:
+    if old is _ABSENT:
+        return "added"
+    return "removed" if new is _ABSENT else "changed"
+
+
+def _leaves(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
+    """The leaves that differ, by key and by index. An empty object or list is a leaf."""
+    if _is_branch(old, new, Mapping):
+        left, right = _or_empty(old, {}), _or_empty(new, {})
+        for key in sorted({*left, *right}):
+            yield from _leaves(left.get(key, _ABSENT), right.get(key, _ABSENT), (*path, key))
+    elif _is_branch(old, new, list):
+        pairs = zip_longest(_or_empty(old, []), _or_empty(new, []), fillvalue=_ABSENT)
+        for index, (one, other) in enumerate(pairs):
+            yield from _leaves(one, other, (*path, index))
+    elif not _same_leaf(old, new):
+        yield path, old, new
+
+
+def _is_branch(old: Any, new: Any, type_: type) -> bool:
+    """Whether both are of the type or absent, with something in one of them to look at."""
+    present = [value for value in (old, new) if value is not _ABSENT]
+    return all(isinstance(value, type_) for value in present) and any(present)
+
+
+def _or_empty(value: Any, empty: Any) -> Any:
+    return empty if value is _ABSENT else value
+
+
+def _same_leaf(old: Any, new: Any) -> bool:
+    return type(old) is type(new) and bool(old == new)
+
+
+def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Iterator[FieldChange]:
+    """Two schemas by column. Names are compared without regard to case, as Spark does."""
+    try:
+        before, after = _by_name(old), _by_name(new)
+    except DdlError:
+        yield _leaf(path, old, new, False, kind.effect(path, "changed"))
+        return
+    changed = False
+    for key in sorted({*before, *after}):
+        left, right = before.get(key), after.get(key)
+        if left is not None and right is not None and _type_of(left) == _type_of(right):
+            continue
+        changed = True
+        name = (right or left).name  # type: ignore[union-attr]  # one of them is there
+        edit: EditKind = "added" if left is None else "removed" if right is None else "changed"
+        yield _leaf((*path, name), _shown(left), _shown(right), False, kind.effect(path, edit))
+    if not changed:
+        # Another order, or another case of names. No column changes, but the description that a running
+        # query was started with does: a restart, never more.
+        yield _leaf(path, old, new, False, "restart")
+
+
+def _by_name(ddl: str) -> dict[str, Column]:
+    return {column.name.lower(): column for column in parse_columns(ddl)}
+
+
+def _type_of(column: Column) -> tuple[str, bool]:
+    return column.type, column.nullable
+
+
+def _shown(column: Column | None) -> Any:
+    if column is None:
+        return _ABSENT
+    return column.type if column.nullable else f"{column.type} NOT NULL"

@@ -1,0 +1,91 @@
+"""Which resources differ between what is wanted and what is committed, and which of them are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mzplan.graph import DependencyGraph
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.resources import Resource
+from mzplan.model.state import ResourceState
+from mzplan.plan.compare import same_body
+
+Wanted = Mapping[Address, Resource]
+Committed = Mapping[Address, ResourceState]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The addresses to create, to update (their own body or type differs) and to delete."""
+
+    created: frozenset[Address] = frozenset()
+    updated: frozenset[Address] = frozenset()
+    deleted: frozenset[Address] = frozenset()
+
+    @property
+    def all(self) -> frozenset[Address]:
+        return self.created | self.updated | self.deleted
+
+    def only(self, selected: set[Address]) -> Difference:
+        return Difference(self.created & selected, self.updated & selected, self.deleted & selected)
+
+
+def find_difference(wanted: Wanted, committed: Committed) -> Difference:
+    """The one pass over all resources that a plan costs; everything after it costs what differs."""
+    created: list[Address] = []
+    updated: list[Address] = []
+    for address, resource in wanted.items():
+        before = committed.get(address)
+        if before is None:
+            created.append(address)
+        elif before.type != resource.type or not same_body(before.body, resource.body):
+            updated.append(address)
+    # Mostly nothing is deleted, and then counting tells.
+    deleted: list[Address] = []
+    if len(wanted) - len(created) != len(committed):
+        deleted = [address for address in committed if address not in wanted]
+    return Difference(frozenset(created), frozenset(updated), frozenset(deleted))
+
+
+def select(
+    difference: Difference, targets: Iterable[Address], wanted: Wanted, committed: Committed
+) -> Difference:
+    """The part of the difference that the targets ask for.
+
+    A selection is closed: whatever is in it brings along its dependents, and the changed resources that
+    it depends on. So nothing outside of it is reached by what is applied, or left without what it needs.
+    """
+    graph = DependencyGraph.of_both(wanted, committed)
+    needs = DependencyGraph.of(wanted)
+    changed = difference.created | difference.updated
+    selected: set[Address] = set()
+    added = set(targets)
+    while added:
+        selected |= added | graph.reach(added)
+        added = (needs.requirements(selected) & changed) - selected
+    return difference.only(selected)
+
+
+def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str) -> None:
+    """Raises MzplanError MZ043 (usage) for an address that an option names and nothing declares."""
+    known = set(known)
+    for address in addresses:
+        if address not in known:
+            raise error(
+                "MZ043",
+                f"{option} {address}: no such resource",
+                "Neither the configuration nor the state has it.",
+                did_you_mean(address, known),
+                address=address,
+                exit_code=ExitCode.USAGE,
+            )
+
+
+def did_you_mean(address: Address, known: Iterable[Address]) -> str:
+    """A hint that names the known address most like this one; "" when none is."""
+    from difflib import get_close_matches  # only ever needed for an error
+
+    close = get_close_matches(str(address), sorted(map(str, known)), n=1)
+    return f"did you mean {close[0]}?" if close else ""

@@ -1,0 +1,135 @@
+"""Guards: what forbids a plan, and what a person should know before agreeing to it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.plan import Change
+from mzplan.model.resources import Configuration
+from mzplan.model.state import ResourceState, State
+
+
+def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:
+    """MZ044 where the project's name or its warehouse changed while resources exist: checkpoints and
+    collections lie under both."""
+    if not state.resources:
+        return
+    if configuration.project != state.project:
+        yield _project_changed("project", state.project, configuration.project)
+    if not same_place(configuration.warehouse, state.warehouse):
+        yield _project_changed("warehouse", state.warehouse, configuration.warehouse)
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two warehouse URIs or paths are the same, as written: `./warehouse` and `warehouse` are."""
+    return _place(one) == _place(other)
+
+
+def _place(uri: str) -> str:
+    return uri.rstrip("/") if "://" in uri or not uri else posixpath.normpath(uri)
+
+
+def _project_changed(name: str, before: str, after: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ044",
+        summary=f"The {name} can't change while resources exist",
+        detail=f"It is {before!r} in the state and {after!r} in the configuration. The checkpoints and "
+        "collections of what runs lie there, and would be lost to it.",
+        hint=f"put {name}: {before} back, or destroy everything first.",
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def check_replaceable(addresses: Iterable[Address]) -> None:
+    """Raises MzplanError MZ043 (usage) for a connection: it has no generation to replace."""
+    for address in addresses:
+        if address.kind == "connection":
+            raise error(
+                "MZ043",
+                f"{address} can't be replaced",
+                "Only a source or a sink has a checkpoint to begin anew.",
+                "name the sources and sinks that use it.",
+                address=address,
+                exit_code=ExitCode.USAGE,
+            )
+
+
+def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
+    """What the changes of a plan break, and what they do not do that one might expect."""
+    for change in changes:
+        if change.action in ("delete", "replace"):
+            yield from _prevented(change)
+        if change.action != "create":
+            yield from _forbidden(change)
+        if change.action in ("update", "restart"):
+            yield from _notices(change)
+
+
+def _prevented(change: Change) -> Iterator[Diagnostic]:
+    # A delete has only the committed record to go by; a replace obeys what the configuration says now.
+    resource = change.after or change.before
+    if resource is not None and prevents_destroy(resource):
+        yield Diagnostic(
+            code="MZ041",
+            summary=f"{change.address} must not be {'replaced' if change.after else 'deleted'}",
+            detail="It says lifecycle: {prevent_destroy: true}, and this plan would "
+            f"{change.action} it: {change.reason}.",
+            hint="apply lifecycle: {prevent_destroy: false} first, if you mean it.",
+            address=change.address,
+            exit_code=ExitCode.REFUSED,
+        )
+
+
+def prevents_destroy(resource: ResourceState) -> bool:
+    """Whether the resource says `lifecycle: {prevent_destroy: true}`."""
+    return bool(resource.body.get("lifecycle", {}).get("prevent_destroy"))
+
+
+def _forbidden(change: Change) -> Iterator[Diagnostic]:
+    for leaf in change.fields:
+        if leaf.effect == "forbidden":
+            yield Diagnostic(
+                code="MZ042",
+                summary=f"{leaf.path} of {change.address} can't change",
+                detail="It is fixed when the resource is created.",
+                hint="put it back, or declare a resource with another name.",
+                address=change.address,
+                exit_code=ExitCode.REFUSED,
+            )
+
+
+def _notices(change: Change) -> Iterator[Diagnostic]:
+    """What a schema wants said when a property changes (`x-notice`), once for each property."""
+    if change.after is None:
+        return
+    kind = resource_kind(change.address.kind, change.after.type)
+    told: set[str] = set()
+    for leaf in change.fields:
+        name = leaf.path.partition(".")[0].partition("[")[0]
+        notice = kind.schema["properties"].get(name, {}).get("x-notice")
+        if notice and name not in told:
+            told.add(name)
+            yield Diagnostic(
+                severity="notice",
+                code="MZ045",
+                summary=f"{name} of {change.address} {notice}",
+                address=change.address,
+            )
+        if name == "paused" and change.after.override is not None:
+            yield _overridden(change.after)
+
+
+def _overridden(resource: ResourceState) -> Diagnostic:
+    undo = "resume" if resource.override == "paused" else "pause"
+    return Diagnostic(
+        severity="notice",
+        code="MZ046",
+        summary=f"{resource.address} was {resource.override} by hand, and stays so",
+        detail="What is done by hand holds until it is undone by hand, whatever the configuration says.",
+        hint=f"mzplan {undo} {resource.address}",
+        address=resource.address,
+    )

@@ -1,0 +1,233 @@
+"""The planner: a Configuration against a State, as a Plan.
+
+One pass finds what differs; the graph finds what that could reach; the digests of inlined descriptions
+decide what it does reach. Everything after the first pass costs what changes, not what exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mzplan.graph import DependencyGraph
+from mzplan.inline import digest_of
+from mzplan.model.address import Address
+from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
+from mzplan.model.resources import Configuration, Instance, Resource
+from mzplan.model.state import ResourceState, State, Status
+from mzplan.plan.causes import Causes, Dependencies, Reached, weigh_references
+from mzplan.plan.compare import compare_resources
+from mzplan.plan.difference import Difference, check_known, find_difference, select
+from mzplan.plan.guards import check_changes, check_project, check_replaceable, same_place
+from mzplan.plan.pending import find_pending
+from mzplan.plan.reasons import reason_for
+
+_NO_STATUS: Mapping[str, Status] = {}
+
+
+def build_plan(
+    configuration: Configuration,
+    state: State,
+    statuses: Mapping[str, Status] = _NO_STATUS,
+    targets: Collection[Address] = (),
+    replace: Collection[Address] = (),
+) -> Plan:
+    """What would make the state what the configuration says.
+
+    `statuses` are by instance, and only say what is pending. `targets` limit the plan to these, the
+    changed resources they need, and the dependents of all of them. `replace` begins a new generation of
+    these whether they changed or not. Errors that forbid applying the plan are among its diagnostics;
+    raises MzplanError only for targets that don't exist.
+    """
+    wanted, committed = configuration.resources, state.resources
+    check_known(targets, [*wanted, *committed], "--target")
+    check_known(replace, wanted, "--replace")
+    check_replaceable(replace)
+    difference = find_difference(wanted, committed)
+    if targets:
+        difference = select(difference, targets, wanted, committed)
+    planner = _Planner(state, wanted, difference, frozenset(replace) & committed.keys())
+    changes = planner.changes()
+    downstream = planner.downstream(changes)
+    instances = _instances(configuration, state, bool(targets))
+    changed = {change.address for change in changes}
+    return Plan(
+        project=configuration.project,
+        lineage=state.lineage,
+        serial=state.serial,
+        warehouse=_warehouse(configuration, state),
+        instances=instances,
+        instances_changed=state.serial > 0 and dict(instances) != dict(state.instances),
+        changes=changes,
+        downstream=downstream,
+        unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
+        pending=find_pending(state, statuses),
+        diagnostics=(*check_project(configuration, state), *check_changes(changes)),
+    )
+
+
+class _Planner:
+    """The work of one plan. `after` is the world as it will be; it starts as a copy of what is committed."""
+
+    def __init__(
+        self,
+        state: State,
+        wanted: Mapping[Address, Resource],
+        difference: Difference,
+        forced: frozenset[Address],
+    ):
+        self.before = state.resources
+        self.difference = difference
+        self.forced = forced
+        self.after: dict[Address, ResourceState] = {}
+        self.planned: dict[Address, Change] = {}
+        self.reached: Causes = {}
+        self.memo: dict[Address, Any] = {}
+        if not difference.all and not forced:
+            self.graph = DependencyGraph({})
+            return
+        self.after = dict(state.resources)
+        for address in difference.deleted:
+            del self.after[address]
+        for address in difference.created | difference.updated:
+            self.after[address] = _wanted_state(wanted[address], state.resources.get(address))
+        self.graph = DependencyGraph.of(self.after)
+        self.dependencies = Dependencies(self.before, self.after, self.planned)
+
+    def changes(self) -> tuple[Change, ...]:
+        """Every change, dependencies first; then the deletes, dependents first."""
+        touched = self.difference.created | self.difference.updated | self.forced
+        if touched:
+            for address in self.graph.order(touched | self.graph.reach(touched)):
+                self._plan(address)
+        kept = [self._with_reach(change) for change in self.planned.values()]
+        return (*kept, *self._deletes())
+
+    def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
+        """The queries downstream of a query that stops and starts, which keep running themselves."""
+        stopped = [
+            change.address
+            for change in changes
+            if change.before is not None and _runs(change.after) and change.effect in ("restart", "replace")
+        ]
+        changed = {change.address for change in changes}
+        return tuple(sorted(self.graph.reach(stopped) - changed)) if stopped else ()
+
+    def _plan(self, address: Address) -> None:
+        before, after = self.before.get(address), self.after[address]
+        if before is None:
+            created = dataclasses.replace(after, digest=self._digest(after))
+            self._record(Change(address=address, action="create", effect="none", reason="new", after=created))
+            return
+        reached = self.dependencies.of(before, after)
+        fields: tuple[FieldChange, ...] = ()
+        if before is not after:
+            fields = weigh_references(compare_resources(before, after), reached.repointed)
+        change = self._change(before, after, fields, reached)
+        if change is None:
+            self.after[address] = before
+        else:
+            self._record(change)
+
+    def _change(
+        self, before: ResourceState, after: ResourceState, fields: tuple[FieldChange, ...], reached: Reached
+    ) -> Change | None:
+        forced = after.address in self.forced
+        own = heaviest([change.effect for change in fields])
+        effect: Effect
+        if _runs(before) and (forced or "replace" in (own, reached.effect)):
+            effect = "replace"
+            after = dataclasses.replace(after, generation=before.generation + 1)
+            after = dataclasses.replace(after, digest=self._digest(after))
+        else:
+            digest = self._digest(after)
+            same = digest == before.digest or self._same_description(before, digest)
+            effect = "in-place" if same else "restart"
+            after = dataclasses.replace(after, digest=before.digest if same else digest)
+        if effect == "in-place" and not fields:
+            return None
+        causes = {} if effect == "in-place" else reached.causes
+        for cause, weight in causes.items():
+            self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
+        return Change(
+            address=after.address,
+            action="replace" if effect == "replace" else "update" if fields else "restart",
+            effect="forbidden" if own == "forbidden" else effect,
+            fields=fields,
+            reason=reason_for(fields, causes, forced),
+            triggered_by=tuple(sorted(causes)),
+            before=before,
+            after=after,
+        )
+
+    def _digest(self, resource: ResourceState) -> str:
+        return digest_of(resource, self.after, self.memo)
+
+    def _same_description(self, before: ResourceState, digest: str) -> bool:
+        """Whether the committed digest differs only because an older mzplan wrote it in its own way."""
+        if before.digest.partition(":")[0] == digest.partition(":")[0]:
+            return False
+        return digest_of(before, self.before) == digest
+
+    def _record(self, change: Change) -> None:
+        assert change.after is not None
+        self.planned[change.address] = change
+        self.after[change.address] = change.after
+
+    def _with_reach(self, change: Change) -> Change:
+        """The change, with the heaviest effect that it has on any query, for what runs nothing itself."""
+        felt = self.reached.get(change.address)
+        if felt is None or _runs(change.after):
+            return change
+        return dataclasses.replace(change, effect=heaviest([change.effect, felt]))
+
+    def _deletes(self) -> list[Change]:
+        if not self.difference.deleted:
+            return []
+        order = DependencyGraph.of(self.before).order(self.difference.deleted)
+        return [
+            Change(
+                address=address,
+                action="delete",
+                effect="none",
+                reason="no longer declared",
+                before=self.before[address],
+            )
+            for address in reversed(order)
+        ]
+
+
+def _runs(resource: ResourceState | None) -> bool:
+    """Whether it is a query of its own; a connection has no digest."""
+    return resource is not None and resource.digest != ""
+
+
+def _wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
+    """The record to be, with the identity and the history of the committed one; its digest comes later."""
+    return ResourceState(
+        address=resource.address,
+        id=before.id if before else "",
+        type=resource.type,
+        body=resource.body,
+        dependencies=tuple(sorted(set(resource.references.values()))),
+        references=resource.references,
+        generation=before.generation if before else 1,
+        digest=before.digest if before else "",
+        override=before.override if before else None,
+        restart_token=before.restart_token if before else 0,
+    )
+
+
+def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:
+    """The instances to be. With targets nothing is taken away: what is left out may still need it."""
+    if partly:
+        return {**state.instances, **configuration.instances}
+    return configuration.instances
+
+
+def _warehouse(configuration: Configuration, state: State) -> str:
+    """The warehouse to be: the committed spelling where both name one place."""
+    if same_place(configuration.warehouse, state.warehouse):
+        return state.warehouse
+    return configuration.warehouse

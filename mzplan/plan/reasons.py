@@ -1,0 +1,40 @@
+"""Reasons: why a change is in a plan, in a few words that a script may show as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from mzplan.model.address import Address
+from mzplan.model.plan import Effect, FieldChange
+
+MAX_NAMED = 3
+_INDEXES = re.compile(r"(\[\d+\])+$")
+
+
+def reason_for(fields: tuple[FieldChange, ...], causes: Mapping[Address, Effect], forced: bool) -> str:
+    """`"brokers changed"`, `"connection.shop_kafka changed"`, or several joined by `; `."""
+    parts = ["asked for with --replace"] if forced else []
+    if fields:
+        parts.append(f"{_listed(_names(fields))} changed")
+    # Only a query is replaced; a connection changes, even where that replaces the queries that use it.
+    replaced = [str(a) for a in sorted(causes) if a.kind != "connection" and causes[a] == "replace"]
+    changed = [str(a) for a in sorted(causes) if str(a) not in replaced]
+    if changed:
+        parts.append(f"{_listed(changed)} changed")
+    if replaced:
+        parts.append(f"{_listed(replaced)} replaced")
+    return "; ".join(parts) or "its description changed"
+
+
+def _names(fields: tuple[FieldChange, ...]) -> list[str]:
+    """The properties, without the index of what changed in a list: `brokers[0]` is `brokers`."""
+    return list(dict.fromkeys(_INDEXES.sub("", change.path) for change in fields))
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    if len(names) <= MAX_NAMED:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"

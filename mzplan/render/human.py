@@ -1,0 +1,168 @@
+"""A plan as text for people: what changes, what that restarts and why, and what goes on undisturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.plan import ACTIONS, Action, Change, FieldChange, Plan
+from mzplan.plan.compare import all_fields
+from mzplan.render.text import Paint, count, cut, safe, value
+
+SIGNS: Mapping[Action, str] = {
+    "create": "+",
+    "update": "~",
+    "restart": "⟳",
+    "replace": "±",
+    "delete": "-",
+    "move": "→",
+}
+_COLOURS: Mapping[Action, str] = {
+    "create": "green",
+    "update": "yellow",
+    "restart": "cyan",
+    "replace": "magenta",
+    "delete": "red",
+    "move": "yellow",
+}
+MAX_LISTED = 8
+MAX_CAUSE_FIELDS = 3
+
+
+def render_plan(plan: Plan, colour: bool = False) -> str:
+    """The whole plan, ending in a newline. `colour` adds ANSI codes; nothing else ever does."""
+    return "\n".join(_Renderer(plan, Paint(colour)).lines()) + "\n"
+
+
+def verdict(plan: Plan) -> str:
+    """`Plan: 1 to create, 0 to update, …`, or that there is nothing to do."""
+    if plan.is_empty:
+        return f"No changes. {count(plan.unaffected + len(plan.downstream), 'resource')} as committed."
+    counts = plan.summary()
+    shown = [f"{counts[action]} to {action}" for action in ACTIONS if action != "move" or counts[action]]
+    return f"Plan: {', '.join(shown)}."
+
+
+class _Renderer:
+    def __init__(self, plan: Plan, paint: Paint):
+        self.plan = plan
+        self.paint = paint
+        self.changes = {change.address: change for change in plan.changes}
+
+    def lines(self) -> Iterator[str]:
+        for change in self.plan.changes:
+            yield from self._change(change)
+        if self.plan.changes:
+            yield ""
+        if self.plan.instances_changed:
+            yield f"Instances: {', '.join(safe(name) for name in sorted(self.plan.instances))}"
+        if self.plan.downstream:
+            yield f"Keeps running, downstream: {_shortened(self.plan.downstream)}"
+        if self.plan.changes and self.plan.unaffected:
+            yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
+        yield from self._pending()
+        for item in self.plan.drift:
+            yield f"Drift: {safe(item.address)} {item.kind}: {safe(item.detail)}"
+        for diagnostic in self.plan.diagnostics:
+            yield from self._diagnostic(diagnostic)
+        yield self.paint(verdict(self.plan), "bold")
+
+    def _change(self, change: Change) -> Iterator[str]:
+        sign = self.paint(SIGNS[change.action], _COLOURS[change.action])
+        yield f"{sign} {self.paint(str(change.address), 'bold')}  {_consequence(change)}".rstrip()
+        fields = change.fields
+        if change.action == "create" and change.after is not None:
+            fields = all_fields(change.after)
+        for field in fields:
+            yield f"    {self._field(field, change.action)}"
+        yield from (f"    {line}" for line in self._because(change))
+
+    def _field(self, field: FieldChange, action: Action) -> str:
+        path = safe(field.path)
+        if action == "create":
+            return f"{path}: {_after(field)}"
+        mark = {"replace": "  (replace)", "forbidden": "  (can't change)"}.get(field.effect, "")
+        return f"{path}: {_edit(field)}{mark}"
+
+    def _because(self, change: Change) -> Iterator[str]:
+        """The changed dependencies that are the cause, each with what changed of it."""
+        for cause in change.triggered_by:
+            found = self.changes.get(cause)
+            if found is None:
+                yield f"because {cause} changed"
+            elif found.action == "replace":
+                yield f"because {cause} is replaced"
+            else:
+                yield cut(f"because {cause} changed: {_fields_in_line(found.fields)}", 200)
+        if (
+            not change.triggered_by
+            and not change.fields
+            and change.action in ("restart", "replace", "delete")
+        ):
+            yield f"because {change.reason}" if change.action != "delete" else change.reason
+
+    def _pending(self) -> Iterator[str]:
+        if not self.plan.pending:
+            return
+        yield self.paint("Committed, but not converged:", "yellow")
+        for pending in self.plan.pending[:MAX_LISTED]:
+            yield f"  {pending.address}  {pending.condition}: {cut(safe(pending.reason), 200)}"
+        if len(self.plan.pending) > MAX_LISTED:
+            yield f"  and {len(self.plan.pending) - MAX_LISTED} more"
+
+    def _diagnostic(self, diagnostic: Diagnostic) -> Iterator[str]:
+        colour = {"error": "red", "warning": "yellow"}.get(diagnostic.severity, "cyan")
+        head = self.paint(f"{diagnostic.severity}[{diagnostic.code}]", colour)
+        yield f"{head}: {safe(diagnostic.summary)}"
+        if diagnostic.detail:
+            yield f"  {safe(diagnostic.detail)}"
+        if diagnostic.hint:
+            yield f"  Fix: {safe(diagnostic.hint)}"
+
+
+def _consequence(change: Change) -> str:
+    """What the change does to what runs, for people; "" where that goes without saying."""
+    if change.action == "replace" and change.after is not None:
+        return f"begins again as generation {change.after.generation}: reads from the start"
+    if change.action == "restart":
+        return "restarts from its checkpoint"
+    if change.action != "update":
+        return ""
+    query = change.after is not None and bool(change.after.digest)
+    match change.effect:
+        case "restart":
+            return "restarts from its checkpoint" if query else "restarts what uses it"
+        case "replace":
+            return "replaces what uses it"
+        case "forbidden":
+            return "can't be done"
+    return "in place" if query else "restarts nothing"
+
+
+def _fields_in_line(fields: tuple[FieldChange, ...]) -> str:
+    felt = [field for field in fields if field.effect != "in-place"] or list(fields)
+    shown = [f"{safe(field.path)} {_edit(field, 40)}" for field in felt[:MAX_CAUSE_FIELDS]]
+    if len(felt) > MAX_CAUSE_FIELDS:
+        shown.append(f"and {len(felt) - MAX_CAUSE_FIELDS} more")
+    return ", ".join(shown)
+
+
+def _edit(field: FieldChange, length: int = 80) -> str:
+    if field.sensitive:
+        return "(sensitive)"
+    if field.before is None:
+        return f"added {value(field.after, length)}"
+    if field.after is None:
+        return f"removed {value(field.before, length)}"
+    return f"{value(field.before, length)} → {value(field.after, length)}"
+
+
+def _after(field: FieldChange) -> str:
+    return "(sensitive)" if field.sensitive else value(field.after)
+
+
+def _shortened(addresses: tuple[Address, ...]) -> str:
+    shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
+    more = len(addresses) - MAX_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,58 @@
+"""A plan as JSON: the versioned contract that scripts depend on (interface.md, "JSON")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mzplan.model.plan import Change, FieldChange, Plan
+from mzplan.plan.compare import all_fields
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON values. Keys come in the contract's order; equal plans give equal bytes.
+
+    Lists only what changes, so its size follows the change and not the project. A sensitive leaf has
+    null before and after.
+    """
+    return {
+        "format_version": plan.format_version,
+        "project": plan.project,
+        "lineage": plan.lineage,
+        "serial": plan.serial,
+        "summary": plan.summary(),
+        "changes": [change_to_json(change) for change in plan.changes],
+        "unaffected": plan.unaffected,
+        "downstream": [str(address) for address in plan.downstream],
+        "pending": [
+            {"address": str(pending.address), "condition": pending.condition, "reason": pending.reason}
+            for pending in plan.pending
+        ],
+        "drift": [{"address": item.address, "kind": item.kind, "detail": item.detail} for item in plan.drift],
+        "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
+    }
+
+
+def change_to_json(change: Change) -> dict[str, Any]:
+    """One change. What is created shows each leaf of its body as a field."""
+    fields = change.fields
+    if change.action == "create" and change.after is not None:
+        fields = all_fields(change.after)
+    return {
+        "address": str(change.address),
+        "action": change.action,
+        "effect": change.effect,
+        "fields": [field_to_json(field) for field in fields],
+        "reason": change.reason,
+        "triggered_by": [str(address) for address in change.triggered_by],
+    }
+
+
+def field_to_json(field: FieldChange) -> dict[str, Any]:
+    """One leaf of a change."""
+    return {
+        "path": field.path,
+        "before": field.before,
+        "after": field.after,
+        "sensitive": field.sensitive,
+        "effect": field.effect,
+    }

@@ -1,0 +1,68 @@
+"""Text that is safe to print: values cut, control characters escaped, colour only when asked for."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+MAX_VALUE = 80
+_COLOURS = {
+    "green": "32",
+    "yellow": "33",
+    "red": "31",
+    "cyan": "36",
+    "bold": "1",
+    "dim": "2",
+    "magenta": "35",
+}
+
+
+class Paint:
+    """Colours text with plain ANSI codes, or leaves it as it is."""
+
+    def __init__(self, colour: bool):
+        self._colour = colour
+
+    def __call__(self, text: str, *styles: str) -> str:
+        if not self._colour or not styles or not text:
+            return text
+        codes = ";".join(_COLOURS[style] for style in styles)
+        return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+def safe(text: str) -> str:
+    """The text with every character that could move the cursor, or hide or reorder others, written out."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    # Cc and Cf: controls, and invisible signs such as those that turn the direction of text; Cs: a lone
+    # surrogate can't be printed at all; Zl and Zp break lines.
+    if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"):
+        return char
+    code = ord(char)
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
+
+
+def cut(text: str, length: int = MAX_VALUE) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def value(given: Any, length: int = MAX_VALUE) -> str:
+    """A leaf's value as YAML and JSON would write it, except that plain text needs no quotes."""
+    if isinstance(given, str):
+        text = safe(given)
+        needs_quotes = not text or text != text.strip() or text in ("true", "false", "null", "~")
+        return cut(json.dumps(text, ensure_ascii=False) if needs_quotes else text, length)
+    return cut(safe(json.dumps(given, ensure_ascii=False)), length)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 query`, `2 queries`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
