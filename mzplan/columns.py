@@ -82,7 +82,7 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
 
 
 def canonical(ddl: str) -> str:
-    """The DDL in one spelling: two schemas that mean the same become equal. As it is where it can't be parsed."""
+    """The DDL in one spelling, so that two schemas that mean the same are equal; as it is if it is broken."""
     try:
         return ", ".join(map(str, parse_columns(ddl)))
     except DdlError:

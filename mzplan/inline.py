@@ -86,7 +86,7 @@ class Description:
 
 
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
-    """Inline a source or sink of a state. Raises KeyError on a dangling reference (a committed state has none)."""
+    """Inline a source or sink of a state. Raises KeyError on a dangling reference (committed ones have none)."""
     connections: dict[str, InlinedConnection] = {}
     upstream: Upstream | None = None
     for role, target in resource.references.items():
@@ -166,7 +166,7 @@ def _identity(
 
 
 def collection_columns(source: ResourceState) -> Any:
-    """What a sink's query depends on of its source: the collection's columns, nothing of how they are read."""
+    """What a sink depends on of its source: the collection's columns, nothing of how they are read."""
     kind = resource_kind(source.address.kind, source.type)
     return {
         "/".join(path): _get(source.body, path)

@@ -124,7 +124,7 @@ class ResourceKind:
 
     @property
     def validates_live(self) -> bool:
-        """Whether a connection of this type is reached for in validation by default (semantics.md §1, rule 7)."""
+        """Whether validation reaches for a connection of this type by default (semantics.md §1, rule 7)."""
         return bool(self.schema.get("x-validate", False))
 
     def query_type(self, kind: Kind) -> str | None:

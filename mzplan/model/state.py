@@ -117,3 +117,31 @@ class Lease:
     heartbeat: float
     ttl: float
     released: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceStatus:
+    """One instance for `status`: its lease and the serial its runner has taken in."""
+
+    name: str
+    epoch: int
+    alive: bool
+    heartbeat: float | None
+    serial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStatus:
+    """A committed query and what its runner observes of it (None: nothing yet)."""
+
+    resource: ResourceState
+    observation: Observation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectStatus:
+    """What `status` shows. Queries without a live runner are shown as stopped."""
+
+    serial: int
+    instances: tuple[InstanceStatus, ...]
+    queries: tuple[QueryStatus, ...]

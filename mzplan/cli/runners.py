@@ -1,0 +1,55 @@
+"""The runners of this machine, as operations see them: the wiring to the running side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.resources import Instance, ProjectSettings
+from mzplan.state.store import Store
+
+
+class LocalRunners:
+    """Starts embedded runners, wakes them, and takes dry instances through their pass."""
+
+    def __init__(self, settings: ProjectSettings, store: Store, note: Callable[[str], None]):
+        self.settings = settings
+        self.store = store
+        self.note = note
+        self._seen_dead: dict[str, float] = {}
+
+    def ensure(self, instance: Instance) -> None:
+        if instance.type != "embedded" or self.store.leader(instance.name) is not None:
+            return
+        from mzplan.runner.embedded import start
+        from mzplan.spark.java import require_java
+
+        require_java()
+        self.note(f"Starting the runner of instance {instance.name} (log: .mzplan/{instance.name}.log)")
+        start(self.settings, self.store, instance.name)
+
+    def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
+        if instance.type != "embedded":
+            return
+        from mzplan.runner.wake import send_wake
+
+        send_wake(self.settings.directory, instance.name, environment)
+
+    def settle(self, instance: Instance) -> None:
+        if instance.type == "dry":
+            from mzplan.runner.main import run_dry
+
+            run_dry(self.settings, instance.name)
+
+    def ended(self, instance: Instance) -> MzplanError | None:
+        if instance.type != "embedded" or self.store.leader(instance.name) is not None:
+            self._seen_dead.pop(instance.name, None)
+            return None
+        # A successor may be taking the lease over this moment.
+        since = self._seen_dead.setdefault(instance.name, time.monotonic())
+        if time.monotonic() - since < 1.0:
+            return None
+        from mzplan.runner.embedded import failure
+
+        return failure(self.settings, instance.name)

@@ -1,0 +1,76 @@
+"""run, up, down: the runner."""
+
+from __future__ import annotations
+
+import click
+
+from mzplan.cli.context import Invocation, command
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.resources import ProjectSettings
+
+
+@command("run")
+@click.option("--instance", required=True, metavar="NAME", help="The instance to lead.")
+@click.option(
+    "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or leave."
+)
+def command_run(invocation: Invocation, instance: str, standby: bool) -> int:
+    """The runner: a Spark driver that follows the store and keeps the queries as the state says."""
+    from mzplan.runner.main import configure_logging, run
+
+    settings = invocation.project().settings
+    _declared(settings, instance)
+    configure_logging()
+    return run(settings, instance, stand_by=standby)
+
+
+@command("up")
+@click.option("--instance", metavar="NAME", help="Only this instance (default: every embedded one).")
+def command_up(invocation: Invocation, instance: str | None) -> int:
+    """Start the embedded runner, detached."""
+    from mzplan.cli.runners import LocalRunners
+
+    project = invocation.project()
+    runners = LocalRunners(project.settings, project.store, invocation.note)
+    for name in _embedded(project.settings, instance):
+        before = project.store.leader(name)
+        runners.ensure(project.settings.instances[name])
+        lease = project.store.leader(name)
+        pid = lease.pid if lease else 0
+        word = "already leads" if before is not None else "leads"
+        invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{name}.log).")
+    return ExitCode.OK
+
+
+@command("down")
+@click.option("--instance", metavar="NAME", help="Only this instance (default: every embedded one).")
+def command_down(invocation: Invocation, instance: str | None) -> int:
+    """Stop the embedded runner and its queries; their checkpoints stay."""
+    from mzplan.runner.embedded import stop
+
+    project = invocation.project()
+    for name in _embedded(project.settings, instance):
+        invocation.note(f"Stopping the runner of instance {name}")
+        stopped = stop(project.settings, project.store, name)
+        text = "The runner of instance {} has stopped." if stopped else "No runner of instance {} runs here."
+        invocation.out(text.format(name))
+    return ExitCode.OK
+
+
+def _declared(settings: ProjectSettings, name: str) -> None:
+    if name in settings.instances:
+        return
+    raise error(
+        "MZ070",
+        f"There is no instance {name!r}",
+        f"mzplan.yaml declares: {', '.join(sorted(settings.instances))}.",
+        "declare it under `instances`, or name one of those.",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _embedded(settings: ProjectSettings, name: str | None) -> list[str]:
+    if name is not None:
+        _declared(settings, name)
+        return [name]
+    return sorted(n for n, instance in settings.instances.items() if instance.type == "embedded")

@@ -1,0 +1,35 @@
+"""`show`: what is recorded. The state holds no secrets, so all of it can be shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mzplan.model.state import ResourceState, State
+
+
+def resource_to_json(resource: ResourceState) -> dict[str, Any]:
+    """One committed resource."""
+    return {
+        "address": str(resource.address),
+        "id": resource.id,
+        "type": resource.type,
+        "generation": resource.generation,
+        "digest": resource.digest,
+        "override": resource.override,
+        "restart_token": resource.restart_token,
+        "dependencies": [str(address) for address in resource.dependencies],
+        "body": dict(resource.body),
+    }
+
+
+def state_to_json(state: State) -> dict[str, Any]:
+    """The whole state."""
+    return {
+        "format_version": state.format_version,
+        "project": state.project,
+        "lineage": state.lineage,
+        "serial": state.serial,
+        "warehouse": state.warehouse,
+        "instances": {name: {"type": i.type} for name, i in sorted(state.instances.items())},
+        "resources": [resource_to_json(resource) for _, resource in sorted(state.resources.items())],
+    }

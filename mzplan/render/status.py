@@ -1,0 +1,101 @@
+"""`status`: every query, for a person and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mzplan.model.state import ProjectStatus, QueryStatus
+from mzplan.render.text import Paint, cut, safe
+
+_COLUMNS = ("QUERY", "INSTANCE", "CONDITION", "STEP", "ROWS/S", "LAG")
+
+
+def status_to_json(status: ProjectStatus) -> dict[str, Any]:
+    """The document of `status --json` (interface.md)."""
+    return {
+        "serial": status.serial,
+        "instances": [
+            {
+                "name": instance.name,
+                "epoch": instance.epoch,
+                "alive": instance.alive,
+                "heartbeat": instance.heartbeat,
+                "serial": instance.serial,
+            }
+            for instance in status.instances
+        ],
+        "queries": [_query_to_json(query) for query in status.queries],
+    }
+
+
+def _query_to_json(query: QueryStatus) -> dict[str, Any]:
+    seen, resource = query.observation, query.resource
+    return {
+        "address": str(resource.address),
+        "instance": resource.instance,
+        "id": seen.query_id if seen else None,
+        "run_id": seen.run_id if seen else None,
+        "generation": seen.generation if seen else resource.generation,
+        "digest": seen.digest if seen else "",
+        "condition": condition(query),
+        "step": seen.step if seen and seen.step >= 0 else None,
+        "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
+        "lag": seen.lag if seen else None,
+        "error": seen.error if seen else None,
+    }
+
+
+def condition(query: QueryStatus) -> str:
+    """The condition; a query that no runner has seen yet is paused (if so committed) or stopped."""
+    if query.observation is not None:
+        return query.observation.condition
+    return "paused" if query.resource.paused else "stopped"
+
+
+def render_status(status: ProjectStatus, color: bool = False) -> str:
+    """A line per instance, a table of the queries, and the errors below it."""
+    paint = Paint(color)
+    lines = [f"Serial {status.serial}"]
+    for instance in status.instances:
+        if instance.alive:
+            behind = "" if instance.serial >= status.serial else f", still at serial {instance.serial}"
+            lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{behind})")
+        else:
+            lines.append(
+                f"Instance {instance.name}: no runner is alive (start one with `mzplan up` or `run`)"
+            )
+    rows = [_COLUMNS, *(_row(query) for query in status.queries)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    lines.append("")
+    for number, row in enumerate(rows):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        lines.append(paint.bold(text) if number == 0 else _coloured(paint, row[2], text))
+    errors = [q for q in status.queries if q.observation is not None and q.observation.error]
+    for query in errors:
+        assert query.observation is not None
+        code = f"[{query.observation.error_code}] " if query.observation.error_code else ""
+        lines.append("")
+        lines.append(f"{query.resource.address}: {code}{cut(safe(query.observation.error or ''), 600)}")
+    return "\n".join(lines) + "\n"
+
+
+def _row(query: QueryStatus) -> tuple[str, ...]:
+    seen = query.observation
+    return (
+        str(query.resource.address),
+        query.resource.instance,
+        condition(query),
+        str(seen.step) if seen and seen.step >= 0 else "-",
+        f"{seen.input_rows_per_second:.1f}" if seen else "-",
+        str(seen.lag) if seen and seen.lag is not None else "-",
+    )
+
+
+def _coloured(paint: Paint, condition: str, text: str) -> str:
+    match condition:
+        case "rejected" | "failed":
+            return paint.red(text)
+        case "starting" | "paused" | "stopped":
+            return paint.yellow(text)
+        case _:
+            return text
