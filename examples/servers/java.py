@@ -129,16 +129,18 @@ def _download(java: Path, folder: Path) -> None:
 def _ivy_jar() -> Path:
     # Found, not imported: importing pyspark takes a second.
     spec = importlib.util.find_spec("pyspark")
-    jars = sorted(Path(place) for place in (spec.submodule_search_locations or ())) if spec else []
-    found = [jar for place in jars for jar in place.glob("jars/ivy-*.jar")]
+    places = (spec.submodule_search_locations or []) if spec else []
+    found = [jar for place in places for jar in Path(place).glob("jars/ivy-*.jar")]
     if not found:
         raise ServerError("Ivy, which downloads the Kafka broker, comes with PySpark: pip install pyspark")
     return found[0]
 
 
 def _first_problem(log: Path) -> str:
-    signs = ("module not found", "FAILED", "failed", "rror:", "xception", "not found")
-    for line in log.read_text(errors="replace").splitlines():
-        if any(sign in line for sign in signs):
-            return line.strip(" \t:")
-    return f"no end after {_DOWNLOAD_TIMEOUT_S} s"
+    """The most telling line of Ivy's report, which for want of a network begins with "module not found"."""
+    lines = [line.strip(" \t:") for line in log.read_text(errors="replace").splitlines()]
+    for sign in ("access error", "FAILED", "not found", "rror", "xception"):
+        for line in lines:
+            if sign in line:
+                return line
+    return f"it did not end within {_DOWNLOAD_TIMEOUT_S} s, or without a word"
