@@ -2,15 +2,16 @@
 
 Order and reachability are on the path of every plan, so they use plain dicts and the standard
 library's graphlib: importing networkx alone costs more CPU than a whole small plan may take. networkx
-is imported only inside the functions that deserve it: cycles, paths and transitive reduction, for
-error messages and for `mzplan graph`. Everything is linear in nodes and edges.
+is imported only inside the functions that deserve it: cycles and chains, for error messages and for
+`mzplan graph`. Everything is linear in nodes and edges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Protocol
 
 from mzplan.model.address import Address
@@ -24,6 +25,15 @@ class HasReferences(Protocol):
 
     @property
     def references(self) -> Mapping[str, Address]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """What a change of a resource would restart, and which queries downstream would keep running."""
+
+    address: Address
+    restarts: tuple[Address, ...]
+    downstream: tuple[Address, ...]
 
 
 class DependencyGraph:
@@ -133,39 +143,45 @@ class DependencyGraph:
         return sorted(found)
 
     def _has_cycle(self) -> bool:
-        from graphlib import CycleError
-
         try:
             TopologicalSorter(self._dependencies).prepare()
         except CycleError:
             return True
         return False
 
-    def why(self, cause: Address, reached: Address) -> list[Address]:
-        """The shortest chain from a cause to what it reaches, both included; empty when it does not."""
+    def impact(self, address: Address) -> Impact:
+        """What a change of one resource would restart: itself, if it is a query, or the queries that hold
+        it inlined, through connections at any depth; and what is downstream of those."""
+        restarts: set[Address] = set()
+        waiting, seen = [address], {address}
+        while waiting:
+            found = waiting.pop()
+            if found.kind != "connection":
+                restarts.add(found)
+                continue
+            new = set(self._dependents.get(found, ())) - seen
+            seen |= new
+            waiting += new
+        downstream = self.reach(restarts) - restarts
+        return Impact(address, tuple(sorted(restarts)), tuple(sorted(downstream)))
+
+    def chains(self, cause: Address) -> dict[Address, list[Address]]:
+        """For everything that a cause reaches, one of the shortest chains from the cause to it, both
+        included: why it is reached."""
         import networkx
 
-        graph = self.to_networkx()
-        try:
-            path: list[Address] = networkx.shortest_path(graph, reached, cause)
-        except (networkx.NetworkXNoPath, networkx.NodeNotFound):
-            return []
-        return path[::-1]
-
-    def reduced(self) -> DependencyGraph:
-        """The graph without the edges that others imply, for drawing."""
-        import networkx
-
-        graph = networkx.transitive_reduction(self.to_networkx())
-        return DependencyGraph({address: sorted(graph.successors(address)) for address in self._dependencies})
+        graph = self.to_networkx().reverse(copy=False)
+        chains: dict[Address, list[Address]] = networkx.single_source_shortest_path(graph, cause)
+        chains.pop(cause, None)
+        return chains
 
     def to_networkx(self) -> networkx.DiGraph[Address]:
         """As a networkx graph, with an edge from each dependent to its dependency."""
         import networkx
 
         graph: networkx.DiGraph[Address] = networkx.DiGraph()
-        graph.add_nodes_from(self._dependencies)
-        graph.add_edges_from(self.edges)
+        graph.add_nodes_from(sorted(self._dependencies))
+        graph.add_edges_from(sorted(self.edges))  # sorted, so that ties do not depend on the order of files
         return graph
 
 

@@ -224,8 +224,12 @@ def _normalise(schema: Json, body: Body) -> Json:
         inner = properties.get(key, {})
         if isinstance(value, Mapping):
             value = _normalise(inner, value)
+            if not value and "properties" in inner and not inner.get("required"):
+                continue  # everything in it was a default written out
         elif inner.get("x-diff") == "columns" and isinstance(value, str):
             value = canonical(value)
+        elif inner.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+            value = int(value)  # JSON Schema takes 5432.0 for an integer
         if "default" in inner and _same(value, inner["default"]):
             continue
         result[key] = value
@@ -254,5 +258,8 @@ def _identifying(schema: Json, body: Body) -> Json:
         inner = properties.get(key, {})
         if inner.get("x-change") == "in-place" or "x-reference" in inner:
             continue
-        result[key] = _identifying(inner, value) if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            result[key] = value
+        elif (identifying := _identifying(inner, value)) or not value:
+            result[key] = identifying  # left out where all that it has changes in place
     return result

@@ -145,7 +145,7 @@ def _query(state: State, address: Address) -> ResourceState:
         return resource
     users = DependencyGraph.of(state.resources).dependents(address)
     raise error(
-        "MZ047",
+        "MZ043",
         f"{address} runs nothing",
         "Only sources and sinks are streaming queries.",
         f"name what uses it: {', '.join(map(str, users[:5]))}" if users else "",
@@ -158,9 +158,9 @@ def _committed(state: State, address: Address) -> ResourceState:
     found = state.resources.get(address)
     if found is None:
         raise error(
-            "MZ043",
-            f"{address}: no such resource",
-            "The state does not have it.",
+            "MZ070",
+            f"There is no {address} in the state",
+            f"The state has {len(state.resources)} resources.",
             did_you_mean(address, state.resources),
             address=address,
             exit_code=ExitCode.USAGE,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
-import uuid
+import os
 from collections.abc import Callable
 
 from mzplan.model.diagnostics import ExitCode, error
@@ -14,11 +13,13 @@ from mzplan.model.state import State
 
 def new_id() -> str:
     """An id for a resource: 16 random hex digits. It names its checkpoint and collection for life."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()  # what the secrets module does, without its imports
 
 
 def new_lineage() -> str:
     """A lineage: what tells the states of two projects apart when their serials are alike."""
+    import uuid  # only ever needed for a project's first apply
+
     return str(uuid.uuid4())
 
 
@@ -52,12 +53,12 @@ def apply_changes(
 
 
 def ensure_fresh(plan: Plan, state: State) -> None:
-    """Raises MzplanError MZ035 (exit 5) when the plan was made from another state than this one."""
+    """Raises MzplanError MZ036 (exit 5) when the plan was made from another state than this one."""
     if (plan.lineage, plan.serial) == (state.lineage, state.serial):
         return
     other = plan.lineage != state.lineage
     raise error(
-        "MZ035",
+        "MZ036",
         "The plan is stale",
         f"It was made for {'another state' if other else f'serial {plan.serial}'}; "
         f"the state is now at serial {state.serial}.",

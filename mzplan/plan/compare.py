@@ -9,7 +9,7 @@ CPU that a whole small plan may take.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -74,7 +74,7 @@ def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
     kind = resource_kind(resource.address.kind, resource.type)
     return tuple(
         _leaf(path, _ABSENT, value, kind.is_sensitive(path), "none")
-        for path, _, value in _leaves({}, resource.body, ())
+        for path, _, value in _leaves({}, dict(resource.body), ())
     )
 
 
@@ -124,30 +124,27 @@ def _edit(old: Any, new: Any) -> EditKind:
 
 def _leaves(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
     """The leaves that differ, by key and by index. An empty object or list is a leaf."""
-    if _is_branch(old, new, Mapping):
+    if _are_branches(old, new, dict):
         left, right = _or_empty(old, {}), _or_empty(new, {})
         for key in sorted({*left, *right}):
             yield from _leaves(left.get(key, _ABSENT), right.get(key, _ABSENT), (*path, key))
-    elif _is_branch(old, new, list):
+    elif _are_branches(old, new, list):
         pairs = zip_longest(_or_empty(old, []), _or_empty(new, []), fillvalue=_ABSENT)
         for index, (one, other) in enumerate(pairs):
             yield from _leaves(one, other, (*path, index))
-    elif not _same_leaf(old, new):
+    elif type(old) is not type(new) or old != new:
         yield path, old, new
 
 
-def _is_branch(old: Any, new: Any, type_: type) -> bool:
-    """Whether both are of the type or absent, with something in one of them to look at."""
-    present = [value for value in (old, new) if value is not _ABSENT]
-    return all(isinstance(value, type_) for value in present) and any(present)
+def _are_branches(old: Any, new: Any, type_: type) -> bool:
+    """Whether both are of the type, or one is absent, with something in one of them to look at."""
+    if isinstance(old, type_):
+        return bool(old or new) if isinstance(new, type_) else new is _ABSENT and bool(old)
+    return old is _ABSENT and isinstance(new, type_) and bool(new)
 
 
 def _or_empty(value: Any, empty: Any) -> Any:
     return empty if value is _ABSENT else value
-
-
-def _same_leaf(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and bool(old == new)
 
 
 def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Iterator[FieldChange]:

@@ -69,13 +69,13 @@ def select(
 
 
 def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str) -> None:
-    """Raises MzplanError MZ043 (usage) for an address that an option names and nothing declares."""
+    """Raises MzplanError MZ070 (usage) for an address that an option names and nothing declares."""
     known = set(known)
     for address in addresses:
         if address not in known:
             raise error(
-                "MZ043",
-                f"{option} {address}: no such resource",
+                "MZ070",
+                f"{option}: there is no {address}",
                 "Neither the configuration nor the state has it.",
                 did_you_mean(address, known),
                 address=address,

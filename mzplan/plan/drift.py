@@ -1,8 +1,8 @@
-"""Drift: the State compared with the Status, as data. Reads nothing itself."""
+"""Drift: where reality, as the runners last observed it, has left the state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import Observation, ResourceState, State, Status
@@ -11,39 +11,52 @@ from mzplan.model.state import Observation, ResourceState, State, Status
 def drift_between(
     state: State, statuses: Mapping[str, Status], alive: Mapping[str, bool]
 ) -> tuple[DriftItem, ...]:
-    """Every committed query that is not as committed, by address. `alive`: instances that have a runner.
+    """Every query that is not what the state says, and every one that the state does not know.
 
-    A change that is still on its way (`starting`) is no drift; one that was rejected or failed is.
+    `alive` says of each instance whether a runner leads it; a dry one needs none. Sorted by address.
     """
-    found = []
-    for address, resource in sorted(state.resources.items()):
-        if address.kind == "connection":
-            continue
-        declared = state.instances.get(resource.instance)
-        running = alive.get(resource.instance, False) or (declared is not None and declared.type == "dry")
+    found = list(_foreign(state, statuses))
+    for resource in state.resources.values():
+        if not resource.digest:
+            continue  # a connection runs nothing
+        instance = state.instances.get(resource.instance)
+        runs = alive.get(resource.instance, False) or (instance is not None and instance.type == "dry")
         status = statuses.get(resource.instance)
-        item = _compare(resource, status.observations.get(address) if status else None, running)
-        if item is not None:
-            found.append(item)
-    return tuple(found)
+        seen = status.observations.get(resource.address) if status else None
+        kind, detail = _departure(resource, seen) if runs else _without_runner(resource)
+        if kind:
+            found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
+    return tuple(sorted(found, key=lambda item: (item.address, item.kind)))
 
 
-def _compare(resource: ResourceState, seen: Observation | None, running: bool) -> DriftItem | None:
-    def drift(kind: str, detail: str) -> DriftItem:
-        return DriftItem(address=str(resource.address), kind=kind, detail=detail)
+def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
+    for status in statuses.values():
+        for address, seen in status.observations.items():
+            committed = state.resources.get(address)
+            if seen.run_id is None or (committed is not None and committed.instance == status.instance):
+                continue
+            detail = f"it runs on instance {status.instance}, where the state has no such query"
+            yield DriftItem(address=str(address), kind="foreign-query", detail=detail)
 
+
+def _without_runner(resource: ResourceState) -> tuple[str, str]:
     if resource.paused:
-        return None
-    if not running:
-        return drift("missing-query", f"no runner of instance {resource.instance} is alive")
+        return "", ""
+    return "missing-query", f"no runner of instance {resource.instance} is alive"
+
+
+def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
+    """The kind and the detail of one query's drift; two empty texts for none."""
+    if resource.paused:
+        running = seen is not None and seen.condition in ("running", "starting")
+        return ("outdated-query", "it runs, though it is paused") if running else ("", "")
     if seen is None:
-        return drift("missing-query", "the runner has not taken it in yet")
+        return "missing-query", "its runner does not report it"
+    why = ": ".join(filter(None, (seen.error_code, seen.error)))
     if seen.condition == "failed":
-        return drift("failed-query", seen.error or "it failed")
-    if seen.condition == "rejected":
-        return drift("outdated-query", f"the committed change was rejected: {seen.error or ''}".rstrip(": "))
-    if seen.condition == "stopped":
-        return drift("missing-query", "it does not run")
-    if seen.condition == "running" and seen.digest != resource.digest:
-        return drift("outdated-query", "an older description runs than the committed one")
-    return None
+        return "failed-query", why or "it ended with an error"
+    if (seen.generation, seen.digest) != (resource.generation, resource.digest):
+        return "outdated-query", why or "it still runs as it was described before"
+    if seen.condition in ("stopped", "paused"):
+        return "missing-query", f"it is {seen.condition}"
+    return "", ""
