@@ -1,0 +1,185 @@
+"""Every failpoint, listed by the code itself: killed there, everything converges by itself.
+
+Against the in-memory executor (real processes, no Spark). The same kills on real servers are in
+test_kills.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.failpoints import Failpoint
+from mzplan.runner.loop import Runner
+from mzplan.secrets import Secrets
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+
+APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
+RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
+
+PROJECT = """\
+version: 1
+project: shop
+instances:
+  local: {type: %s}
+"""
+PIPELINE = """\
+connections:
+  k: {type: kafka, brokers: ["%s:9092"]}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
+sinks:
+  out: {type: console, from: orders}
+"""
+
+
+def mzplan(folder: Path, *arguments: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MZPLAN_FAILPOINT": failpoint}
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def write(folder: Path, instance: str, broker: str) -> None:
+    (folder / "mzplan.yaml").write_text(PROJECT % instance)
+    (folder / "pipeline.yaml").write_text(PIPELINE % broker)
+
+
+def document(done: subprocess.CompletedProcess[str]) -> Any:
+    assert "Traceback" not in done.stderr, done.stderr
+    return json.loads(done.stdout)
+
+
+class RunningRunner:
+    """A runner on the in-memory executor, in this process, that follows the store."""
+
+    def __init__(self, folder: Path):
+        self.store = Store(LocalBackend(folder / "state"), "shop")
+        self.executor = InMemoryExecutor("shop")
+        lease = self.store.acquire_lease("local", "test")
+        assert lease is not None
+        self.pool = ThreadPoolExecutor(4)
+        self.runner = Runner(self.store, self.executor, Secrets("."), lease, self.pool)
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.runner.run, args=(self.stopping,))
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.runner.wake.set()
+        self.thread.join(20)
+        self.pool.shutdown()
+        self.runner.answers.shutdown()
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Iterator[RunningRunner]:
+    write(tmp_path, "cluster", "a")
+    running = RunningRunner(tmp_path)
+    yield running
+    running.stop()
+
+
+def test_the_lists_are_whole() -> None:
+    assert APPLY and RUNNER and set(APPLY) | set(RUNNER) == set(Failpoint)
+    protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
+
+
+@pytest.mark.parametrize("point", APPLY)
+def test_apply_killed_anywhere_converges(tmp_path: Path, follower: RunningRunner, point: Failpoint) -> None:
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    before = {a: r.run_id for a, r in follower.executor.running().items()}
+    write(tmp_path, "cluster", "b")
+
+    killed = mzplan(tmp_path, "apply", "--auto-approve", failpoint=point.value)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    committed = follower.store.read_state().serial
+    assert committed in (1, 2)
+    planned = document(mzplan(tmp_path, "plan", "--json"))
+    assert bool(planned["changes"]) == (committed == 1)
+
+    again = mzplan(tmp_path, "apply", "--auto-approve", "--json")
+    assert again.returncode == 0, again.stderr
+    assert follower.store.read_state().serial == 2
+    after = {str(a): r.run_id for a, r in follower.executor.running().items()}
+    changed = {str(a) for a, run in before.items() if after[str(a)] != run}
+    assert changed == {"source.orders"}
+    starts = [name for what, name in follower.executor.log if what == "start"]
+    assert len(starts) == 3  # two at first, and the one restart: never twice
+    assert document(mzplan(tmp_path, "plan", "--json"))["changes"] == []
+
+
+def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
+    log = (folder / "runner.log").open("ab")
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "run", "--instance", "local"]
+    environment = {**os.environ, "MZPLAN_FAILPOINT": failpoint}
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+@pytest.mark.parametrize("point", RUNNER)
+def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint) -> None:
+    # A dry instance's runner process is the in-memory executor.
+    write(tmp_path, "dry", "a")
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    write(tmp_path, "cluster", "b")  # commits without a runner: exit 8, and the runner's work is still to do
+    committed = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "1s")
+    assert committed.returncode == 8, committed.stderr
+    write(tmp_path, "dry", "b")
+
+    doomed = start_runner(tmp_path, point.value)
+    assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
+
+    successor = start_runner(tmp_path)
+    try:
+        store = Store(LocalBackend(tmp_path / "state"), "shop")
+        wanted = {a: r.digest for a, r in store.read_state().resources.items() if a.kind != "connection"}
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            status = store.read_status("local")
+            if status and status.serial == 2:
+                seen = {a: o.digest for a, o in status.observations.items() if o.condition == "running"}
+                if seen == wanted:
+                    break
+            time.sleep(0.05)
+        else:
+            pytest.fail((tmp_path / "runner.log").read_text())
+        assert set(store.read_accepted("local")) == set(wanted)
+    finally:
+        successor.send_signal(signal.SIGTERM)
+        assert successor.wait(30) == 0, (tmp_path / "runner.log").read_text()
+    assert store.leader("local") is None
+    lease = store.read_lease("local")
+    assert lease is not None and lease.released
+
+
+def test_two_applies_at_once_are_serialised_or_told_who_holds_the_lock(
+    tmp_path: Path, follower: RunningRunner
+) -> None:
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    write(tmp_path, "cluster", "c")
+    with follower.store.lock("somebody"):
+        refused = mzplan(tmp_path, "apply", "--auto-approve", "--json")
+    assert refused.returncode == 6
+    text = document(refused)["diagnostics"][0]["detail"]
+    assert "mzplan somebody" in text and str(os.getpid()) in text
+    command = [sys.executable, "-m", "mzplan", "-C", str(tmp_path), "apply", "--auto-approve"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    codes = sorted(p.wait(60) for p in both)
+    for process in both:
+        process.communicate()
+    assert codes in ([0, 0], [0, 6])
+    assert follower.store.read_state().serial == 2  # one change, committed once

@@ -1,0 +1,134 @@
+"""kill -9 on real servers: apply before and after its commit, the runner in the middle of a batch."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples.servers import produce_json
+from mzplan.failpoints import Failpoint
+from tests.support import (
+    Project,
+    eventually,
+    execute,
+    kafka_connection,
+    orders,
+    orders_sink,
+    orders_source,
+    postgres_connection,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+ROWS = 3000
+
+
+@pytest.fixture
+def project(tmp_path: Path, postgres: PostgresServer) -> Iterator[Project]:
+    project = Project(tmp_path / "p", "kills", {"TEST_PG_PASSWORD": postgres.password})
+    yield project
+    project.down()
+
+
+def test_three_kills_and_each_row_is_there_once(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> None:
+    name = database()
+    dsn = postgres.dsn(name)
+    # No key on the first table: a row written twice would be there twice.
+    execute(dsn, "CREATE TABLE appended (id bigint, customer text, amount numeric(10,2))")
+    execute(dsn, "CREATE TABLE latest (id bigint PRIMARY KEY, customer text, amount numeric(10,2))")
+    one = topic("kills")
+
+    def declare(broker: str) -> None:
+        text = "connections:\n" + kafka_connection("k", broker) + postgres_connection("pg", postgres, name)
+        text += "sources:\n" + orders_source("s", "k", one)
+        text += "sinks:\n" + orders_sink("t", "s", "pg", "appended")
+        text += orders_sink("u", "s", "pg", "latest", ", mode: upsert, key: [id]")
+        project.write("kills", text)
+
+    declare(kafka.bootstrap)
+    project.apply()
+    stopped = threading.Event()
+    sent = 0
+
+    def flow() -> None:
+        nonlocal sent
+        while sent < ROWS and not stopped.is_set():
+            produce_json(kafka.bootstrap, one, orders(sent, sent + 50), key="id")
+            sent += 50
+            time.sleep(0.05)
+
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    try:
+        _kill_apply_before_commit(project, lambda: declare(kafka.bootstrap2))
+        _kill_apply_after_commit(project)
+        for _ in range(2):
+            time.sleep(random.uniform(0.5, 3.0))
+            _kill_runner(project)
+        flowing.join(120)
+    finally:
+        stopped.set()
+        flowing.join(30)
+
+    def written(table: str) -> int:
+        return int(rows_of(dsn, f"SELECT count(*) FROM {table}")[0][0])
+
+    eventually(f"{ROWS} rows", lambda: min(written("appended"), written("latest")) >= ROWS)
+    assert rows_of(dsn, "SELECT count(*), count(DISTINCT id), min(id), max(id) FROM appended") == [
+        (ROWS, ROWS, 0, ROWS - 1)
+    ]
+    assert written("latest") == ROWS
+    assert project.json("plan")["changes"] == []
+
+
+def _kill_apply_before_commit(project: Project, change: Callable[[], None]) -> None:
+    state, runs = project.state_bytes(), project.run_ids()
+    change()
+    killed = project.run(
+        "apply", "--auto-approve", environment={"MZPLAN_FAILPOINT": Failpoint.APPLY_VALIDATED.value}
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert project.state_bytes() == state
+    assert project.run_ids() == runs
+
+
+def _kill_apply_after_commit(project: Project) -> None:
+    runs = project.run_ids()
+    killed = project.run(
+        "apply", "--auto-approve", environment={"MZPLAN_FAILPOINT": Failpoint.APPLY_COMMITTED.value}
+    )
+    assert killed.returncode == -signal.SIGKILL
+
+    def converged() -> bool:
+        now = project.queries()
+        return now["source.s"]["run_id"] not in (None, runs["source.s"]) and all(
+            q["condition"] == "running" for q in now.values()
+        )
+
+    eventually("the runner converges by itself", converged)
+    now = project.run_ids()
+    assert {a for a in now if now[a] != runs[a]} == {"source.s"}
+
+
+def _kill_runner(project: Project) -> None:
+    pid = project.lease()["pid"]
+    epoch = project.lease()["epoch"]
+    os.kill(pid, signal.SIGKILL)
+    assert project.apply()["changes"] == []  # starts a successor, and waits until every query runs
+    assert project.lease()["epoch"] > epoch

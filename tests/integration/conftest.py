@@ -1,0 +1,32 @@
+"""One project with one embedded runner for all integration tests; each test declares its own resources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import Project
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def shared_project(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Project]:
+    """The session's project. Its runner starts with the first apply, and ends with the session."""
+    project = Project(tmp_path_factory.mktemp("project"), "shared", {"TEST_PG_PASSWORD": postgres.password})
+    yield project
+    project.down()
+
+
+@pytest.fixture
+def project(shared_project: Project) -> Iterator[Project]:
+    """The shared project; what a test declared is destroyed after it."""
+    kept = set(shared_project.folder.glob("*.yaml"))
+    yield shared_project
+    for path in set(shared_project.folder.glob("*.yaml")) - kept:
+        path.unlink()
+    done = shared_project.run("apply", "--auto-approve")
+    assert done.returncode == 0, done.stdout + done.stderr + shared_project.log()

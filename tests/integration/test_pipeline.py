@@ -1,0 +1,247 @@
+"""The whole path on real Kafka, PostgreSQL and Spark: YAML → plan → apply → queries → rows, once."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from examples.servers import create_topic, delete_topic, produce_json
+from tests.support import (
+    Project,
+    eventually,
+    execute,
+    kafka_connection,
+    orders,
+    orders_sink,
+    orders_source,
+    postgres_connection,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+ORDERS = "(id bigint, customer text, amount numeric(10,2))"
+
+
+def ids(dsn: str, table: str) -> list[int]:
+    return [row[0] for row in rows_of(dsn, f"SELECT id FROM {table} ORDER BY id")]
+
+
+def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_doubled(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> None:
+    name = database()
+    dsn = postgres.dsn(name)
+    topics = [topic(f"move{i}") for i in range(3)]
+    for i in range(3):
+        execute(dsn, f"CREATE TABLE t{i} {ORDERS}")
+        produce_json(kafka.bootstrap, topics[i], orders(0, 50), key="id")
+
+    def declare(broker: str) -> None:
+        text = "connections:\n" + kafka_connection("mv_a", broker)
+        text += kafka_connection("mv_b", kafka.bootstrap) + postgres_connection("mv_pg", postgres, name)
+        text += "sources:\n"
+        text += "".join(orders_source(f"mv_s{i}", "mv_a" if i < 2 else "mv_b", topics[i]) for i in range(3))
+        text += "sinks:\n" + "".join(orders_sink(f"mv_t{i}", f"mv_s{i}", "mv_pg", f"t{i}") for i in range(3))
+        project.write("move", text)
+
+    declare(kafka.bootstrap)
+    created = project.apply()
+    assert created["summary"]["create"] == 9
+    assert {c["status"] for c in created["changes"]} == {"applied"}
+    eventually("50 rows in each table", lambda: all(len(ids(dsn, f"t{i}")) == 50 for i in range(3)))
+
+    # Applied twice: nothing restarts.
+    before = project.queries()
+    again = project.apply()
+    assert again["changes"] == []
+    assert project.run_ids() == {a: q["run_id"] for a, q in before.items()}
+
+    declare(kafka.bootstrap2)
+    planned = project.json("plan")
+    assert {c["address"]: c["action"] for c in planned["changes"]} == {
+        "connection.mv_a": "update",
+        "source.mv_s0": "restart",
+        "source.mv_s1": "restart",
+    }
+    assert planned["downstream"] == ["sink.mv_t0", "sink.mv_t1"]
+
+    def keep_coming() -> None:
+        for start in range(50, 250, 10):
+            for one in topics:
+                produce_json(kafka.bootstrap, one, orders(start, start + 10), key="id")
+            time.sleep(0.1)
+
+    coming = threading.Thread(target=keep_coming)
+    coming.start()
+    moved = project.apply()
+    coming.join()
+    after = project.queries()
+    restarted = {a for a in after if after[a]["run_id"] != before[a]["run_id"]}
+    assert restarted == {"source.mv_s0", "source.mv_s1"}
+    assert {a: q["id"] for a, q in after.items()} == {a: q["id"] for a, q in before.items()}
+    change = next(c for c in moved["changes"] if c["address"] == "source.mv_s0")
+    assert change["query"]["run_id_before"] == before["source.mv_s0"]["run_id"]
+    assert change["query"]["run_id_after"] == after["source.mv_s0"]["run_id"]
+    for i in range(3):
+        eventually(f"250 rows in t{i}", lambda i=i: len(ids(dsn, f"t{i}")) >= 250)  # type: ignore[misc]
+        assert ids(dsn, f"t{i}") == list(range(250))
+
+
+def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_nothing(
+    project: Project,
+    own_kafka: KafkaBroker,
+    postgres: PostgresServer,
+    database: Callable[..., str],
+) -> None:
+    name = database()
+    dsn = postgres.dsn(name)
+    execute(dsn, f"CREATE TABLE repaired {ORDERS}")
+    own_kafka.start()
+    create_topic(own_kafka.bootstrap, "repair")
+    produce_json(own_kafka.bootstrap, "repair", orders(0, 30), key="id")
+
+    def declare(broker: str) -> None:
+        text = "connections:\n" + kafka_connection("rp_k", broker)
+        text += postgres_connection("rp_pg", postgres, name)
+        text += "sources:\n" + orders_source("rp_s", "rp_k", "repair")
+        text += "sinks:\n" + orders_sink("rp_t", "rp_s", "rp_pg", "repaired")
+        project.write("repair", text)
+
+    declare(own_kafka.bootstrap)
+    project.apply()
+    eventually("30 rows", lambda: len(ids(dsn, "repaired")) == 30)
+
+    # A change that is broken while the old address works: refused, and nothing stops.
+    before, state = project.run_ids("rp_"), project.state_bytes()
+    declare("127.0.0.1:9")
+    text = (project.folder / "repair.yaml").read_bytes()
+    refused = project.apply(code=1)
+    (problem,) = refused["diagnostics"]
+    assert problem["code"] == "MZ050"
+    assert problem["address"] == "source.rp_s"
+    assert project.state_bytes() == state
+    assert (project.folder / "repair.yaml").read_bytes() == text
+    assert project.run_ids("rp_") == before
+
+    # The old address goes away; rows come in at the new one; the change repairs it.
+    own_kafka.stop()
+    own_kafka.start(listeners=[2])
+    produce_json(own_kafka.bootstrap2, "repair", orders(30, 60), key="id")
+    declare(own_kafka.bootstrap2)
+    project.apply()
+    eventually("60 rows", lambda: len(ids(dsn, "repaired")) >= 60)
+    assert ids(dsn, "repaired") == list(range(60))
+
+
+def test_another_cluster_is_refused(
+    project: Project, kafka: KafkaBroker, own_kafka: KafkaBroker, topic: Callable[..., str]
+) -> None:
+    """Spark would skip rows in silence: the other cluster's topic is longer, so every offset exists there."""
+    one = topic("same")
+    produce_json(kafka.bootstrap, one, orders(0, 10))
+    own_kafka.start()
+    create_topic(own_kafka.bootstrap, one)
+    produce_json(own_kafka.bootstrap, one, orders(0, 100))
+
+    def declare(broker: str) -> None:
+        text = "connections:\n" + kafka_connection("an_k", broker)
+        text += "sources:\n" + orders_source("an_s", "an_k", one)
+        project.write("another", text)
+
+    declare(kafka.bootstrap)
+    project.apply()
+    state, runs = project.state_bytes(), project.run_ids("an_")
+    declare(own_kafka.bootstrap)
+    refused = project.apply(code=7)
+    assert refused["diagnostics"][0]["code"] == "MZ043"
+    assert project.state_bytes() == state
+    assert project.run_ids("an_") == runs
+    declare(kafka.bootstrap)
+
+    # So is a topic that was deleted and made anew under the same name.
+    delete_topic(kafka.bootstrap, one)
+    create_topic(kafka.bootstrap, one)
+    produce_json(kafka.bootstrap, one, orders(0, 100))
+    declare(kafka.bootstrap2)
+    assert project.apply(code=7)["diagnostics"][0]["code"] == "MZ043"
+    declare(kafka.bootstrap)
+
+
+def test_pause_resume_restart(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> None:
+    name = database()
+    dsn = postgres.dsn(name)
+    execute(dsn, "CREATE TABLE held (id bigint PRIMARY KEY, customer text, amount numeric(10,2))")
+    one = topic("held")
+    produce_json(kafka.bootstrap, one, orders(0, 10))
+    text = "connections:\n" + kafka_connection("pr_k", kafka.bootstrap)
+    text += postgres_connection("pr_pg", postgres, name)
+    text += "sources:\n" + orders_source("pr_s", "pr_k", one)
+    text += "sinks:\n" + orders_sink("pr_t", "pr_s", "pr_pg", "held", ", mode: upsert, key: [id]")
+    project.write("held", text)
+    project.apply()
+    eventually("10 rows", lambda: len(ids(dsn, "held")) == 10)
+
+    assert project.json("pause", "sink.pr_t")["changes"][0]["status"] == "applied"
+    assert project.queries()["sink.pr_t"]["condition"] == "paused"
+    produce_json(kafka.bootstrap, one, [{"id": 3, "customer": "new", "amount": "9.99"}, *orders(10, 20)])
+    assert project.apply()["changes"] == []  # the override holds until undone
+    time.sleep(2)
+    assert len(ids(dsn, "held")) == 10
+
+    project.json("resume", "sink.pr_t")
+    eventually("20 rows", lambda: len(ids(dsn, "held")) == 20)
+    assert rows_of(dsn, "SELECT customer FROM held WHERE id = 3") == [("new",)]
+
+    before = project.queries()
+    project.json("restart", "source.pr_s")
+    after = project.queries()
+    assert after["source.pr_s"]["run_id"] != before["source.pr_s"]["run_id"]
+    assert after["source.pr_s"]["id"] == before["source.pr_s"]["id"]
+    assert after["sink.pr_t"]["run_id"] == before["sink.pr_t"]["run_id"]
+    assert project.apply()["changes"] == []
+
+
+def test_files_to_delta_and_console_without_any_server(project: Project) -> None:
+    inbox = project.folder / "inbox"
+    inbox.mkdir()
+    rows = [{"sensor": f"s{i % 3}", "value": i} for i in range(20)]
+    (inbox / "one.json").write_text("\n".join(map(json.dumps, rows)))
+    project.write(
+        "files",
+        "connections:\n  here: {type: files, path: .}\n"
+        "sources:\n  fi_s:\n    connection: here\n    path: inbox\n"
+        '    format: {type: json, schema: "sensor STRING, value BIGINT"}\n'
+        "sinks:\n  fi_all: {from: fi_s, connection: here, path: lake/all}\n"
+        "  fi_last: {from: fi_s, connection: here, path: lake/last, mode: upsert, key: [sensor]}\n"
+        "  fi_out: {type: console, from: fi_s, where: value > 17}\n",
+    )
+    project.apply()
+    from deltalake import DeltaTable
+
+    def count(path: str) -> int:
+        table = project.folder / "lake" / path
+        if not (table / "_delta_log").exists():
+            return -1
+        return int(DeltaTable(str(table)).to_pyarrow_table().num_rows)
+
+    eventually("20 rows in Delta", lambda: count("all") == 20)
+    eventually("3 rows in Delta", lambda: count("last") == 3)
+    (inbox / "two.tmp").write_text(json.dumps({"sensor": "s9", "value": 1}))
+    (inbox / "two.tmp").rename(inbox / "two.json")
+    eventually("21 rows in Delta", lambda: count("all") == 21)
+    eventually("rows in the log", lambda: "sink.fi_out" in project.log())

@@ -1,0 +1,125 @@
+"""A project on disk, driven as a person would: through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
+
+
+class Project:
+    """A folder with a mzplan.yaml, and the commands on it."""
+
+    def __init__(self, folder: Path, name: str = "shop", environment: Mapping[str, str] | None = None):
+        self.folder = folder
+        self.environment = dict(environment or {})
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "mzplan.yaml").write_text(f"version: 1\nproject: {name}\nwarehouse: ./warehouse\n")
+
+    def write(self, name: str, text: str) -> Path:
+        """Declare resources in a file of their own."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(text)
+        return path
+
+    def run(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, seconds: float = APPLY_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Any command; never a traceback."""
+        command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), *arguments]
+        given = {**os.environ, **self.environment, **(environment or {})}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=given)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def json(self, *arguments: str, code: int = 0, **more: Any) -> Any:
+        """A command's JSON document; asserts its exit code."""
+        done = self.run(*arguments, "--json", **more)
+        assert done.returncode == code, f"{done.returncode}: {done.stdout}\n{done.stderr}\n{self.log()}"
+        return json.loads(done.stdout)
+
+    def apply(self, *arguments: str, code: int = 0, **more: Any) -> Any:
+        """`mzplan apply --auto-approve --json`."""
+        return self.json("apply", "--auto-approve", *arguments, code=code, **more)
+
+    def queries(self) -> dict[str, dict[str, Any]]:
+        """What status says of each query."""
+        return {query["address"]: query for query in self.json("status")["queries"]}
+
+    def run_ids(self, prefix: str = "") -> dict[str, str]:
+        return {a: q["run_id"] for a, q in self.queries().items() if a.partition(".")[2].startswith(prefix)}
+
+    def state_bytes(self) -> bytes:
+        return (self.folder / "state" / "mzplan.state.json").read_bytes()
+
+    def lease(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "state" / "leases" / "local.json").read_text())
+        return found
+
+    def log(self) -> str:
+        path = self.folder / ".mzplan" / "local.log"
+        return path.read_text(errors="replace")[-6000:] if path.exists() else "(no log)"
+
+    def down(self) -> None:
+        self.run("down")
+
+
+def eventually(what: str, holds: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait until something holds; fails, with what it was, when it does not in time."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.1)
+
+
+def rows_of(dsn: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query on PostgreSQL."""
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query.encode()).fetchall()
+
+
+def execute(dsn: str, statement: str) -> None:
+    """A statement on PostgreSQL."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(statement.encode())
+
+
+def orders(first: int, last: int) -> list[dict[str, Any]]:
+    """Orders with ids first … last - 1."""
+    return [{"id": i, "customer": f"c{i % 7}", "amount": f"{i % 90 + 1}.50"} for i in range(first, last)]
+
+
+def kafka_connection(name: str, bootstrap: str) -> str:
+    return f"  {name}: {{type: kafka, brokers: ['{bootstrap}']}}\n"
+
+
+def postgres_connection(name: str, postgres: Any, database: str) -> str:
+    return (
+        f"  {name}: {{type: postgres, host: 127.0.0.1, port: {postgres.port}, database: {database}, "
+        f"user: {postgres.user}, password: '${{env:TEST_PG_PASSWORD}}'}}\n"
+    )
+
+
+def orders_source(name: str, connection: str, topic: str) -> str:
+    return (
+        f"  {name}:\n    connection: {connection}\n    topic: {topic}\n"
+        '    format: {type: json, schema: "id BIGINT, customer STRING, amount DECIMAL(10,2)"}\n'
+        "    trigger: {interval: 500ms}\n"
+    )
+
+
+def orders_sink(name: str, source: str, connection: str, table: str, more: str = "") -> str:
+    return (
+        f"  {name}: {{from: {source}, connection: {connection}, table: {table}, "
+        f"trigger: {{interval: 500ms}}{more}}}\n"
+    )
