@@ -1,1 +1,14 @@
-""""""
+"""From YAML files to a checked, typed Configuration.
+
+files (find and read, bounded) → parse (events → plain data) → variables → check (schemas, references,
+secrets, columns, expressions) → resources. The normal path keeps no positions: when something is wrong,
+the file is parsed again in a mode that finds the place (positions).
+
+May not: import mzplan.plan, touch the store, or reach over the network. Everything that a person can write
+wrong ends as a Diagnostic inside one MzplanError; a secret written out is never shown.
+"""
+
+from mzplan.config.load import load_configuration, load_project
+from mzplan.config.places import locate, range_of
+
+__all__ = ["load_configuration", "load_project", "locate", "range_of"]

@@ -1,0 +1,175 @@
+"""Everything that is wrong with the resources: each by itself, then with what it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mzplan.config.declared import Declared
+from mzplan.config.findings import Findings, Path
+from mzplan.config.options import check_columns, check_lifecycle, check_secrets
+from mzplan.config.references import References
+from mzplan.config.schema_check import BodyCheck, is_valid
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.kinds import resource_kind, types_of
+from mzplan.model.address import MAX_NAME, Address, is_valid_name
+from mzplan.model.resources import Instance, Resource
+
+
+class Checker:
+    """Checks declared resources, and turns those that are right into Resources.
+
+    One mistake gives one error: what can't be judged because of another error is passed over.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[Address, Declared],
+        instances: Mapping[str, Instance],
+        findings: Findings,
+    ):
+        self.declared, self.instances, self.findings = declared, instances, findings
+        self.references = References(declared, findings)
+
+    def resources(self) -> dict[Address, Resource]:
+        """Check all; the resources are complete only when nothing was found."""
+        # Types first: those of sources and sinks follow from their connections.
+        for kind in ("connection", "source", "sink"):
+            for address, resource in self.declared.items():
+                if address.kind == kind:
+                    self._type(resource)
+        checked: dict[Address, Resource] = {}
+        for address in sorted(self.declared):
+            resource = self.declared[address]
+            self._name(resource)
+            if resource.type is not None and self._body(resource):
+                checked[address] = self._resource(resource)
+        self.references.check_cycles()
+        return checked
+
+    def _name(self, resource: Declared) -> None:
+        name = resource.address.name
+        if is_valid_name(name):
+            return
+        self.findings.add(
+            "MZ011",
+            f"Invalid name {shown(name)}",
+            "A name begins with a small letter and holds small letters, digits and _ only, "
+            f"at most {MAX_NAME} of them.",
+            _name_hint(name),
+            place=resource.place(),
+        )
+
+    def _type(self, resource: Declared) -> None:
+        body, kind = resource.body, resource.address.kind
+        if not isinstance(body, dict):
+            self._add(
+                resource,
+                "MZ005",
+                f"{_subject(resource)} is not a mapping",
+                f"A {kind} has keys and values; found {kind_of(body)}.",
+                f"write the keys of the {kind}, indented, below its name.",
+            )
+        elif "type" in body:
+            self._explicit_type(resource)
+        elif kind == "connection":
+            self._add(
+                resource,
+                "MZ006",
+                'Missing key "type"',
+                f"{_subject(resource)} needs a type: {listed(types_of('connection'))}.",
+                "add `type:`.",
+            )
+        else:
+            resource.type = self.references.type_from_connection(resource)
+
+    def _explicit_type(self, resource: Declared) -> None:
+        kind, type_ = resource.address.kind, resource.body["type"]
+        known = types_of(kind)
+        if type_ in known:
+            resource.type = type_
+            return
+        self._add(
+            resource,
+            "MZ005",
+            f"Unknown {kind} type",
+            f"{shown(type_)} is no type of a {kind}; types are: {listed(known)}.",
+            did_you_mean(type_, known) or "use one of these.",
+            ("type",),
+        )
+
+    def _body(self, resource: Declared) -> bool:
+        """Whether the body is right by its schema and in itself."""
+        before = len(self.findings.found) + self.findings.left_out
+        name = f"{resource.address.kind}.{resource.type}"
+        kind = resource_kind(resource.address.kind, cast(str, resource.type))
+        wrong: set[Path] = set()
+        if not is_valid(name, resource.body):
+            check = BodyCheck(
+                self.findings,
+                resource.place,
+                _address(resource),
+                _subject(resource),
+                lambda path: kind.is_sensitive(cast(tuple[str | int, ...], path)),
+            )
+            wrong = check.report(name, resource.body)
+        self.references.check(resource, kind, wrong)
+        check_secrets(resource, kind, self.findings)
+        check_lifecycle(resource, self.declared, self.findings)
+        self._instance(resource, wrong)
+        if not wrong:
+            check_columns(resource, kind, self.declared, self.findings)
+        return len(self.findings.found) + self.findings.left_out == before
+
+    def _instance(self, resource: Declared, wrong: set[Path]) -> None:
+        if resource.address.kind == "connection" or ("instance",) in wrong:
+            return
+        name = resource.body.get("instance", "local")
+        if name in self.instances:
+            return
+        explicit = "instance" in resource.body
+        self._add(
+            resource,
+            "MZ012",
+            "Unknown instance",
+            f"{_subject(resource)} runs on {shown(name)}{'' if explicit else ' by default'}, which mzplan.yaml "
+            f"does not declare. Declared are: {listed(sorted(self.instances))}.",
+            (did_you_mean(name, sorted(self.instances)) if explicit else "")
+            or f"write `instance: {shown(min(self.instances), quote=False)}`, or declare it under `instances:`.",
+            ("instance",) if explicit else (),
+        )
+
+    def _resource(self, resource: Declared) -> Resource:
+        kind = resource_kind(resource.address.kind, cast(str, resource.type))
+        return Resource(
+            address=resource.address,
+            type=kind.type,
+            body=kind.normalise(resource.body),
+            references={
+                reference.property: Address(reference.kind, resource.body[reference.property])
+                for reference in kind.references
+                if reference.property in resource.body
+            },
+            path=resource.file.path,
+        )
+
+    def _add(
+        self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
+    ) -> None:
+        self.findings.add(
+            code, summary, detail, hint, address=_address(resource), place=resource.place(path)
+        )
+
+
+def _subject(resource: Declared) -> str:
+    return f"{resource.address.kind}.{shown(resource.address.name, quote=False)}"
+
+
+def _address(resource: Declared) -> Address | None:
+    return resource.address if is_valid_name(resource.address.name) else None
+
+
+def _name_hint(name: Any) -> str:
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name).lower()).strip("_")[:MAX_NAME]
+    return f"{plain}, for example." if is_valid_name(plain) else "rename it."

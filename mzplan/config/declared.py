@@ -1,0 +1,99 @@
+"""Resources as declared: collected from every file, before anything is known to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mzplan.config.files import PROJECT_FILE, SourceFile
+from mzplan.config.findings import HERE, Findings, Path, Place
+from mzplan.config.parse import SECTIONS, Document
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.model.address import Address
+
+_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
+
+
+@dataclass(slots=True)
+class Declared:
+    """A resource with its body as written. `type` is None where it can't be known."""
+
+    address: Address
+    body: Any
+    file: SourceFile
+    type: str | None = None
+
+    def place(self, path: Path = (), at_key: bool = False, offset: int | None = None) -> Place:
+        whole = (_BY_KIND[self.address.kind], self.address.name, *path)
+        return Place(self.file, whole, at_key or not path, offset)
+
+
+def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, Declared]:
+    """Every declared resource, by address. What isn't a resource, and a name that is there twice, is told."""
+    declared: dict[Address, Declared] = {}
+    for document in documents:
+        for section, kind in SECTIONS.items():
+            for name, body in _section(document, section, findings).items():
+                address = Address(kind, name)
+                resource = Declared(address, body, document.file)
+                first = declared.setdefault(address, resource)
+                if first is not resource:
+                    findings.add(
+                        "MZ003",
+                        f"{kind}.{shown(name, quote=False)} is declared twice",
+                        f"It is also declared at {HERE}.",
+                        "remove or rename one of them.",
+                        address=address,
+                        place=resource.place(),
+                        related=first.place(),
+                    )
+    return declared
+
+
+def _section(document: Document, section: str, findings: Findings) -> dict[str, Any]:
+    data = document.data
+    if not isinstance(data, dict):
+        return {}
+    found = data.get(section)
+    if found is None:
+        return {}
+    if isinstance(found, dict):
+        return found
+    findings.add(
+        "MZ005",
+        f"Wrong type for {shown(section)}",
+        f"Expected a mapping from names to {section}, found {kind_of(found)}.",
+        f"write the name of each of the {section}, then its keys, indented, below it.",
+        place=Place(document.file, (section,), at_key=True),
+    )
+    return {}
+
+
+def check_top_level(document: Document, findings: Findings) -> None:
+    """A file other than mzplan.yaml holds connections, sources and sinks, and nothing else."""
+    data = document.data
+    if data is None:
+        return
+    if not isinstance(data, dict):
+        findings.add(
+            "MZ005",
+            "Not a configuration file",
+            f"Every YAML file of a project holds {listed(SECTIONS)}; found {kind_of(data)}.",
+            "correct it, or move it out of the project's folder.",
+            place=Place(document.file),
+        )
+        return
+    for key in data:
+        if key not in SECTIONS:
+            settings = key in ("version", "project", "warehouse", "instances", "state", "variables")
+            hint = f"move it to {PROJECT_FILE}." if settings else did_you_mean(key, SECTIONS)
+            findings.add(
+                "MZ004",
+                f"Unknown key {shown(key)}",
+                f"Top-level keys are: {listed(SECTIONS)}.",
+                hint or "put it under one of these, or move the file out of the project's folder.",
+                place=Place(document.file, (key,), at_key=True),
+                conceal=True,
+            )

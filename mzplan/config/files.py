@@ -1,0 +1,180 @@
+"""Finding and reading a project's files: never blocks, never reads more than the limits allow."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mzplan.config.findings import Findings
+
+PROJECT_FILE = "mzplan.yaml"
+SUFFIXES = (".yaml", ".yml")
+MAX_FILE_BYTES = 32 * 1024 * 1024
+MAX_FILES = 20_000
+MAX_ENTRIES = 500_000  # folder entries looked at: a link into a large tree must not take forever
+MAX_FOLDER_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A configuration file: where it is, and how messages name it (relative to the project, with `/`)."""
+
+    location: str
+    path: str
+
+    @classmethod
+    def within(cls, directory: str, location: str) -> SourceFile:
+        relative = os.path.relpath(location, directory)
+        # File names are bytes: what is not UTF-8 in them is shown escaped.
+        return cls(location, os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/"))
+
+
+def project_file(directory: str) -> SourceFile:
+    return SourceFile(str(Path(directory) / PROJECT_FILE), PROJECT_FILE)
+
+
+def find_files(directory: str, excluded: list[str], findings: Findings) -> list[SourceFile]:
+    """Every *.yaml and *.yml below the folder but mzplan.yaml, sorted by path.
+
+    Left out: hidden files and folders, the `excluded` folders (state, warehouse), and folders that hold
+    an mzplan.yaml of their own (another project). A link to a file counts once; a link to a folder is
+    followed unless that folder is visited anyway or holds the project itself.
+    """
+    walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
+    found = list(walk.files(directory, 0))
+    if walk.over:
+        findings.add(
+            "MZ007",
+            f"The project's folder holds more than {walk.over}",
+            "mzplan reads every YAML file below the folder that mzplan.yaml is in.",
+            "move the project into a folder of its own.",
+        )
+    real = [path for path in found if not Path(path).is_symlink()]
+    seen = {os.path.realpath(path) for path in real}
+    for path in sorted(set(found) - set(real)):
+        if os.path.realpath(path) not in seen:
+            seen.add(os.path.realpath(path))
+            real.append(path)
+    return sorted((SourceFile.within(directory, path) for path in real), key=lambda file: file.path)
+
+
+class _Walk:
+    def __init__(self, directory: str, excluded: set[str], findings: Findings):
+        self.directory = directory
+        self.findings = findings
+        self.root = os.path.realpath(directory)
+        self.excluded = excluded - {self.root}
+        self.visited: set[str] = set()
+        self.entries = 0
+        self.count = 0
+        self.over = ""
+
+    def files(self, folder: str, depth: int) -> Iterator[str]:
+        real = os.path.realpath(folder)
+        if real in self.visited or real in self.excluded or self.over:
+            return
+        self.visited.add(real)
+        if depth > MAX_FOLDER_DEPTH:
+            self.over = f"{MAX_FOLDER_DEPTH} levels of folders"
+            return
+        entries = self._entries(folder)
+        if depth > 0 and any(entry.name == PROJECT_FILE for entry in entries):
+            return
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.name.endswith(SUFFIXES):
+                # A folder of such a name too: reading it says what is wrong.
+                if not (depth == 0 and entry.name == PROJECT_FILE):
+                    self.count += 1
+                    yield entry.path
+            elif self._is_folder(entry):
+                yield from self.files(entry.path, depth + 1)
+        if self.count > MAX_FILES:
+            self.over = f"{MAX_FILES} YAML files"
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as failure:
+            # Not silently empty: the next plan would delete what it declares.
+            shown = SourceFile.within(self.directory, folder).path
+            self.findings.unread = True
+            self.findings.add("MZ001", f"Can't list the folder {shown}", *_cause(failure))
+            return []
+        self.entries += len(entries)
+        if self.entries > MAX_ENTRIES:
+            self.over = f"{MAX_ENTRIES} files and folders"
+        return entries
+
+    def _is_folder(self, entry: os.DirEntry[str]) -> bool:
+        try:
+            if not entry.is_dir():
+                return False
+            if not entry.is_symlink():
+                return True
+        except OSError:
+            return False
+        target = os.path.realpath(entry.path)
+        inside = target == self.root or target.startswith(self.root + os.sep)
+        around = self.root.startswith(target.rstrip(os.sep) + os.sep)
+        return not inside and not around
+
+
+def read_bytes(file: SourceFile) -> bytes:
+    """The file's content. Raises ReadError, with words for a person, when there is none to be had."""
+    try:
+        # Not blocking: opening a pipe that nobody writes to would wait forever.
+        descriptor = os.open(file.location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as failure:
+        raise ReadError(*_cause(failure)) from None
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise ReadError("It is a folder, not a file.", "rename or remove the folder.")
+        if not stat.S_ISREG(status.st_mode):
+            raise ReadError("It is a pipe or a device, not a file.", "put a regular file there.")
+        if status.st_size > MAX_FILE_BYTES:
+            raise _too_large(status.st_size)
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as failure:
+        raise ReadError(*_cause(failure)) from None
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_FILE_BYTES:
+        raise _too_large(len(data))
+    return data
+
+
+class ReadError(Exception):
+    """A file that can't be read: `detail` and `hint` for the diagnostic."""
+
+    def __init__(self, detail: str, hint: str, code: str = "MZ001"):
+        super().__init__(detail)
+        self.detail, self.hint, self.code = detail, hint, code
+
+
+def _too_large(size: int) -> ReadError:
+    mib = 1024 * 1024
+    return ReadError(
+        f"It has {size / mib:.0f} MiB; a configuration file may have {MAX_FILE_BYTES // mib}.",
+        "split it into several files, or move it out of the project if it is not configuration.",
+        "MZ007",
+    )
+
+
+def _cause(failure: OSError | ValueError) -> tuple[str, str]:
+    match failure:
+        case FileNotFoundError():
+            return "It does not exist, or is a link to nothing.", "create it, or remove the link."
+        case PermissionError():
+            return "You may not read it.", "give yourself the right to read it (chmod, chown)."
+        case OSError() if failure.strerror:
+            return f"The system says: {failure.strerror}.", "check the file and the disk."
+        case _:
+            return "Its name can't be used.", "rename it."

@@ -1,0 +1,99 @@
+"""What is wrong, before it has a line and column: findings, and how they become diagnostics.
+
+A check says *what* (a path of keys in a file); only when there is something to tell are the files parsed
+again to find *where* (mzplan.config.positions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mzplan.model.address import Address
+
+if TYPE_CHECKING:
+    from mzplan.config.files import SourceFile
+
+Path = tuple[str | int, ...]
+MAX_FINDINGS = 1000
+# Stands in a text for the position of `Finding.related`; no value from a file can hold it.
+HERE = "\x00here\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Lines and columns from 0, as a parser counts them; the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path of keys in a file. `offset` counts characters into the value's text; `end` ends the carets."""
+
+    file: SourceFile
+    path: Path = ()
+    at_key: bool = False
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong. Either `place` (looked up later) or `file` and `span` (known at once)."""
+
+    code: str
+    summary: str
+    detail: str = ""
+    hint: str = ""
+    address: Address | None = None
+    place: Place | None = None
+    span: Span | None = None
+    related: Place | None = None
+    # The value at `place` may be a secret: its text is masked wherever a line is shown.
+    conceal: bool = False
+
+
+class Findings:
+    """Everything found in a run, up to a limit; past it only counted."""
+
+    def __init__(self) -> None:
+        self.found: list[Finding] = []
+        self.left_out = 0
+        self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
+        self.unread = False  # a file could not be read: what it declares is not known
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def add(
+        self,
+        code: str,
+        summary: str,
+        detail: str = "",
+        hint: str = "",
+        *,
+        address: Address | None = None,
+        place: Place | None = None,
+        span: Span | None = None,
+        related: Place | None = None,
+        conceal: bool = False,
+    ) -> None:
+        if len(self.found) >= MAX_FINDINGS:
+            self.left_out += 1
+            return
+        self.found.append(
+            Finding(
+                code=code,
+                summary=summary,
+                detail=detail,
+                hint=hint,
+                address=address,
+                place=place,
+                span=span,
+                related=related,
+                conceal=conceal,
+            )
+        )

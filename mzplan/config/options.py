@@ -1,0 +1,104 @@
+"""Checks that a JSON Schema can't express: secrets, lifecycle, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mzplan.columns import DdlError, parse_columns
+from mzplan.config.declared import Declared
+from mzplan.config.findings import Findings, Path
+from mzplan.config.text import shown
+from mzplan.kinds import ResourceKind
+from mzplan.model.address import Address, is_valid_name
+from mzplan.secrets import is_reference
+
+
+def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """A sensitive property holds a secret reference, never the secret."""
+    if resource.address.kind != "connection":
+        return
+    for path, value in _leaves(resource.body):
+        if not kind.is_sensitive(path) or is_reference(value):
+            continue
+        if not isinstance(value, str):
+            continue  # the schema check tells of its type
+        findings.secrets.add(value)
+        name = str(path[-1]).upper().replace(".", "_")
+        findings.add(
+            "MZ016",
+            f"Secret written out in {shown(str(path[-1]))}",
+            f"{resource.address}: files are shared and kept in history, so a secret in them is no secret.",
+            f"write a reference, as ${{env:{name}}} or ${{file:PATH}}, and change the secret if this file was shared.",
+            address=resource.address if is_valid_name(resource.address.name) else None,
+            place=resource.place(path),
+            conceal=True,
+        )
+
+
+def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+    """`moved_from` names what is no more."""
+    lifecycle = resource.body.get("lifecycle")
+    former = lifecycle.get("moved_from") if isinstance(lifecycle, dict) else None
+    if not isinstance(former, str):
+        return
+    place = resource.place(("lifecycle", "moved_from"))
+    if not is_valid_name(former):
+        findings.add(
+            "MZ011",
+            f"Invalid name {shown(former)}",
+            f"{resource.address}: moved_from is the former name, without its kind.",
+            "write the name alone.",
+            address=resource.address,
+            place=place,
+        )
+    elif Address(resource.address.kind, former) in declared:
+        findings.add(
+            "MZ020",
+            "moved_from names a resource that is still declared",
+            f"{resource.address} can't take over the checkpoint of {resource.address.kind}.{former}, "
+            "which is declared itself.",
+            "remove moved_from, or the resource that it names.",
+            address=resource.address,
+            place=place,
+        )
+
+
+def check_columns(
+    resource: Declared, kind: ResourceKind, declared: Mapping[Address, Declared], findings: Findings
+) -> None:
+    """Schemas are Spark DDL."""
+    for path in kind.column_paths:
+        ddl = _get(resource.body, path)
+        if not isinstance(ddl, str):
+            continue
+        try:
+            parse_columns(ddl)
+        except DdlError as failure:
+            findings.add(
+                "MZ018",
+                "The schema is not Spark DDL",
+                f"{resource.address}: {failure}.",
+                'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
+                address=resource.address,
+                place=resource.place(path, offset=failure.offset),
+            )
+
+
+def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, (*path, index))
+    else:
+        yield path, value
+
+
+def _get(body: Any, path: Path) -> Any:
+    for key in path:
+        if not isinstance(body, dict):
+            return None
+        body = body.get(key)
+    return body

@@ -1,0 +1,184 @@
+"""From findings to diagnostics: look up lines and columns, mask secrets, sort."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from mzplan.config.files import SourceFile, find_files, project_file
+from mzplan.config.findings import HERE, Finding, Findings, Path, Place, Span
+from mzplan.config.masking import masked_broken, masked_lines, scrub
+from mzplan.config.parse import SECTIONS, parse, read_text
+from mzplan.config.positions import Found, find, offset_span
+from mzplan.config.text import LINE_BREAK
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
+
+_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
+
+
+def diagnose(findings: Findings) -> list[Diagnostic]:
+    """Every finding with its place, sorted by file and line."""
+    views = _views(findings.found)
+    secrets = sorted(findings.secrets, key=len, reverse=True)
+    placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
+    placed.sort(key=_order)
+    if findings.left_out:
+        placed.append(
+            Diagnostic(
+                severity="notice", code="MZ007", summary=f"{findings.left_out} more errors are not shown"
+            )
+        )
+    return placed
+
+
+def failure(findings: Findings) -> MzplanError:
+    """The error to raise for what was found."""
+    return MzplanError(diagnose(findings))
+
+
+class _View:
+    """One file, as diagnostics see it."""
+
+    def __init__(self, file: SourceFile, findings: list[Finding]):
+        self.file = file
+        self.text = read_text(file, Findings())
+        broken = Findings()
+        self.well_formed = self.text is not None and parse(file, self.text, broken) is not None
+        self.lines = LINE_BREAK.split(self.text if self.text is not None else _decoded(file))
+        self.found: dict[Path, Found] = {}
+        self.shown: dict[int, str] = {}
+        self.concealed = {f.place.path for f in findings if f.conceal and f.place is not None}
+
+    def look_up(self, places: list[Place], spans: list[Span]) -> None:
+        """Find all these places in one pass, and their lines, masked, in another."""
+        if self.text is not None and any(place.path for place in places):
+            self.found = find(self.text, (place.path for place in places))
+        numbers = {span.line for span in spans} | {self.span(place).line for place in places}
+        lines = {number: self.lines[number] for number in numbers if number < len(self.lines)}
+        if self.well_formed and self.text is not None:
+            self.shown = masked_lines(self.text, lines, self.concealed)
+        else:
+            self.shown = {number: masked_broken(self.lines, number) for number in lines}
+
+    def span(self, place: Place) -> Span:
+        """Where a place is: the path itself, or the nearest above it that is written."""
+        path, exact = place.path, True
+        while path not in self.found:
+            if not path:
+                return Span(0, 0, 0, 1)
+            path, exact = path[:-1], False
+        found = self.found[path]
+        if exact and place.offset is not None and found.text is not None:
+            return offset_span(self.lines, found, place.offset)
+        # A mapping or a list is pointed at by its key, as is a key that is missing in it.
+        use_key = found.key is not None and (place.at_key or not exact or found.text is None)
+        return found.key if use_key and found.key is not None else found.value
+
+    def range(self, span: Span) -> SourceRange:
+        return SourceRange(
+            path=self.file.path,
+            line=span.line + 1,
+            column=span.column + 1,
+            end_line=span.end_line + 1,
+            end_column=span.end_column + 1,
+        )
+
+
+def _decoded(file: SourceFile) -> str:
+    """The text of a file that is not quite text, for its excerpt."""
+    from mzplan.config.files import ReadError, read_bytes
+
+    try:
+        return read_bytes(file).decode("utf-8", "backslashreplace")
+    except ReadError:
+        return ""
+
+
+def _views(findings: Iterable[Finding]) -> dict[str, _View]:
+    """A view of every file that a finding points at, with all its places looked up."""
+    by_file: dict[str, tuple[SourceFile, list[Place], list[Span], list[Finding]]] = {}
+    for finding in findings:
+        for place in (finding.place, finding.related):
+            if place is None:
+                continue
+            _, places, spans, own = by_file.setdefault(place.file.location, (place.file, [], [], []))
+            own.append(finding)
+            if place is finding.place and finding.span is not None:
+                spans.append(finding.span)
+            else:
+                places.append(place)
+    views = {}
+    for location, (file, places, spans, own) in by_file.items():
+        views[location] = view = _View(file, own)
+        view.look_up(places, spans)
+    return views
+
+
+def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -> Diagnostic:
+    place, range_, excerpt = finding.place, None, None
+    if place is not None:
+        view = views[place.file.location]
+        span = finding.span or view.span(place)
+        range_ = view.range(span)
+        excerpt = scrub(view.shown.get(span.line, ""), secrets, same_length=True)
+    here = ""
+    if finding.related is not None:
+        view = views[finding.related.file.location]
+        here = str(view.range(view.span(finding.related)))
+    return Diagnostic(
+        code=finding.code,
+        summary=scrub(finding.summary, secrets),
+        detail=scrub(finding.detail, secrets).replace(HERE, here),
+        hint=scrub(finding.hint, secrets).replace(HERE, here),
+        range=range_,
+        address=finding.address,
+        excerpt=excerpt,
+    )
+
+
+def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
+    where = diagnostic.range
+    place = (where.path, where.line, where.column) if where else ("", 0, 0)
+    return (*place, diagnostic.code, diagnostic.summary, diagnostic.detail)
+
+
+def range_of(directory: str, address: Address, path: Path = ()) -> SourceRange | None:
+    """Where a resource, or a property of it, is written; None when no file declares it.
+
+    Reads the project's files again: for the few diagnostics of a plan, not for every resource.
+    """
+    found = _search(directory, address, path)
+    return found[0] if found else None
+
+
+def locate(directory: str, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
+    """The diagnostic with the range and the (masked) excerpt of its address; as it is when there is none."""
+    if diagnostic.address is None:
+        return diagnostic
+    found = _search(directory, diagnostic.address, path)
+    if found is None:
+        return diagnostic
+    return dataclasses.replace(diagnostic, range=found[0], excerpt=found[1])
+
+
+def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, str] | None:
+    from mzplan.config.project import excluded_folders, read_settings
+
+    ignored = Findings()
+    own = project_file(directory)
+    wanted: Path = (_BY_KIND[address.kind], address.name)
+    excluded = excluded_folders(directory, read_settings(directory))
+    for file in [own, *find_files(directory, excluded, ignored)]:
+        text = read_text(file, ignored)
+        # Most files don't even mention the name: no need to parse those.
+        if text is None or address.name not in text or wanted not in find(text, [wanted]):
+            continue
+        place = Place(file, (*wanted, *path), at_key=not path)
+        view = _View(file, [])
+        view.look_up([place], [])
+        span = view.span(place)
+        return view.range(span), view.shown.get(span.line, "")
+    return None
+
+

@@ -1,0 +1,122 @@
+"""mzplan.yaml: a project's settings."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from mzplan.config.files import PROJECT_FILE, project_file
+from mzplan.config.findings import Findings, Place
+from mzplan.config.parse import SECTIONS, Document, load
+from mzplan.config.schema_check import BodyCheck, is_valid
+from mzplan.config.text import kind_of
+from mzplan.kinds import load_schema
+from mzplan.model.diagnostics import error
+from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings
+
+_SCHEMA = "project"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What mzplan.yaml says, as far as it could be understood."""
+
+    project: str
+    warehouse: str
+    state: dict[str, Any]
+    instances: dict[str, Instance]
+
+    def to_project_settings(self, directory: str) -> ProjectSettings:
+        return ProjectSettings(
+            directory=directory,
+            project=self.project,
+            warehouse=self.warehouse,
+            state=self.state,
+            instances=self.instances,
+        )
+
+
+def open_project(directory: str, findings: Findings) -> Document | None:
+    """The parsed mzplan.yaml. Raises MzplanError MZ010 when the folder has none."""
+    file = project_file(directory)
+    if not os.path.lexists(file.location):
+        raise error(
+            "MZ010",
+            f"No {PROJECT_FILE} in {FilePath(directory).absolute()}",
+            "A project is a folder with a file of this name.",
+            _where_else(directory),
+        )
+    return load(file, findings)
+
+
+def check_settings(document: Document, findings: Findings) -> Settings:
+    """The settings of a document whose variables are filled in."""
+    data = document.data if document.data is not None else {}
+    if not isinstance(data, dict):
+        findings.add(
+            "MZ005",
+            f"{PROJECT_FILE} is not a mapping",
+            f"Found {kind_of(data)}.",
+            "begin with `version: 1` and `project: NAME`.",
+            place=Place(document.file),
+        )
+        data = {"version": 1, "project": "unknown"}
+    body = {key: value for key, value in data.items() if key not in SECTIONS}
+    if not is_valid(_SCHEMA, body):
+        check = BodyCheck(
+            findings, lambda path, at_key: Place(document.file, path, at_key), None, PROJECT_FILE
+        )
+        check.report(_SCHEMA, body)
+    return _settings(body)
+
+
+def read_settings(directory: str) -> Settings:
+    """The settings as written, whatever is wrong with them and without their variables: for look-ups."""
+    document = load(project_file(directory), Findings())
+    data = document.data if document is not None else None
+    return _settings(data if isinstance(data, dict) else {})
+
+
+def _settings(body: dict[str, Any]) -> Settings:
+    properties = load_schema(_SCHEMA)["properties"]
+
+    def setting(name: str) -> Any:
+        value, default = body.get(name), properties[name].get("default")
+        return value if isinstance(value, type(default)) and value else default
+
+    instances = {
+        str(name): Instance(name=str(name), type=inner["type"])
+        for name, inner in setting("instances").items()
+        if isinstance(inner, dict) and isinstance(inner.get("type"), str)
+    }
+    return Settings(
+        project=str(body.get("project", "")),
+        warehouse=setting("warehouse"),
+        state={**properties["state"]["default"], **setting("state")},
+        instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
+    )
+
+
+def excluded_folders(directory: str, settings: Settings) -> list[str]:
+    """The local folders of state and warehouse: what lies in them is no configuration."""
+    paths = [settings.warehouse, settings.state.get("path")]
+    return [
+        str(FilePath(directory) / path.removeprefix("file://"))
+        for path in paths
+        if isinstance(path, str) and ("://" not in path or path.startswith("file://")) and "\0" not in path
+    ]
+
+
+def _where_else(directory: str) -> str:
+    here = FilePath(directory).absolute()
+    for folder in here.parents:
+        if (folder / PROJECT_FILE).is_file():
+            return f"the project may be the folder above: mzplan -C {os.path.relpath(folder, here)} …"
+    for name in ("mzplan.yml", "mzplan.json"):
+        if (here / name).is_file():
+            return f"rename {name} to {PROJECT_FILE}."
+    return "run `mzplan init`, or name the project's folder with -C."
+
+

@@ -1,0 +1,177 @@
+"""References between resources: that they exist, are of the right type, and form no cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mzplan.config.declared import Declared
+from mzplan.config.findings import HERE, Findings, Path
+from mzplan.config.suggestions import nearest
+from mzplan.config.text import listed, shown
+from mzplan.kinds import Reference, ResourceKind, resource_kind, types_of
+from mzplan.model.address import Address, Kind, is_valid_name
+
+
+class References:
+    """The references of all declared resources."""
+
+    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
+        self.declared, self.findings = declared, findings
+        self.edges: dict[Address, list[tuple[str, Address]]] = {}
+        self.told: set[tuple[Address, str]] = set()  # (who refers, property) that has been reported
+        self.suggested: dict[tuple[Kind, str], str | None] = {}
+
+    def type_from_connection(self, resource: Declared) -> str | None:
+        """The type of a source or sink that names none: that of its connection. None when that is not
+        to be had, and then it has been told why."""
+        kind, name = resource.address.kind, resource.body.get("connection")
+        if name is None:
+            others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
+            also = f", or a type that needs none: {listed(others)}" if others else ""
+            self._add(
+                resource,
+                "MZ006",
+                'Missing key "connection"',
+                f"{resource.address} needs a connection{also}. Its type follows from the connection.",
+                "add `connection:`" + (f", or `type: {others[0]}`." if others else "."),
+            )
+            return None
+        found = self._target(resource, "connection", "connection")
+        # The other references can be judged all the same.
+        if kind == "sink" and (found is None or found.type is None):
+            self._target(resource, "from", "source")
+        if found is None or found.type is None:
+            return None
+        type_ = resource_kind("connection", found.type).query_type(kind)
+        if type_ is None:
+            able = [t for t in types_of("connection") if resource_kind("connection", t).query_type(kind)]
+            self._add(
+                resource,
+                "MZ013",
+                f"A {kind} can't use this connection",
+                f"connection.{name} is of type {found.type}, which has no {kind}s.",
+                f"use a connection of type {listed(able)}.",
+                ("connection",),
+            )
+        return type_
+
+    def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
+        """The references that the resource's schema names."""
+        for reference in kind.references:
+            if reference.property not in resource.body or (reference.property,) in wrong:
+                continue
+            found = self._target(resource, reference.property, reference.kind)
+            if found is None:
+                continue
+            self.edges.setdefault(resource.address, []).append((reference.property, found.address))
+            if reference.types and found.type is not None and found.type not in reference.types:
+                self._wrong_type(resource, reference, found)
+
+    def check_cycles(self) -> None:
+        """Report every cycle once, at the resource of it that comes first."""
+        for cycle in find_cycles({a: [t for _, t in targets] for a, targets in self.edges.items()}):
+            first = self.declared[cycle[0]]
+            role = next(role for role, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
+            self._add(
+                first,
+                "MZ014",
+                "Resources refer to each other in a circle",
+                " → ".join(map(str, [*cycle, cycle[0]])),
+                "remove one of these references.",
+                (role,),
+            )
+
+    def _target(self, resource: Declared, property_: str, kind: Kind) -> Declared | None:
+        name = resource.body.get(property_)
+        if not isinstance(name, str):
+            return None
+        found = self.declared.get(Address(kind, name))
+        # A file that could not be read may declare it.
+        if found is None and not self.findings.unread and (resource.address, property_) not in self.told:
+            self.told.add((resource.address, property_))
+            self._unknown(resource, property_, kind, name)
+        return found
+
+    def _unknown(self, resource: Declared, property_: str, kind: Kind, name: str) -> None:
+        near = self._nearest(kind, name)
+        other = next((k for k in ("connection", "source", "sink") if Address(k, name) in self.declared), None)
+        hint, related = f"declare it under `{kind}s:`.", None
+        if near is not None:
+            hint = f'did you mean "{near}" ({HERE})?'
+            related = self.declared[Address(kind, near)].place()
+        elif other is not None:
+            hint = f"{other}.{name} is a {other} ({HERE}); name a {kind}."
+            related = self.declared[Address(other, name)].place()
+        self.findings.add(
+            "MZ012",
+            f"Unknown {kind}",
+            f"{resource.address} refers to {shown(name)}, which no file declares.",
+            hint,
+            address=_address(resource),
+            place=resource.place((property_,)),
+            related=related,
+        )
+
+    def _nearest(self, kind: Kind, name: str) -> str | None:
+        if (kind, name) not in self.suggested:
+            names = sorted(address.name for address in self.declared if address.kind == kind)
+            self.suggested[kind, name] = nearest(name, names)
+        return self.suggested[kind, name]
+
+    def _wrong_type(self, resource: Declared, reference: Reference, found: Declared) -> None:
+        able = sorted(
+            address.name
+            for address, other in self.declared.items()
+            if address.kind == reference.kind and other.type in reference.types
+        )
+        self._add(
+            resource,
+            "MZ013",
+            f"Wrong type of {reference.kind}",
+            f"{resource.address} is of type {resource.type} and needs a {reference.kind} of type "
+            f"{' or '.join(reference.types)}; {found.address} is of type {found.type}.",
+            f"use one of: {listed(able)}." if able else f"declare a {reference.kind} of that type.",
+            (reference.property,),
+        )
+
+    def _add(
+        self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
+    ) -> None:
+        self.findings.add(
+            code, summary, detail, hint, address=_address(resource), place=resource.place(path)
+        )
+
+
+def find_cycles(edges: Mapping[Address, Iterable[Address]]) -> list[list[Address]]:
+    """Cycles of a graph, each once, beginning at its smallest address; [] for a graph without any."""
+    done: set[Address] = set()
+    cycles: set[tuple[Address, ...]] = set()
+    for start in sorted(edges):
+        if start in done:
+            continue
+        path: list[Address] = [start]
+        on_path = {start}
+        below = [iter(edges.get(start, ()))]
+        while below:
+            target = next(below[-1], None)
+            if target is None:
+                below.pop()
+                on_path.discard(path[-1])
+                done.add(path.pop())
+            elif target in on_path:
+                cycle = path[path.index(target) :]
+                turn = cycle.index(min(cycle))
+                cycles.add(tuple(cycle[turn:] + cycle[:turn]))
+            elif target not in done:
+                path.append(target)
+                on_path.add(target)
+                below.append(iter(edges.get(target, ())))
+    return [list(cycle) for cycle in sorted(cycles)]
+
+
+def _needs_connection(kind: Kind, type_: str) -> bool:
+    return "connection" in resource_kind(kind, type_).schema["properties"]
+
+
+def _address(resource: Declared) -> Address | None:
+    return resource.address if is_valid_name(resource.address.name) else None

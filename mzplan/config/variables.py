@@ -1,0 +1,282 @@
+"""Variables: their values from outside, and `${var.NAME}` filled in. Secret references stay as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.config.events import DocumentStartEvent, ScalarEvent, YamlError, events
+from mzplan.config.files import SourceFile
+from mzplan.config.findings import Findings, Path, Place
+from mzplan.config.parse import Document, load
+from mzplan.config.scalars import ScalarError, resolve
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.secrets import REFERENCE
+
+_VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
+_ENVIRONMENT = "MZPLAN_VAR_"
+_BUILT_IN_PROVIDERS = ("env", "file")
+_MAX_FILLED = 1_000_000  # characters of one text once its variables are filled in
+
+
+@dataclass(slots=True)
+class Variables:
+    """The declared variables (name → its default, or None), and the values of those that have one."""
+
+    document: Document
+    declared: Mapping[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)  # missing ones that have been reported
+
+
+def read_variables(
+    document: Document,
+    given: Mapping[str, str],
+    files: Iterable[str | os.PathLike[str]],
+    findings: Findings,
+) -> Variables:
+    """The variables that mzplan.yaml declares, with values by precedence: `given` (--var), then `files`
+    (--var-file; a later one wins), then the environment (`MZPLAN_VAR_NAME`), then the default."""
+    section = document.data.get("variables") if isinstance(document.data, dict) else None
+    # What is not of the right shape is told by the schema check.
+    declared = {
+        name: body if isinstance(body, dict) else {}
+        for name, body in (section.items() if isinstance(section, dict) else ())
+    }
+    variables = Variables(document, declared)
+    for name, body in declared.items():
+        value = _from_environment(name)
+        if value is None:
+            value = body.get("default")
+        if value is not None:
+            variables.values[name] = value
+    for path in files:
+        _from_file(os.fspath(path), variables, findings)
+    for name, text in given.items():
+        if name in declared:
+            variables.values[name] = scalar(text)
+        else:
+            findings.add("MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, declared))
+    return variables
+
+
+def fill(document: Document, variables: Variables, findings: Findings, skip: Iterable[str] = ()) -> None:
+    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`.
+
+    `skip` are top-level keys to leave alone.
+    """
+    left_alone = _containers(document.data, {"variables", *skip})
+    for container, key in document.references:
+        if id(container) in left_alone:
+            continue
+        text = container[key]
+        if isinstance(text, str):
+            container[key] = _filled(text, document, container, key, variables, findings)
+
+
+def require_values(variables: Variables, findings: Findings) -> None:
+    """Report every declared variable that has no value."""
+    for name in variables.declared:
+        if name not in variables.values:
+            _missing(name, variables, findings)
+
+
+def scalar(text: str) -> Any:
+    """Text from outside as a YAML scalar: `5` is a number, `"5"` is text. What is no scalar stays text."""
+    stripped = text.strip()
+    if stripped[:1] in ("'", '"'):
+        try:
+            found = [event for event in events(stripped) if isinstance(event, ScalarEvent | DocumentStartEvent)]
+        except YamlError:
+            return text
+        if len(found) == 2 and isinstance(found[1], ScalarEvent):
+            return found[1].value
+        return text
+    try:
+        value = resolve(stripped)
+    except ScalarError:
+        return text
+    return text if value is None or isinstance(value, str) else value
+
+
+def _from_environment(name: str) -> Any:
+    for spelling in (name.upper(), name):
+        if (text := os.environ.get(_ENVIRONMENT + spelling)) is not None:
+            return scalar(text)
+    return None
+
+
+def _from_file(path: str, variables: Variables, findings: Findings) -> None:
+    document = load(SourceFile(path, path), findings)
+    if document is None or document.data is None:
+        return
+    if not isinstance(document.data, dict):
+        findings.add(
+            "MZ015",
+            "A variable file holds names and values",
+            f"Found {kind_of(document.data)}.",
+            "write one `name: value` a line.",
+            place=Place(document.file),
+        )
+        return
+    for name, value in document.data.items():
+        place = Place(document.file, (name,), at_key=True)
+        if name not in variables.declared:
+            findings.add(
+                "MZ015",
+                f"Unknown variable {shown(name)}",
+                *_undeclared(name, variables.declared),
+                place=place,
+                conceal=True,
+            )
+        elif value is None or isinstance(value, dict | list):
+            findings.add(
+                "MZ015",
+                f"The variable {shown(name)} needs a simple value",
+                f"Found {kind_of(value)}.",
+                "give it text, a number, true or false.",
+                place=place,
+            )
+        else:
+            variables.values[name] = value
+
+
+def _filled(
+    text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
+) -> Any:
+    whole = _VARIABLE.fullmatch(text)
+    if whole is not None and whole[1] in variables.values:
+        value = variables.values[whole[1]]
+        if isinstance(value, str) and "${" in value:
+            _check_references(value, document, container, key, findings)
+        return value
+    unknown = False
+
+    def value_of(match: re.Match[str]) -> str:
+        nonlocal unknown
+        name = match[1]
+        if name in variables.values:
+            value = variables.values[name]
+            return str(value).lower() if isinstance(value, bool) else str(value)
+        unknown = True
+        if name in variables.declared:
+            _missing(name, variables, findings)
+        else:
+            findings.add(
+                "MZ015",
+                f"Unknown variable {shown(name)}",
+                *_undeclared(name, variables.declared),
+                place=Place(document.file, path_of(document.data, container, key), offset=match.start()),
+            )
+        return match[0]
+
+    filled = _VARIABLE.sub(value_of, text)
+    if not unknown:
+        _check_references(filled, document, container, key, findings)
+    if len(filled) > _MAX_FILLED:
+        findings.add(
+            "MZ007",
+            "Text too long",
+            f"With its variables filled in, this has more than {_MAX_FILLED:,} characters.",
+            "give the variables shorter values.",
+            place=Place(document.file, path_of(document.data, container, key)),
+        )
+        return ""
+    return filled
+
+
+def _check_references(text: str, document: Document, container: Any, key: Any, findings: Findings) -> None:
+    """Report the first `${` of a filled text that is no secret reference."""
+    at = 0
+    while (start := text.find("${", at)) >= 0:
+        match = REFERENCE.match(text, start)
+        if match is None or not _provider_exists(match["provider"]):
+            findings.add(
+                "MZ017",
+                "Malformed reference",
+                _what_is_wrong(text[start:], match),
+                _how_to_write(text[start:], match),
+                place=Place(document.file, path_of(document.data, container, key), offset=start),
+            )
+            return
+        at = match.end()
+
+
+def _what_is_wrong(rest: str, match: re.Match[str] | None) -> str:
+    if match is not None:
+        return f"There is no secret provider {shown(match['provider'])}."
+    if "}" not in rest:
+        return "`${` opens a reference that no `}` closes."
+    return f"{shown(rest[: rest.index('}') + 1])} is neither a variable nor a secret reference."
+
+
+def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
+    general = "write ${var.NAME} for a variable, ${env:NAME} or ${file:PATH} for a secret."
+    if match is not None:
+        if match["provider"] == "var":
+            return "write ${var.NAME}, with a dot, for a variable."
+        return did_you_mean(match["provider"], _BUILT_IN_PROVIDERS) or general
+    if re.match(r"\$\{(env|file)\.", rest):
+        return "write ${env:NAME} or ${file:PATH}, with a colon, for a secret."
+    return general
+
+
+def _provider_exists(provider: str) -> bool:
+    if provider in _BUILT_IN_PROVIDERS:
+        return True
+    from importlib.metadata import entry_points
+
+    return bool(entry_points(group="mzplan.secrets", name=provider))
+
+
+def _undeclared(name: str, declared: Mapping[str, Any]) -> tuple[str, str]:
+    """Detail and hint for a variable that is not declared."""
+    known = f"Declared are: {listed(sorted(declared))}." if declared else "The project declares no variables."
+    return known, did_you_mean(name, declared) or "declare it under `variables:` in mzplan.yaml."
+
+
+def _missing(name: str, variables: Variables, findings: Findings) -> None:
+    if name in variables.told:
+        return
+    variables.told.add(name)
+    findings.add(
+        "MZ015",
+        f"The variable {shown(name)} has no value",
+        "It is declared without a default, and nothing gives it a value.",
+        f"pass --var {shown(name, quote=False)}=VALUE, set {_ENVIRONMENT}{shown(name.upper(), quote=False)}, or add a default.",
+        place=Place(variables.document.file, ("variables", name), at_key=True),
+    )
+
+
+def _containers(data: Any, keys: set[str]) -> set[int]:
+    """The ids of every mapping and list below these top-level keys (and of the data's own)."""
+    if not isinstance(data, dict):
+        return set()
+    found: set[int] = set()
+    below = [data[key] for key in keys if key in data]
+    while below:
+        container = below.pop()
+        if isinstance(container, dict | list) and id(container) not in found:
+            found.add(id(container))
+            below.extend(container.values() if isinstance(container, dict) else container)
+    return found
+
+
+def path_of(data: Any, container: Any, key: Any) -> Path:
+    """The path of keys to `container[key]`. A search, for messages only."""
+    below: list[tuple[Any, Path]] = [(data, ())]
+    seen: set[int] = set()
+    while below:
+        inner, path = below.pop()
+        if inner is container:
+            return (*path, key)
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        pairs = inner.items() if isinstance(inner, dict) else enumerate(inner)
+        below.extend((value, (*path, name)) for name, value in pairs if isinstance(value, dict | list))
+    return ()
