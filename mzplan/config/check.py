@@ -157,9 +157,7 @@ class Checker:
     def _add(
         self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
     ) -> None:
-        self.findings.add(
-            code, summary, detail, hint, address=_address(resource), place=resource.place(path)
-        )
+        self.findings.add(code, summary, detail, hint, address=_address(resource), place=resource.place(path))
 
 
 def _subject(resource: Declared) -> str:
@@ -171,5 +169,7 @@ def _address(resource: Declared) -> Address | None:
 
 
 def _name_hint(name: Any) -> str:
-    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name).lower()).strip("_")[:MAX_NAME]
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name).lower()).strip("_")[
+        :MAX_NAME
+    ]
     return f"{plain}, for example." if is_valid_name(plain) else "rename it."

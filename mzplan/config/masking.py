@@ -54,13 +54,17 @@ def masked_broken(lines: list[str], number: int) -> str:
         if before < number and (not above.strip() or _indent(above) >= max(1, _indent(line))):
             continue
         if match := _WRITTEN.search(above) or _OPEN.search(above):
-            return _starred(line, match.start(2) if before == number and match.lastindex == 2 else 0, len(line))
+            return _starred(
+                line, match.start(2) if before == number and match.lastindex == 2 else 0, len(line)
+            )
         if before < number:
             break
     return _BLOB.sub(lambda match: "*" * len(match.group()), line)
 
 
-_OPEN = re.compile(r"(?i)([\w.\"'-]*(?:pass|pwd|secret|token|jaas|credential|private|\bkey\b)[\w.\"'-]*\s*:\s*)$")
+_OPEN = re.compile(
+    r"(?i)([\w.\"'-]*(?:pass|pwd|secret|token|jaas|credential|private|\bkey\b)[\w.\"'-]*\s*:\s*)$"
+)
 
 
 def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:

@@ -180,5 +180,3 @@ def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, 
         span = view.span(place)
         return view.range(span), view.shown.get(span.line, "")
     return None
-
-

@@ -118,5 +118,3 @@ def _where_else(directory: str) -> str:
         if (here / name).is_file():
             return f"rename {name} to {PROJECT_FILE}."
     return "run `mzplan init`, or name the project's folder with -C."
-
-

@@ -137,9 +137,7 @@ class References:
     def _add(
         self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
     ) -> None:
-        self.findings.add(
-            code, summary, detail, hint, address=_address(resource), place=resource.place(path)
-        )
+        self.findings.add(code, summary, detail, hint, address=_address(resource), place=resource.place(path))
 
 
 def find_cycles(edges: Mapping[Address, Iterable[Address]]) -> list[list[Address]]:

@@ -73,7 +73,15 @@ class BodyCheck:
         return wrong
 
     def add(
-        self, code: str, summary: str, detail: str, hint: str, path: Path, *, at_key: bool = False, conceal: bool = False
+        self,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path,
+        *,
+        at_key: bool = False,
+        conceal: bool = False,
     ) -> None:
         place = self.place(path, at_key)
         self.findings.add(code, summary, detail, hint, address=self.address, place=place, conceal=conceal)
@@ -122,7 +130,12 @@ class BodyCheck:
             )
         if len(keys) > _MAX_UNKNOWN:
             self.add(
-                "MZ004", f"{len(keys) - _MAX_UNKNOWN} more unknown keys", "", "remove them.", path, at_key=True
+                "MZ004",
+                f"{len(keys) - _MAX_UNKNOWN} more unknown keys",
+                "",
+                "remove them.",
+                path,
+                at_key=True,
             )
 
     def _missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
@@ -132,7 +145,9 @@ class BodyCheck:
             return
         detail = f"{self._name(path)} needs it"
         if error.schema_path[-1] == "dependentRequired":
-            with_it = [k for k, needs in inner.get("dependentRequired", {}).items() if key in needs and k in value]
+            with_it = [
+                k for k, needs in inner.get("dependentRequired", {}).items() if key in needs and k in value
+            ]
             detail = f"{listed(with_it)} and {key} need each other"
         about = inner.get("properties", {}).get(key, {}).get("description", "")
         self.add(
@@ -147,7 +162,11 @@ class BodyCheck:
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
         expected = " or ".join(_TYPES.get(one, one) for one in types)
         secret = self.sensitive(path)
-        found = kind_of(value) if secret or isinstance(value, dict | list | None) else f"{kind_of(value)} ({shown(value)})"
+        found = (
+            kind_of(value)
+            if secret or isinstance(value, dict | list | None)
+            else f"{kind_of(value)} ({shown(value)})"
+        )
         self.add(
             "MZ005",
             f"Wrong type for {shown(_key(path))}",

@@ -90,7 +90,9 @@ def scalar(text: str) -> Any:
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
         try:
-            found = [event for event in events(stripped) if isinstance(event, ScalarEvent | DocumentStartEvent)]
+            found = [
+                event for event in events(stripped) if isinstance(event, ScalarEvent | DocumentStartEvent)
+            ]
         except YamlError:
             return text
         if len(found) == 2 and isinstance(found[1], ScalarEvent):

@@ -1,0 +1,111 @@
+"""Diagnostics for people: where, an excerpt with carets, what, why, and how to fix it.
+
+    sources.yaml:14:17: error[MZ012]: Unknown connection
+       14 |     connection: kafka_prd
+          |                 ^^^^^^^^^
+      source.orders refers to "kafka_prd", which no file declares.
+      Fix: did you mean "kafka_prod" (connections.yaml:3:3)?
+
+Plain ANSI codes: importing a terminal library would cost more than most runs of mzplan.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterable
+
+from mzplan.model.diagnostics import Diagnostic, SourceRange
+from mzplan.render.text import Paint, safe
+
+_WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
+_BEFORE = 40  # of them before the first caret, at least
+_TAB = 4
+_COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}
+
+
+def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory: str = "") -> str:
+    """All diagnostics as text, an empty line between them.
+
+    Paths are shown so that they can be opened from here: `directory` is the project's folder.
+    """
+    paint = Paint(color)
+    prefix = _prefix(directory)
+    return "\n\n".join(_render(diagnostic, paint, prefix) for diagnostic in diagnostics)
+
+
+def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
+    colour = _COLOURS[diagnostic.severity]
+    label = paint(f"{diagnostic.severity}[{diagnostic.code}]", colour, "bold")
+    head = f"{label}: {paint(safe(diagnostic.summary), 'bold')}"
+    lines = [head]
+    where = diagnostic.range
+    if where is not None:
+        path = safe(os.path.join(prefix, where.path))
+        lines = [f"{path}:{where.line}:{where.column}: {head}"]
+        if diagnostic.excerpt is not None:
+            lines += _excerpt(diagnostic.excerpt, where, paint, colour)
+    lines += [f"  {safe(line)}".rstrip() for line in diagnostic.detail.splitlines()]
+    if diagnostic.hint:
+        first, *rest = diagnostic.hint.splitlines()
+        lines += [f"  {paint('Fix:', 'bold')} {safe(first)}", *(f"  {safe(line)}".rstrip() for line in rest)]
+    return "\n".join(lines)
+
+
+def _excerpt(text: str, where: SourceRange, paint: Paint, colour: str) -> list[str]:
+    """The source line and the carets below what the range covers of it."""
+    start = min(where.column - 1, len(text))
+    end = where.end_column - 1 if where.end_line == where.line else len(text.rstrip())
+    end = max(start + 1, min(end, max(len(text), start + 1)))
+    # Only what may be shown is looked at: a line can have millions of characters.
+    first = max(0, start - _BEFORE) if len(text) > _WIDTH else 0
+    shown, at, carets = "…" if first else "", 0, 0
+    column = len(shown)
+    for index in range(first, len(text)):
+        cell, width = _cell(text[index], column)
+        if column + width > _WIDTH:
+            shown += "…"
+            break
+        if index == start:
+            at = column
+        shown += cell
+        column += width
+        if start <= index < end:
+            carets += width
+    if start >= len(text):
+        at = column
+    number = f"{where.line:>5}"
+    bar = paint("|", "dim")
+    under = paint("^" * max(1, carets), colour)
+    return [
+        f"{paint(number, 'dim')} {bar} {shown}".rstrip(),
+        f"{' ' * len(number)} {bar} {' ' * at}{under}",
+    ]
+
+
+def _cell(char: str, column: int) -> tuple[str, int]:
+    """How a character is shown at a column, and how many columns that takes."""
+    if char == "\t":
+        width = _TAB - column % _TAB
+        return " " * width, width
+    if " " <= char <= "~":
+        return char, 1
+    text = safe(char)
+    if text != char:
+        return text, len(text)
+    if unicodedata.combining(char):
+        return char, 0
+    return char, 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def _prefix(directory: str) -> str:
+    """The project's folder as seen from here; absolute when that is shorter to read."""
+    if not directory:
+        return ""
+    try:
+        relative = os.path.relpath(directory)
+    except (OSError, ValueError):  # the current folder is gone, or on another drive
+        return directory
+    if relative == ".":
+        return ""
+    return os.path.abspath(directory) if relative.startswith(os.path.join("..", "..")) else relative
