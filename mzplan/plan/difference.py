@@ -54,17 +54,18 @@ def select(
 ) -> Difference:
     """The part of the difference that the targets ask for.
 
-    A selection is closed: whatever is in it brings along its dependents, and the changed resources that
-    it depends on. So nothing outside of it is reached by what is applied, or left without what it needs.
+    That is the targets, the changed resources that they depend on, and the dependents of all of these;
+    where such a dependent changes itself, the changed resources that it refers to come too. So nothing
+    that is left out is reached by what is applied, or refers to what is not there.
     """
-    graph = DependencyGraph.of_both(wanted, committed)
-    needs = DependencyGraph.of(wanted)
+    reach = DependencyGraph.of_both(wanted, committed).reach
     changed = difference.created | difference.updated
     selected: set[Address] = set()
-    added = set(targets)
+    added = set(targets) | (DependencyGraph.of(wanted).requirements(targets) & changed)
     while added:
-        selected |= added | graph.reach(added)
-        added = (needs.requirements(selected) & changed) - selected
+        selected |= added | reach(added)
+        needed = {target for a in selected & changed for target in wanted[a].references.values()}
+        added = (needed & changed) - selected
     return difference.only(selected)
 
 

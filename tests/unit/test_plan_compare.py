@@ -1,0 +1,156 @@
+"""Comparing two bodies leaf by leaf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mzplan.kinds import resource_kind
+from mzplan.model.state import ResourceState
+from mzplan.plan.compare import all_fields, compare_bodies, compare_resources, format_path, same_body
+from tests.unit.small_projects import at
+
+KAFKA = resource_kind("connection", "kafka")
+SOURCE = resource_kind("source", "kafka")
+
+
+def diff(before: dict[str, Any], after: dict[str, Any], kind: Any = KAFKA) -> dict[str, tuple[Any, Any]]:
+    return {c.path: (c.before, c.after) for c in compare_bodies(kind, before, after)}
+
+
+def columns(before: str, after: str) -> dict[str, tuple[Any, Any, str]]:
+    bodies = ({"format": {"schema": ddl}} for ddl in (before, after))
+    return {c.path: (c.before, c.after, c.effect) for c in compare_bodies(SOURCE, *bodies)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, {}),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {}),
+        ({"a": 1}, {"a": 2}, {"a": (1, 2)}),
+        ({}, {"a": 1}, {"a": (None, 1)}),
+        ({"a": 1}, {}, {"a": (1, None)}),
+        ({"a": True}, {"a": 1}, {"a": (True, 1)}),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": 2}}}, {"a.b.c": (1, 2)}),
+        ({}, {"a": {"b": 1, "c": [2]}}, {"a.b": (None, 1), "a.c[0]": (None, 2)}),
+        ({"a": {"b": 1, "c": [2]}}, {}, {"a.b": (1, None), "a.c[0]": (2, None)}),
+        ({"l": ["x", "y"]}, {"l": ["x", "z", "w"]}, {"l[1]": ("y", "z"), "l[2]": (None, "w")}),
+        ({"l": ["x", "y"]}, {"l": ["y"]}, {"l[0]": ("x", "y"), "l[1]": ("y", None)}),
+        ({"l": [{"a": 1}]}, {"l": [{"a": 2}]}, {"l[0].a": (1, 2)}),
+        ({}, {"a": {}}, {"a": (None, {})}),
+        ({}, {"a": []}, {"a": (None, [])}),
+        ({"a": {}}, {"a": {"b": 1}}, {"a.b": (None, 1)}),
+        ({"a": {}}, {"a": []}, {"a": ({}, [])}),
+        ({"a": "text"}, {"a": {"b": 1}}, {"a": ("text", {"b": 1})}),
+        ({"a": {"b": 1}}, {"a": ["b"]}, {"a": ({"b": 1}, ["b"])}),
+    ],
+)
+def test_leaves(before: dict[str, Any], after: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert diff(before, after) == expected
+    assert same_body(before, after) is (not expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (("brokers", 0), "brokers[0]"),
+        (("security", "sasl", "username"), "security.sasl.username"),
+        (("options", "fetch.min.bytes"), 'options["fetch.min.bytes"]'),
+        (("labels", 'a"b\\'), 'labels["a\\"b\\\\"]'),
+        (("a", 1, "b", 2, 3), "a[1].b[2][3]"),
+        (("odd key", "x"), '["odd key"].x'),
+    ],
+)
+def test_paths(path: tuple[str | int, ...], text: str) -> None:
+    assert format_path(path) == text
+
+
+def test_effects_come_from_the_schema() -> None:
+    changes = compare_bodies(
+        KAFKA, {}, {"brokers": ["a"], "description": "x", "labels": {"k": "v"}, "type": "kafka"}
+    )
+    assert {c.path: c.effect for c in changes} == {
+        "brokers[0]": "restart",
+        "description": "in-place",
+        "labels.k": "in-place",
+        "type": "replace",
+    }
+
+
+def test_a_sensitive_leaf_has_no_value_on_either_side() -> None:
+    before = {"security": {"sasl": {"password": "${env:OLD}", "username": "u"}}}
+    after = {"security": {"sasl": {"password": "${env:NEW}", "username": "u"}}}
+    (change,) = compare_bodies(KAFKA, before, after)
+    assert (change.path, change.before, change.after, change.sensitive) == (
+        "security.sasl.password",
+        None,
+        None,
+        True,
+    )
+    (added,) = compare_bodies(KAFKA, {}, {"security": {"sasl": {"password": "${env:NEW}"}}})
+    assert (added.after, added.sensitive) == (None, True)
+
+
+def test_a_free_key_that_looks_like_a_secret_is_sensitive() -> None:
+    before = {"options": {"ssl.keystore.password": "old", "fetch.min.bytes": 1}}
+    after = {"options": {"ssl.keystore.password": "new", "fetch.min.bytes": 2}}
+    changes = {c.path: c for c in compare_bodies(KAFKA, before, after)}
+    assert changes['options["ssl.keystore.password"]'].sensitive
+    assert changes['options["ssl.keystore.password"]'].before is None
+    assert changes['options["fetch.min.bytes"]'].after == 2
+
+
+def test_columns_are_compared_by_column() -> None:
+    assert columns("id BIGINT, b INT, c DATE", "id BIGINT, b STRING, d DATE") == {
+        "format.schema.b": ("INT", "STRING", "replace"),
+        "format.schema.c": ("DATE", None, "replace"),
+        "format.schema.d": (None, "DATE", "restart"),
+    }
+
+
+def test_a_column_that_becomes_required_is_another_column() -> None:
+    assert columns("a INT", "a INT NOT NULL") == {"format.schema.a": ("INT", "INT NOT NULL", "replace")}
+
+
+def test_odd_column_names_are_quoted() -> None:
+    assert list(columns("a INT", "a INT, `b c.d` INT")) == ['format.schema["b c.d"]']
+
+
+@pytest.mark.parametrize("after", ["b INT, a INT", "A INT, b INT"])
+def test_another_order_or_case_of_columns_costs_a_restart_at_most(after: str) -> None:
+    assert columns("a INT, b INT", after) == {"format.schema": ("a INT, b INT", after, "restart")}
+
+
+def test_columns_that_are_no_ddl_are_compared_as_text() -> None:
+    assert columns("???", "a INT") == {"format.schema": ("???", "a INT", "replace")}
+
+
+def record(type_: str, **body: Any) -> ResourceState:
+    return ResourceState(address=at("connection.c"), id="i", type=type_, body=body)
+
+
+def test_another_type_is_a_change_of_type_and_both_types_secrets_stay_secret() -> None:
+    before = record("postgres", type="postgres", host="h", password="${env:A}")
+    after = record("kafka", type="kafka", brokers=["a:1"])
+    changes = {c.path: c for c in compare_resources(before, after)}
+    assert (changes["type"].before, changes["type"].after, changes["type"].effect) == (
+        "postgres",
+        "kafka",
+        "replace",
+    )
+    assert changes["password"].sensitive and changes["password"].before is None
+    assert list(changes) == sorted(changes)
+
+
+def test_all_fields_of_what_is_created() -> None:
+    found = all_fields(
+        record("postgres", type="postgres", host="h", password="${env:A}", tls={"mode": "require"})
+    )
+    assert [(f.path, f.before, f.after, f.effect) for f in found] == [
+        ("host", None, "h", "none"),
+        ("password", None, None, "none"),
+        ("tls.mode", None, "require", "none"),
+        ("type", None, "postgres", "none"),
+    ]
