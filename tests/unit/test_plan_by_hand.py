@@ -1,0 +1,142 @@
+"""Plans for pause, resume, restart and destroy."""
+
+from __future__ import annotations
+
+import pytest
+
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.state import State
+from mzplan.plan import build_plan
+from mzplan.plan.by_hand import plan_destroy, plan_pause, plan_restart, plan_resume
+from tests.unit.small_projects import (
+    actions,
+    at,
+    change_of,
+    commit,
+    commit_plan,
+    fields,
+    names,
+    observe,
+    shop,
+    sink,
+    source,
+)
+
+ORDERS = at("source.orders")
+BASE = shop()
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(BASE)
+
+
+def test_pause_is_an_override_that_a_later_plan_leaves_alone(state: State) -> None:
+    plan = plan_pause(state, [ORDERS])
+    assert actions(plan) == {"source.orders": "update"}
+    assert fields(plan, "source.orders") == {"paused": (False, True, "in-place")}
+    change = change_of(plan, "source.orders")
+    assert (change.effect, change.reason) == ("in-place", "paused by hand")
+    paused = commit_plan(plan, state)
+    record = paused.resources[ORDERS]
+    assert record.override == "paused" and record.paused
+    assert record.digest == state.resources[ORDERS].digest
+    assert build_plan(BASE, paused).is_empty
+    assert (paused.serial, paused.lineage, paused.instances) == (2, state.lineage, state.instances)
+
+
+def test_pausing_twice_and_resuming_what_runs_change_nothing(state: State) -> None:
+    paused = commit_plan(plan_pause(state, [ORDERS]), state)
+    assert plan_pause(paused, [ORDERS]).is_empty
+    assert plan_resume(state, [ORDERS]).is_empty
+
+
+def test_resume_undoes_pause_without_a_trace(state: State) -> None:
+    paused = commit_plan(plan_pause(state, [ORDERS]), state)
+    resumed = commit_plan(plan_resume(paused, [ORDERS]), paused)
+    assert resumed.resources == state.resources
+
+
+def test_resume_overrides_what_the_configuration_pauses() -> None:
+    state = commit(shop(orders=source(paused=True)))
+    resumed = commit_plan(plan_resume(state, [ORDERS]), state)
+    assert resumed.resources[ORDERS].override == "resumed" and not resumed.resources[ORDERS].paused
+    again = commit_plan(plan_pause(resumed, [ORDERS]), resumed)
+    assert again.resources == state.resources
+
+
+def test_restart_is_a_token_in_the_digest(state: State) -> None:
+    plan = plan_restart(state, [ORDERS, ORDERS])
+    assert actions(plan) == {"source.orders": "restart"}
+    assert names(plan.downstream) == ["sink.orders_pg"] and plan.unaffected == 2
+    restarted = commit_plan(plan, state)
+    record = restarted.resources[ORDERS]
+    assert record.restart_token == 1 and record.generation == 1
+    assert record.digest != state.resources[ORDERS].digest
+    assert build_plan(BASE, restarted).is_empty
+    twice = commit_plan(plan_restart(restarted, [ORDERS]), restarted)
+    assert len({s.resources[ORDERS].digest for s in (state, restarted, twice)}) == 3
+
+
+def test_restarting_a_source_and_its_sink_leaves_nothing_downstream(state: State) -> None:
+    plan = plan_restart(state, [at("sink.orders_pg"), ORDERS])
+    assert list(actions(plan)) == ["source.orders", "sink.orders_pg"]
+    assert plan.downstream == ()
+
+
+def test_restarting_what_is_paused_says_that_it_stays_so(state: State) -> None:
+    paused = commit_plan(plan_pause(state, [ORDERS]), state)
+    (found,) = plan_restart(paused, [ORDERS]).diagnostics
+    assert (found.severity, found.code) == ("notice", "MZ046")
+
+
+def test_destroy_deletes_everything_dependents_first(state: State) -> None:
+    plan = plan_destroy(state)
+    assert list(actions(plan).items()) == [
+        ("sink.orders_pg", "delete"),
+        ("source.orders", "delete"),
+        ("connection.pg", "delete"),
+        ("connection.k", "delete"),
+    ]
+    assert plan.unaffected == 0
+    after = commit_plan(plan, state)
+    assert after.resources == {} and after.serial == 2 and after.lineage == state.lineage
+
+
+def test_destroying_a_target_takes_its_dependents_along(state: State) -> None:
+    plan = plan_destroy(state, [ORDERS])
+    assert actions(plan) == {"sink.orders_pg": "delete", "source.orders": "delete"}
+    assert change_of(plan, "sink.orders_pg").reason == "depends on what is destroyed"
+    assert plan.unaffected == 2
+
+
+def test_destroy_respects_prevent_destroy() -> None:
+    state = commit(shop(orders_pg=sink(lifecycle={"prevent_destroy": True})))
+    (found,) = plan_destroy(state, [at("connection.k")]).diagnostics
+    assert (found.code, found.address, found.exit_code) == ("MZ041", at("sink.orders_pg"), ExitCode.REFUSED)
+
+
+def test_destroying_nothing_is_nothing() -> None:
+    assert plan_destroy(State(project="shop")).is_empty
+
+
+@pytest.mark.parametrize("plan", [plan_pause, plan_resume, plan_restart])
+def test_only_queries_can_be_paused_or_restarted(state: State, plan: object) -> None:
+    with pytest.raises(MzplanError) as caught:
+        plan(state, [at("connection.k")])  # type: ignore[operator]
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ043" and found.hint == "name what uses it: source.orders"
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("plan", [plan_pause, plan_resume, plan_restart, plan_destroy])
+def test_an_unknown_address_is_a_usage_error_with_a_suggestion(state: State, plan: object) -> None:
+    with pytest.raises(MzplanError) as caught:
+        plan(state, [at("source.order")])  # type: ignore[operator]
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.hint) == ("MZ070", "did you mean source.orders?")
+
+
+def test_pending_is_shown_here_too(state: State) -> None:
+    statuses = observe(state, orders={"condition": "failed", "error": "boom"})
+    assert names(p.address for p in plan_pause(state, [ORDERS], statuses).pending) == ["source.orders"]

@@ -1,0 +1,77 @@
+"""Drift: the state against what the runners report."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mzplan.model.resources import Instance
+from mzplan.model.state import State
+from mzplan.plan.drift import drift_between
+from tests.unit.small_projects import commit, observe, shop, source
+
+ALIVE = {"local": True}
+
+
+def found(state: State, alive: dict[str, bool] = ALIVE, **seen: Any) -> list[tuple[str, str, str]]:
+    drift = drift_between(state, observe(state, **seen), alive)
+    return [(item.address, item.kind, item.detail) for item in drift]
+
+
+def test_what_runs_as_committed_is_no_drift() -> None:
+    assert found(commit(shop())) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "detail"),
+    [
+        ({"condition": "failed", "error": "boom", "error_code": "X"}, "failed-query", "X: boom"),
+        ({"digest": "1:old"}, "outdated-query", "it still runs as it was described before"),
+        ({"digest": "1:old", "condition": "rejected", "error": "no"}, "outdated-query", "no"),
+        ({"condition": "stopped"}, "missing-query", "it is stopped"),
+        ({"condition": "paused"}, "missing-query", "it is paused"),
+    ],
+)
+def test_each_departure_has_its_kind(seen: dict[str, Any], kind: str, detail: str) -> None:
+    assert found(commit(shop()), orders=seen) == [("source.orders", kind, detail)]
+
+
+def test_a_query_that_is_starting_is_on_its_way() -> None:
+    assert found(commit(shop()), orders={"condition": "starting"}) == []
+
+
+def test_a_paused_query_must_not_run() -> None:
+    state = commit(shop(orders=source(paused=True)))
+    assert found(state) == []
+    assert found(state, orders={"condition": "running"}) == [
+        ("source.orders", "outdated-query", "it runs, though it is paused")
+    ]
+
+
+def test_without_a_runner_every_query_is_missing_but_on_a_dry_instance() -> None:
+    state = commit(shop())
+    why = "no runner of instance local is alive"
+    assert found(state, {}) == [
+        ("sink.orders_pg", "missing-query", why),
+        ("source.orders", "missing-query", why),
+    ]
+    dry = dataclasses.replace(state, instances={"local": Instance(name="local", type="dry")})
+    assert found(dry, {}) == []
+    assert found(commit(shop(orders=source(paused=True))), {"local": False}) == [
+        ("sink.orders_pg", "missing-query", why)
+    ]
+
+
+def test_a_query_that_is_not_reported_is_missing() -> None:
+    state = commit(shop())
+    drift = drift_between(state, {}, ALIVE)
+    assert {item.kind for item in drift} == {"missing-query"} and len(drift) == 2
+
+
+def test_a_query_that_the_state_does_not_have_is_foreign() -> None:
+    state = commit(shop())
+    statuses = observe(commit(shop(more=source("more"))))
+    (item,) = drift_between(state, statuses, ALIVE)
+    assert (item.address, item.kind) == ("source.more", "foreign-query")

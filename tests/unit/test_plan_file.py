@@ -1,0 +1,92 @@
+"""The plan file: what is written is what is read, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.plan import Plan
+from mzplan.model.state import State
+from mzplan.plan import build_plan
+from mzplan.plan.file import decode_plan, encode_plan, read_plan, write_plan
+from tests.unit.small_projects import (
+    commit,
+    commit_plan,
+    kafka,
+    observe,
+    postgres,
+    project,
+    shop,
+    sink,
+    source,
+)
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(shop())
+
+
+def every_kind_of_change(state: State) -> Plan:
+    wanted = shop(
+        k=kafka(brokers=["b:9092"], description="ünïcode \u202e \x1b[31m"),
+        pg=postgres(database="other", password="${env:PG}"),
+        orders=source(start_offsets="latest"),
+        orders_pg=sink(lifecycle={"prevent_destroy": True}),
+        more=sink("more", select=["id", "amount * 2 AS twice"]),
+    )
+    return build_plan(wanted, state, observe(state, orders={"condition": "failed", "error": "boom"}))
+
+
+def test_a_plan_survives_its_file(state: State, tmp_path: Path) -> None:
+    for plan in (every_kind_of_change(state), build_plan(shop(), state), build_plan(project(), state)):
+        path = tmp_path / "plan.json"
+        write_plan(plan, path)
+        read = read_plan(path)
+        assert read == plan
+        assert [d.exit_code for d in read.diagnostics] == [d.exit_code for d in plan.diagnostics]
+        assert commit_plan(read, state) == commit_plan(plan, state)
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_equal_plans_have_equal_bytes(state: State) -> None:
+    assert encode_plan(every_kind_of_change(state)) == encode_plan(every_kind_of_change(state))
+
+
+def test_every_edit_of_a_plan_file_is_noticed(state: State) -> None:
+    data = encode_plan(every_kind_of_change(state))
+    document = json.loads(data)
+    document["plan"]["changes"][0]["after"]["body"]["brokers"] = ["evil:9092"]
+    for edited in (
+        json.dumps(document).encode(),
+        data[:-20],
+        data[: len(data) // 2],
+        data.replace(b'"serial": 1', b'"serial": 2'),
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"\xff\xfe",
+        json.dumps({**json.loads(data), "mzplan_plan": 2}).encode(),
+        b"[" * 100_000,
+    ):
+        with pytest.raises(MzplanError) as caught:
+            decode_plan(edited, "p.plan")
+        (found,) = caught.value.diagnostics
+        assert (found.code, caught.value.exit_code) == ("MZ036", ExitCode.STALE)
+        assert "p.plan" in found.summary
+
+
+def test_another_layout_of_the_same_json_is_the_same_plan(state: State) -> None:
+    plan = every_kind_of_change(state)
+    assert decode_plan(json.dumps(json.loads(encode_plan(plan)), indent=4).encode()) == plan
+
+
+def test_a_write_that_fails_leaves_nothing_behind(state: State, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError):
+        write_plan(build_plan(shop(), state), tmp_path / "taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
