@@ -43,7 +43,7 @@ class _Drawing:
             self.impact = self.graph.impact(impact)
             shown = {impact, *self.graph.reach([impact])}
         self.nodes = self.graph.order(shown)
-        self.edges = [(b, a) for a in self.nodes for b in self.graph.dependencies(a) if b in shown]
+        self.edges = [(b, a) for a in self.nodes for b in sorted(self.graph.dependencies(a)) if b in shown]
 
     def mermaid(self) -> Iterator[str]:
         if self.impact:

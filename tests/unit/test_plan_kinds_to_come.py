@@ -1,0 +1,154 @@
+"""The planner knows no type: kinds that only these tests have, with what no kind of today has.
+
+Connections of connections, properties that can't change, and effects by kind of edit.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan import kinds
+from mzplan.model.diagnostics import ExitCode
+from mzplan.model.resources import Configuration, Resource
+from mzplan.plan import build_plan
+from tests.unit.small_projects import (
+    actions,
+    at,
+    change_of,
+    commit,
+    effects,
+    fields,
+    kafka,
+    names,
+    postgres,
+    project,
+    resource,
+    sink,
+    source,
+)
+
+TUNNEL = {
+    "type": "object",
+    "allOf": [{"$ref": "common.json"}],
+    "properties": {
+        "type": {"const": "tunnel", "x-change": "replace"},
+        "host": {"type": "string", "x-change": "restart"},
+        "zone": {"type": "string", "x-change": "replace"},
+        "region": {"type": "string", "x-change": "forbidden"},
+        "secret": {"type": "string", "x-change": "restart", "x-sensitive": True},
+        "via": {"type": "string", "x-reference": "connection", "x-change": "restart"},
+        "keys": {
+            "type": "object",
+            "x-change": {"added": "in-place", "removed": "restart", "changed": "replace"},
+        },
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def extra_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "schemas"
+    shutil.copytree(kinds.schema_folder(), folder)
+    (folder / "connection.tunnel.json").write_text(json.dumps(TUNNEL))
+    path = folder / "connection.kafka.json"
+    schema = json.loads(path.read_text())
+    schema["properties"]["tunnel"] = {"type": "string", "x-reference": "connection", "x-change": "restart"}
+    path.write_text(json.dumps(schema))
+    monkeypatch.setattr(kinds, "schema_folder", lambda: folder)
+    caches = (kinds.load_schema, kinds.schema_names, kinds.types_of, kinds.resource_kind)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+def tunnel(name: str = "t", **body: Any) -> Resource:
+    return resource(f"connection.{name}", "tunnel", type="tunnel", **{"host": "h", **body})
+
+
+def nested(first: Resource, second: Resource | None = None, k: str = "t") -> Configuration:
+    """sink ← source ← kafka `k` ← tunnel `t` ← tunnel `u`."""
+    parts = [first, second or tunnel("u"), kafka(tunnel=k), postgres(), source(), sink()]
+    return project(*parts)
+
+
+@pytest.mark.parametrize(("t", "u"), [("x", "h"), ("h", "x")])
+def test_a_nested_connection_reaches_queries_through_those_that_use_it(t: str, u: str) -> None:
+    changed = (tunnel(via="u", host=t), tunnel("u", host=u))
+    state = commit(nested(tunnel(via="u")))
+    plan = build_plan(nested(*changed), state)
+    cause = plan.changes[0].address
+    assert actions(plan) == {str(cause): "update", "source.orders": "restart"}
+    assert plan.changes[0].effect == "restart"
+    assert names(change_of(plan, "source.orders").triggered_by) == [str(cause)]
+    assert names(plan.downstream) == ["sink.orders_pg"]
+    assert plan.unaffected == 4 - 1  # the other tunnel, kafka and postgres
+
+
+def test_what_replaces_does_so_through_other_connections() -> None:
+    plan = build_plan(nested(tunnel(via="u"), tunnel("u", zone="b")), commit(nested(tunnel(via="u"))))
+    assert actions(plan) == {
+        "connection.u": "update",
+        "source.orders": "replace",
+        "sink.orders_pg": "replace",
+    }
+    assert effects(plan)["connection.u"] == "replace"
+
+
+def test_two_nested_changes_are_both_causes() -> None:
+    plan = build_plan(
+        nested(tunnel(via="u", host="x"), tunnel("u", host="y")), commit(nested(tunnel(via="u")))
+    )
+    restarted = change_of(plan, "source.orders")
+    assert names(restarted.triggered_by) == ["connection.t", "connection.u"]
+    assert restarted.reason == "connection.t and connection.u changed"
+
+
+def test_a_connection_that_goes_through_another_alike_restarts_nothing() -> None:
+    state = commit(nested(tunnel(), tunnel("u")))
+    plan = build_plan(nested(tunnel(), tunnel("u"), k="u"), state)
+    assert effects(plan) == {"connection.k": "in-place"}
+    assert fields(plan, "connection.k") == {"tunnel": ("t", "u", "in-place")}
+
+
+def test_a_connection_that_goes_through_another_unlike_restarts_its_users() -> None:
+    state = commit(nested(tunnel(), tunnel("u", host="x")))
+    plan = build_plan(nested(tunnel(), tunnel("u", host="x"), k="u"), state)
+    assert effects(plan) == {"connection.k": "restart", "source.orders": "restart"}
+    assert names(change_of(plan, "source.orders").triggered_by) == ["connection.k"]
+
+
+def test_connections_of_connections_come_in_dependency_order() -> None:
+    plan = build_plan(nested(tunnel(via="u")), commit(project()))
+    assert names(c.address for c in plan.changes) == [
+        "connection.pg",
+        "connection.u",
+        "connection.t",
+        "connection.k",
+        "source.orders",
+        "sink.orders_pg",
+    ]
+
+
+def test_a_property_that_can_not_change_is_refused() -> None:
+    state = commit(nested(tunnel(region="a")))
+    plan = build_plan(nested(tunnel(region="b")), state)
+    (found,) = plan.diagnostics
+    assert (found.code, found.exit_code, found.address) == ("MZ042", ExitCode.REFUSED, at("connection.t"))
+    assert effects(plan)["connection.t"] == "forbidden"
+
+
+def test_an_effect_may_depend_on_the_kind_of_edit() -> None:
+    state = commit(nested(tunnel(keys={"a": 1, "b": 2})))
+    plan = build_plan(nested(tunnel(keys={"a": 1, "b": 3, "c": 4})), state)
+    assert fields(plan, "connection.t") == {"keys.b": (2, 3, "replace"), "keys.c": (None, 4, "in-place")}
+    plan = build_plan(nested(tunnel(keys={"a": 1})), state)
+    assert fields(plan, "connection.t") == {"keys.b": (2, None, "restart")}
+    assert actions(plan)["source.orders"] == "restart"
