@@ -48,8 +48,16 @@ def load_schema(name: str) -> Json:
 
 
 def _standalone(schema: Json) -> Json:
-    """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced."""
-    bases = [load_schema(base["$ref"].removesuffix(".json")) for base in schema.pop("allOf", [])]
+    """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
+
+    What else is in `allOf` are rules between properties (`if`/`then`, with texts for a person); they stay.
+    """
+    all_of = schema.pop("allOf", [])
+    bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]
+    rules = [rule for base in bases for rule in base.get("allOf", [])]
+    rules += [rule for rule in all_of if "$ref" not in rule]
+    if rules:
+        schema["allOf"] = rules
     properties: Json = {}
     required: list[str] = []
     for base in bases:

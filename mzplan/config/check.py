@@ -10,7 +10,8 @@ from mzplan.config.findings import Findings, Path
 from mzplan.config.options import check_columns, check_lifecycle, check_secrets
 from mzplan.config.references import References
 from mzplan.config.schema_check import BodyCheck, is_valid
-from mzplan.config.suggestions import did_you_mean
+from mzplan.config.sinks import check_sink
+from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.kinds import resource_kind, types_of
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
@@ -67,22 +68,36 @@ class Checker:
             self._add(
                 resource,
                 "MZ005",
-                f"{_subject(resource)} is not a mapping",
+                f"{resource.label} is not a mapping",
                 f"A {kind} has keys and values; found {kind_of(body)}.",
                 f"write the keys of the {kind}, indented, below its name.",
             )
         elif "type" in body:
             self._explicit_type(resource)
         elif kind == "connection":
-            self._add(
-                resource,
-                "MZ006",
-                'Missing key "type"',
-                f"{_subject(resource)} needs a type: {listed(types_of('connection'))}.",
-                "add `type:`.",
-            )
+            self._missing_type(resource)
         else:
             resource.type = self.references.type_from_connection(resource)
+
+    def _missing_type(self, resource: Declared) -> None:
+        types = listed(types_of("connection"))
+        known = {
+            key for t in types_of("connection") for key in resource_kind("connection", t).schema["properties"]
+        }
+        near = nearest("type", (key for key in resource.body if key not in known))
+        if near is not None:
+            detail = f"{resource.label} needs a type: {types}."
+            self._add(
+                resource, "MZ004", f"Unknown key {shown(near)}", detail, 'did you mean "type"?', (near,)
+            )
+            return
+        self._add(
+            resource,
+            "MZ006",
+            'Missing key "type"',
+            f"{resource.label} needs a type: {types}.",
+            "add `type:`.",
+        )
 
     def _explicit_type(self, resource: Declared) -> None:
         kind, type_ = resource.address.kind, resource.body["type"]
@@ -109,17 +124,18 @@ class Checker:
             check = BodyCheck(
                 self.findings,
                 resource.place,
-                _address(resource),
-                _subject(resource),
-                lambda path: kind.is_sensitive(cast(tuple[str | int, ...], path)),
+                resource.valid_address,
+                resource.label,
+                kind.is_sensitive,
             )
             wrong = check.report(name, resource.body)
         self.references.check(resource, kind, wrong)
         check_secrets(resource, kind, self.findings)
         check_lifecycle(resource, self.declared, self.findings)
         self._instance(resource, wrong)
-        if not wrong:
-            check_columns(resource, kind, self.declared, self.findings)
+        check_columns(resource, kind, self.findings)
+        if resource.address.kind == "sink" and not wrong:
+            check_sink(resource, self.declared, self.findings)
         return len(self.findings.found) + self.findings.left_out == before
 
     def _instance(self, resource: Declared, wrong: set[Path]) -> None:
@@ -133,10 +149,10 @@ class Checker:
             resource,
             "MZ012",
             "Unknown instance",
-            f"{_subject(resource)} runs on {shown(name)}{'' if explicit else ' by default'}, which mzplan.yaml "
-            f"does not declare. Declared are: {listed(sorted(self.instances))}.",
+            f"{resource.label} runs on {shown(name)}{'' if explicit else ' by default'}, which "
+            f"mzplan.yaml does not declare. Declared are: {listed(sorted(self.instances))}.",
             (did_you_mean(name, sorted(self.instances)) if explicit else "")
-            or f"write `instance: {shown(min(self.instances), quote=False)}`, or declare it under `instances:`.",
+            or f"write `instance: {min(self.instances)}`, or declare it under `instances:`.",
             ("instance",) if explicit else (),
         )
 
@@ -157,15 +173,9 @@ class Checker:
     def _add(
         self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
     ) -> None:
-        self.findings.add(code, summary, detail, hint, address=_address(resource), place=resource.place(path))
-
-
-def _subject(resource: Declared) -> str:
-    return f"{resource.address.kind}.{shown(resource.address.name, quote=False)}"
-
-
-def _address(resource: Declared) -> Address | None:
-    return resource.address if is_valid_name(resource.address.name) else None
+        self.findings.add(
+            code, summary, detail, hint, address=resource.valid_address, place=resource.place(path)
+        )
 
 
 def _name_hint(name: Any) -> str:

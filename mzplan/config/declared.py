@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.config.files import PROJECT_FILE, SourceFile
+from mzplan.config.builder import Document
+from mzplan.config.files import PROJECT_FILE, SECTIONS, SourceFile
 from mzplan.config.findings import HERE, Findings, Path, Place
-from mzplan.config.parse import SECTIONS, Document
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.model.address import Address
+from mzplan.model.address import Address, is_valid_name
 
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
@@ -25,9 +25,29 @@ class Declared:
     file: SourceFile
     type: str | None = None
 
-    def place(self, path: Path = (), at_key: bool = False, offset: int | None = None) -> Place:
+    @property
+    def label(self) -> str:
+        """The address as messages show it, whatever the name is."""
+        return f"{self.address.kind}.{shown(self.address.name, quote=False)}"
+
+    @property
+    def valid_address(self) -> Address | None:
+        return self.address if is_valid_name(self.address.name) else None
+
+    def place(
+        self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
+    ) -> Place:
         whole = (_BY_KIND[self.address.kind], self.address.name, *path)
-        return Place(self.file, whole, at_key or not path, offset)
+        return Place(self.file, whole, at_key or not path, offset, length)
+
+
+def value_at(body: Any, path: Path) -> Any:
+    """The value at a path of keys; None where there is none."""
+    for key in path:
+        if not isinstance(body, dict):
+            return None
+        body = body.get(key)
+    return body
 
 
 def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, Declared]:
@@ -42,10 +62,10 @@ def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, 
                 if first is not resource:
                     findings.add(
                         "MZ003",
-                        f"{kind}.{shown(name, quote=False)} is declared twice",
+                        f"{resource.label} is declared twice",
                         f"It is also declared at {HERE}.",
                         "remove or rename one of them.",
-                        address=address,
+                        address=resource.valid_address,
                         place=resource.place(),
                         related=first.place(),
                     )

@@ -46,14 +46,14 @@ class YamlError(Exception):
 def parser_class() -> Any:
     """PyYAML's C parser, or the pure-Python one (some ten times slower) where it was built without."""
     if yaml.__with_libyaml__:
-        from yaml._yaml import CParser  # type: ignore[attr-defined]
+        from yaml._yaml import CParser
 
         return CParser
     from yaml.parser import Parser
     from yaml.reader import Reader
     from yaml.scanner import Scanner
 
-    class PythonParser(Reader, Scanner, Parser):  # type: ignore[misc]
+    class PythonParser(Reader, Scanner, Parser):
         def __init__(self, text: str):
             Reader.__init__(self, text)
             Scanner.__init__(self)

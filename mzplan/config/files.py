@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mzplan.config.findings import Findings
+from mzplan.model.address import Kind
 
 PROJECT_FILE = "mzplan.yaml"
+# The keys under which files declare resources.
+SECTIONS: dict[str, Kind] = {"connections": "connection", "sources": "source", "sinks": "sink"}
 SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_FILES = 20_000

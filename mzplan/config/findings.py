@@ -32,12 +32,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path of keys in a file. `offset` counts characters into the value's text; `end` ends the carets."""
+    """A path of keys in a file. `offset` and `length` count characters of the value's text."""
 
     file: SourceFile
     path: Path = ()
     at_key: bool = False
     offset: int | None = None
+    length: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from mzplan.config.builder import Document
 from mzplan.config.check import Checker
 from mzplan.config.declared import check_top_level, collect
-from mzplan.config.files import find_files
+from mzplan.config.files import SECTIONS, find_files
 from mzplan.config.findings import Findings
-from mzplan.config.parse import SECTIONS, Document, load
+from mzplan.config.parse import load
 from mzplan.config.places import failure
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.variables import Variables, fill, read_variables, require_values
@@ -25,7 +26,7 @@ def load_project(
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
 ) -> ProjectSettings:
-    """What mzplan.yaml says, without reading any other file. Raises MzplanError with all that is wrong in it."""
+    """What mzplan.yaml says, without reading any other file. Raises MzplanError."""
     folder = os.fspath(directory)
     findings = Findings()
     document = open_project(folder, findings)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from mzplan.config.files import SECTIONS
 from mzplan.config.findings import Path
-from mzplan.config.parse import SECTIONS
 from mzplan.config.positions import scalars_on
 from mzplan.kinds import resource_kind, types_of, walk_properties
 from mzplan.secrets import is_reference

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mzplan.columns import DdlError, parse_columns
-from mzplan.config.declared import Declared
-from mzplan.config.findings import Findings, Path
+from mzplan.config.declared import Declared, value_at
+from mzplan.config.findings import Findings
 from mzplan.config.text import shown
 from mzplan.kinds import ResourceKind
 from mzplan.model.address import Address, is_valid_name
@@ -28,9 +28,10 @@ def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) ->
         findings.add(
             "MZ016",
             f"Secret written out in {shown(str(path[-1]))}",
-            f"{resource.address}: files are shared and kept in history, so a secret in them is no secret.",
-            f"write a reference, as ${{env:{name}}} or ${{file:PATH}}, and change the secret if this file was shared.",
-            address=resource.address if is_valid_name(resource.address.name) else None,
+            f"{resource.label}: files are shared and kept in history, so a secret in them is no secret.",
+            f"write a reference, as ${{env:{name}}} or ${{file:PATH}}, "
+            "and change the secret if this file was shared.",
+            address=resource.valid_address,
             place=resource.place(path),
             conceal=True,
         )
@@ -47,29 +48,27 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
         findings.add(
             "MZ011",
             f"Invalid name {shown(former)}",
-            f"{resource.address}: moved_from is the former name, without its kind.",
+            f"{resource.label}: moved_from is the former name, without its kind.",
             "write the name alone.",
-            address=resource.address,
+            address=resource.valid_address,
             place=place,
         )
     elif Address(resource.address.kind, former) in declared:
         findings.add(
             "MZ020",
             "moved_from names a resource that is still declared",
-            f"{resource.address} can't take over the checkpoint of {resource.address.kind}.{former}, "
+            f"{resource.label} can't take over the checkpoint of {resource.address.kind}.{former}, "
             "which is declared itself.",
             "remove moved_from, or the resource that it names.",
-            address=resource.address,
+            address=resource.valid_address,
             place=place,
         )
 
 
-def check_columns(
-    resource: Declared, kind: ResourceKind, declared: Mapping[Address, Declared], findings: Findings
-) -> None:
+def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
     """Schemas are Spark DDL."""
     for path in kind.column_paths:
-        ddl = _get(resource.body, path)
+        ddl = value_at(resource.body, path)
         if not isinstance(ddl, str):
             continue
         try:
@@ -78,9 +77,9 @@ def check_columns(
             findings.add(
                 "MZ018",
                 "The schema is not Spark DDL",
-                f"{resource.address}: {failure}.",
+                f"{resource.label}: {failure}.",
                 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
-                address=resource.address,
+                address=resource.valid_address,
                 place=resource.place(path, offset=failure.offset),
             )
 
@@ -94,11 +93,3 @@ def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
             yield from _leaves(inner, (*path, index))
     else:
         yield path, value
-
-
-def _get(body: Any, path: Path) -> Any:
-    for key in path:
-        if not isinstance(body, dict):
-            return None
-        body = body.get(key)
-    return body

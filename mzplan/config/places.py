@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from mzplan.config.files import SourceFile, find_files, project_file
+from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file
 from mzplan.config.findings import HERE, Finding, Findings, Path, Place, Span
 from mzplan.config.masking import masked_broken, masked_lines, scrub
-from mzplan.config.parse import SECTIONS, parse, read_text
+from mzplan.config.parse import parse, read_text
 from mzplan.config.positions import Found, find, offset_span
 from mzplan.config.text import LINE_BREAK
 from mzplan.model.address import Address
@@ -70,7 +70,7 @@ class _View:
             path, exact = path[:-1], False
         found = self.found[path]
         if exact and place.offset is not None and found.text is not None:
-            return offset_span(self.lines, found, place.offset)
+            return offset_span(self.lines, found, place.offset, place.length)
         # A mapping or a list is pointed at by its key, as is a key that is missing in it.
         use_key = found.key is not None and (place.at_key or not exact or found.text is None)
         return found.key if use_key and found.key is not None else found.value

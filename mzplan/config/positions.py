@@ -87,9 +87,9 @@ def scalars_on(text: str, lines: set[int]) -> Iterator[tuple[Path, Span, str]]:
     for node in _nodes(text, None):
         event = node.event
         if isinstance(event, ScalarEvent):
-            start, end = event.start_mark.line, event.end_mark.line
-            if start in lines or (end > start and any(line in lines for line in range(start, end + 1))):
-                yield node.path, span_of(event), event.value
+            span = span_of(event)
+            if span.line in lines or any(line in lines for line in range(span.line + 1, span.end_line + 1)):
+                yield node.path, span, event.value
 
 
 def _nodes(text: str, wanted: _Wanted | None) -> Iterator[_Node]:

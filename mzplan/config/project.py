@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from mzplan.config.files import PROJECT_FILE, project_file
+from mzplan.config.builder import Document
+from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Place
-from mzplan.config.parse import SECTIONS, Document, load
+from mzplan.config.parse import load
 from mzplan.config.schema_check import BodyCheck, is_valid
 from mzplan.config.text import kind_of
 from mzplan.kinds import load_schema

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Path
 from mzplan.config.suggestions import nearest
-from mzplan.config.text import listed, shown
+from mzplan.config.text import kind_of, listed, shown
 from mzplan.kinds import Reference, ResourceKind, resource_kind, types_of
-from mzplan.model.address import Address, Kind, is_valid_name
+from mzplan.model.address import KINDS, Address, Kind
 
 
 class References:
@@ -25,20 +25,30 @@ class References:
         """The type of a source or sink that names none: that of its connection. None when that is not
         to be had, and then it has been told why."""
         kind, name = resource.address.kind, resource.body.get("connection")
-        if name is None:
+        if "connection" not in resource.body:
+            if self._misspelled(resource):
+                return None
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
             also = f", or a type that needs none: {listed(others)}" if others else ""
             self._add(
                 resource,
                 "MZ006",
                 'Missing key "connection"',
-                f"{resource.address} needs a connection{also}. Its type follows from the connection.",
+                f"{resource.label} needs a connection{also}. Its type follows from the connection.",
                 "add `connection:`" + (f", or `type: {others[0]}`." if others else "."),
             )
-            return None
+        elif not isinstance(name, str):
+            self._add(
+                resource,
+                "MZ005",
+                'Wrong type for "connection"',
+                f"Expected the name of a connection, found {kind_of(name)}.",
+                "write the name of a connection.",
+                ("connection",),
+            )
         found = self._target(resource, "connection", "connection")
-        # The other references can be judged all the same.
-        if kind == "sink" and (found is None or found.type is None):
+        if found is None or found.type is None:
+            # Its own properties can't be judged; what it reads from can.
             self._target(resource, "from", "source")
         if found is None or found.type is None:
             return None
@@ -54,6 +64,25 @@ class References:
                 ("connection",),
             )
         return type_
+
+    def _misspelled(self, resource: Declared) -> bool:
+        """Report a key that was probably meant to be `connection` or `type`."""
+        kind = resource.address.kind
+        known = {key for t in types_of(kind) for key in resource_kind(kind, t).schema["properties"]}
+        for word in ("connection", "type"):
+            key = nearest(word, (key for key in resource.body if key not in known))
+            if key is not None:
+                self._add(
+                    resource,
+                    "MZ004",
+                    f"Unknown key {shown(key)}",
+                    f"{resource.label} needs a connection, or a type that needs none.",
+                    f"did you mean {shown(word)}?",
+                    (key,),
+                    at_key=True,
+                )
+                return True
+        return False
 
     def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
         """The references that the resource's schema names."""
@@ -94,7 +123,7 @@ class References:
 
     def _unknown(self, resource: Declared, property_: str, kind: Kind, name: str) -> None:
         near = self._nearest(kind, name)
-        other = next((k for k in ("connection", "source", "sink") if Address(k, name) in self.declared), None)
+        other = next((k for k in KINDS if Address(k, name) in self.declared), None)
         hint, related = f"declare it under `{kind}s:`.", None
         if near is not None:
             hint = f'did you mean "{near}" ({HERE})?'
@@ -105,9 +134,9 @@ class References:
         self.findings.add(
             "MZ012",
             f"Unknown {kind}",
-            f"{resource.address} refers to {shown(name)}, which no file declares.",
+            f"{resource.label} refers to {shown(name)}, which no file declares.",
             hint,
-            address=_address(resource),
+            address=resource.valid_address,
             place=resource.place((property_,)),
             related=related,
         )
@@ -128,16 +157,24 @@ class References:
             resource,
             "MZ013",
             f"Wrong type of {reference.kind}",
-            f"{resource.address} is of type {resource.type} and needs a {reference.kind} of type "
-            f"{' or '.join(reference.types)}; {found.address} is of type {found.type}.",
+            f"{resource.label} is of type {resource.type} and needs a {reference.kind} of type "
+            f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
             f"use one of: {listed(able)}." if able else f"declare a {reference.kind} of that type.",
             (reference.property,),
         )
 
     def _add(
-        self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
+        self,
+        resource: Declared,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path = (),
+        at_key: bool = False,
     ) -> None:
-        self.findings.add(code, summary, detail, hint, address=_address(resource), place=resource.place(path))
+        place = resource.place(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
 
 
 def find_cycles(edges: Mapping[Address, Iterable[Address]]) -> list[list[Address]]:
@@ -169,7 +206,3 @@ def find_cycles(edges: Mapping[Address, Iterable[Address]]) -> list[list[Address
 
 def _needs_connection(kind: Kind, type_: str) -> bool:
     return "connection" in resource_kind(kind, type_).schema["properties"]
-
-
-def _address(resource: Declared) -> Address | None:
-    return resource.address if is_valid_name(resource.address.name) else None

@@ -50,14 +50,14 @@ def resolve(text: str) -> Any:
 
 
 def resolve_tagged(text: str, kind: str) -> Any:
-    """The value of a scalar with a core tag, as `!!int "5"`. Raises ScalarError when it is not of that kind."""
+    """The value of a scalar with a core tag, as `!!int "5"`. Raises ScalarError when it is none."""
     if kind == "str":
         return text
     value = resolve(text)
     wanted = {"int": (int,), "float": (int, float), "bool": (bool,), "null": (type(None),)}.get(kind, ())
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind in ("int", "float")):
         raise ScalarError(f"not a value of the tag !!{kind}")
-    return float(value) if kind == "float" else value
+    return float(text) if kind == "float" else value
 
 
 def _integer(text: str) -> int | None:

@@ -8,22 +8,12 @@ from functools import cache
 from typing import Any
 
 from mzplan.config.findings import Findings, Path, Place
+from mzplan.config.requirements import in_words, requirement, type_hint, type_words, value_hint
 from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.kinds import Json, load_schema
 from mzplan.model.address import Address
-from mzplan.secrets import is_reference
 
-# Tells of one error: (code, summary, detail, hint, path below the body, at_key, conceal).
-_TYPES = {
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "nothing",
-}
 _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
 
 
@@ -160,7 +150,7 @@ class BodyCheck:
         )
 
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
-        expected = " or ".join(_TYPES.get(one, one) for one in types)
+        expected = type_words(types)
         secret = self.sensitive(path)
         found = (
             kind_of(value)
@@ -171,7 +161,7 @@ class BodyCheck:
             "MZ005",
             f"Wrong type for {shown(_key(path))}",
             f"Expected {expected}, found {found}. {inner.get('description', '')}".strip(),
-            _type_hint(types, value, secret),
+            type_hint(types, value, secret),
             path,
             conceal=secret,
         )
@@ -196,7 +186,7 @@ class BodyCheck:
                 self.add(
                     "MZ011",
                     f"{shown(key)} can't be a key here",
-                    f"Keys of {self._name(path)} {_IN_WORDS.get(pattern, f'match {pattern}')}.",
+                    f"Keys of {self._name(path)} {in_words(pattern)}.",
                     "rename it.",
                     (*path, key),
                     at_key=True,
@@ -208,59 +198,13 @@ class BodyCheck:
         self.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
-            f"{found}{_requirement(rule, inner)} {inner.get('description', '')}".strip(),
-            inner.get("x-hint", "write a value that fits."),
+            f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
+            value_hint(inner),
             path,
         )
 
     def _name(self, path: Path) -> str:
         return f"{self.subject}.{'.'.join(map(str, path))}" if path else self.subject
-
-
-_IN_WORDS = {
-    r"^\S+:[0-9]+$": "are written host:port",
-    r"^[a-z][a-z0-9_]*$": "begin with a small letter and hold small letters, digits and _ only",
-    r"^[a-z][a-z0-9_-]{0,62}$": "begin with a small letter and hold at most 63 small letters, digits, _ and -",
-    r"^[a-z][a-z0-9.]*$": "begin with a small letter and hold small letters, digits and dots only",
-    r"^[0-9]+(ms|s|m|h)$": "are a whole number with a unit: ms, s, m or h",
-    r"^[a-zA-Z0-9._-]{1,249}$": "hold at most 249 letters, digits, dots, _ and -",
-    r"^[^.\s]+(\.[^.\s]+)?$": "are written table, or schema.table",
-}
-
-
-def _requirement(rule: str, inner: Json) -> str:
-    """A rule of a schema in plain words."""
-    match rule:
-        case "pattern":
-            pattern = inner.get("pattern", "")
-            return f"Values {_IN_WORDS.get(pattern, f'match {pattern}')}."
-        case "minimum" | "maximum":
-            low, high = inner.get("minimum"), inner.get("maximum")
-            if low is not None and high is not None:
-                return f"It must be from {low} to {high}."
-            return f"It must be at least {low}." if low is not None else f"It must be at most {high}."
-        case "minLength":
-            return "It may not be empty."
-        case "minItems":
-            return "It may not be an empty list."
-        case "uniqueItems":
-            return "Each item may be there once."
-        case _:
-            return f"It does not meet {rule}."
-
-
-def _type_hint(types: list[str], value: Any, secret: bool) -> str:
-    if secret:
-        return "write a secret reference: ${env:NAME} or ${file:PATH}."
-    if types == ["string"] and isinstance(value, bool | int | float):
-        return f'put it in quotes: "{shown(value)}".'
-    if types == ["array"] and isinstance(value, str | int | float):
-        return f"write a list: [{shown(value, quote=False)}]."
-    if is_reference(value):
-        return "a secret is always text: use a variable here, ${var.NAME}."
-    if isinstance(value, str) and types in (["integer"], ["number"], ["boolean"]):
-        return "write it without quotes."
-    return f"write {' or '.join(_TYPES.get(one, one) for one in types)}."
 
 
 def _flat(types: Any) -> list[str]:

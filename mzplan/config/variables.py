@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mzplan.config.builder import Document
 from mzplan.config.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Path, Place
-from mzplan.config.parse import Document, load
+from mzplan.config.parse import load
 from mzplan.config.scalars import ScalarError, resolve
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import kind_of, listed, shown
@@ -245,11 +246,12 @@ def _missing(name: str, variables: Variables, findings: Findings) -> None:
     if name in variables.told:
         return
     variables.told.add(name)
+    word = shown(name, quote=False)
     findings.add(
         "MZ015",
         f"The variable {shown(name)} has no value",
         "It is declared without a default, and nothing gives it a value.",
-        f"pass --var {shown(name, quote=False)}=VALUE, set {_ENVIRONMENT}{shown(name.upper(), quote=False)}, or add a default.",
+        f"pass --var {word}=VALUE, set {_ENVIRONMENT}{word.upper()}, or add a default.",
         place=Place(variables.document.file, ("variables", name), at_key=True),
     )
 

@@ -1,0 +1,243 @@
+"""Stateless Spark SQL expressions of `select` and `where`: their syntax, their columns, their name.
+
+Plain ones (`amount * 1.2 AS gross`, `amount > 0`) are recognised here; only what goes further is given to
+sqlglot, whose import alone takes longer than a small plan.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+MAX_LENGTH = 10_000
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"
+_OPERAND = rf"{_NAME}(?:\.{_NAME})*|-?(?:\d+(?:\.\d+)?|\.\d+)|'[^'\\]*'"
+_OPERATOR = r"\s*(?:<=>|<=|>=|<>|!=|==|[-+*/%=<>])\s*|\s+(?:[aA][nN][dD]|[oO][rR])\s+"
+_PLAIN = re.compile(
+    rf"\s*(?P<chain>(?:{_OPERAND})(?:(?:{_OPERATOR})(?:{_OPERAND}))*)(?:\s+[aA][sS]\s+(?P<alias>{_NAME}))?\s*"
+)
+_CHAIN = re.compile(rf"(?P<operand>{_OPERAND})(?:{_OPERATOR})?")
+_FIRST_NAME, _LAST_NAME = re.compile(_NAME), re.compile(rf"{_NAME}$")
+# Words that are values or functions when they stand alone.
+_VALUES = _words(
+    "current_catalog current_database current_date current_schema current_time current_timestamp "
+    "current_user false localtimestamp null session_user true user"
+)
+# Words that may begin something else than a column in an expression: sqlglot sorts those out.
+_NOT_PLAIN = _VALUES | _words(
+    "and all any array as between binary case cast date distinct div else end escape exists extract filter "
+    "from group having ilike in interval is lateral like limit map not on or order over regexp rlike "
+    "select some struct then time timestamp timestamp_ltz timestamp_ntz trim try_cast union using when where "
+    "window x"
+)
+_AGGREGATES = _words(
+    "any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bitmap_or_agg "
+    "bitmap_construct_agg bool_and bool_or collect_list collect_set corr count count_if count_min_sketch "
+    "covar_pop covar_samp every first first_value grouping grouping_id histogram_numeric hll_sketch_agg "
+    "hll_union_agg kurtosis last last_value listagg max max_by mean median min min_by mode percentile "
+    "percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 "
+    "regr_slope regr_sxx regr_sxy regr_syy skewness std stddev stddev_pop stddev_samp string_agg sum "
+    "try_avg try_sum var_pop var_samp variance schema_of_variant_agg any some"
+)
+_WINDOWS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
+_GENERATORS = _words(
+    "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer session_window stack "
+    "variant_explode variant_explode_outer window"
+)
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_STATELESS = "a sink's expressions look at one row at a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What an expression says. With a `problem` nothing else counts; `offset` is its place in the text.
+
+    `columns` are the columns read, with their places; `name` that of the result (None: it has none);
+    `star` says that it stands for all columns but those `without` (lower case).
+    """
+
+    problem: str = ""
+    offset: int = 0
+    columns: tuple[tuple[str, int], ...] = ()
+    name: str | None = None
+    star: bool = False
+    without: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=8192)
+def parse_select(text: str) -> Parsed:
+    """One item of `select`."""
+    return _checked(text) or _plain(text, single=True) or _parsed(text, "SELECT ")
+
+
+@lru_cache(maxsize=8192)
+def parse_where(text: str) -> Parsed:
+    """A condition."""
+    return _checked(text) or _plain(text, single=False) or _parsed(text, "SELECT 1 WHERE ")
+
+
+def _checked(text: str) -> Parsed | None:
+    if not text.strip():
+        return Parsed("it is empty")
+    if len(text) > MAX_LENGTH:
+        return Parsed(f"it is longer than {MAX_LENGTH:,} characters")
+    return None
+
+
+def _plain(text: str, single: bool) -> Parsed | None:
+    """A chain of columns, numbers and texts with operators between them; None for anything else."""
+    match = _PLAIN.fullmatch(text)
+    if match is None or "--" in text or (match["alias"] is not None and not single):
+        return None
+    operands = list(_CHAIN.finditer(text, *match.span("chain")))
+    refused = _VALUES if len(operands) == 1 else _NOT_PLAIN
+    columns: list[tuple[str, int]] = []
+    for operand in operands:
+        first = _FIRST_NAME.match(operand["operand"])
+        if first is not None:
+            if first.group().lower() in refused:
+                return None
+            columns.append((_unquoted(first.group()), operand.start()))
+    name = match["alias"]
+    if name is None and len(operands) == 1 and columns:
+        last = _LAST_NAME.search(operands[0]["operand"])
+        name = last.group() if last else None
+    return Parsed(columns=tuple(columns), name=_unquoted(name) if name is not None else None)
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1] if word.startswith("`") else word
+
+
+def _parsed(text: str, prefix: str) -> Parsed:
+    """The expression by sqlglot, as the one item or the condition of a query without a table."""
+    import sqlglot
+    from sqlglot import errors
+
+    found: list[Any] | None = None
+    problem = Parsed()
+    # Databricks' dialect is Spark's and what is newer: `payload:field`, for example.
+    for dialect in ("spark", "databricks"):
+        try:
+            found = sqlglot.parse(prefix + text, dialect=dialect)
+            break
+        except errors.ParseError as failure:
+            problem = problem if problem.problem else _syntax_error(failure, prefix, text)
+        except errors.TokenError:
+            problem = Parsed("a quote is not closed, or there is a character that SQL does not know")
+        except RecursionError:
+            problem = Parsed("it is nested too deep")
+    if found is None:
+        return problem
+    return _Reader(prefix, text).read(found)
+
+
+def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
+    told = failure.errors[0] if failure.errors else {}
+    line, column = told.get("line") or 1, told.get("col") or 0
+    before = sum(len(part) + 1 for part in (prefix + text).split("\n")[: line - 1])
+    highlight = told.get("highlight") or ""
+    offset = before + column - max(1, len(highlight)) - len(prefix)
+    near = f" near {highlight!r}" if highlight.strip() else ""
+    return Parsed(f"the syntax is wrong{near}", max(0, min(offset, len(text) - 1)))
+
+
+class _Reader:
+    """Reads sqlglot's tree of a query that must be no more than the one expression."""
+
+    def __init__(self, prefix: str, text: str):
+        self.text = text
+        self.skipped = len(prefix)
+        self.where = "WHERE" in prefix
+
+    def read(self, statements: list[Any]) -> Parsed:
+        from sqlglot import exp
+
+        allowed = {"expressions", "where"} if self.where else {"expressions"}
+        query = statements[0] if len(statements) == 1 else None
+        if not isinstance(query, exp.Select) or {key for key, value in query.args.items() if value} - allowed:
+            return Parsed(f"it is more than one expression; {_STATELESS}")
+        if len(query.expressions) != 1:
+            return Parsed("it is several expressions: write each as an item of its own")
+        tree = query.args["where"].this if self.where else query.expressions[0]
+        if problem := self._stateful(tree):
+            return Parsed(*problem)
+        columns = tuple(self._columns(tree))
+        if self.where:
+            return Parsed(columns=columns)
+        if isinstance(tree, exp.Star):
+            without = frozenset(one.name.lower() for one in tree.args.get("except_") or ())
+            return Parsed(columns=columns, star=True, without=without)
+        if isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star):
+            return Parsed("`column.*` has no fixed names: write its fields one by one")
+        if isinstance(tree, exp.Aliases):
+            return Parsed("it has several names")
+        named = isinstance(tree, exp.Alias | exp.Column | exp.Dot)
+        return Parsed(columns=columns, name=(tree.alias or tree.name) if named else None)
+
+    def _stateful(self, tree: Any) -> tuple[str, int] | None:
+        """What is more than a look at one row, and where."""
+        from sqlglot import exp
+
+        for node in tree.walk():
+            name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+            what, offset = "", self._offset(node)
+            if isinstance(node, exp.Window | exp.RowNumber) or name in _WINDOWS:
+                what = "a window function needs other rows"
+            elif isinstance(node, exp.Query | exp.Subquery):
+                what = "a subquery needs other rows"
+            elif isinstance(node, exp.UDTF | exp.QueryTransform) or name in _GENERATORS:
+                called, offset = self._called(_GENERATORS, offset)
+                what = f"{called or 'this'} makes several rows of one"
+            elif isinstance(node, exp.AggFunc) or name in _AGGREGATES or _is_any(node):
+                called, offset = self._called(_AGGREGATES | _WINDOWS, offset)
+                what = f"{called or 'an aggregate'} needs other rows"
+            elif isinstance(node, exp.Placeholder | exp.Parameter):
+                what = "a placeholder has no value here"
+            if what:
+                return f"{what}; {_STATELESS}", offset
+        return None
+
+    def _called(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
+        """The first call of one of these functions as it is written, and its place."""
+        for call in _CALL.finditer(self.text):
+            if call[1].lower() in names:
+                return call[1], call.start()
+        return "", otherwise
+
+    def _columns(self, tree: Any) -> list[tuple[str, int]]:
+        """The columns it reads. Of `payload.address.city` that is the first part."""
+        from sqlglot import exp
+
+        found = []
+        for column in tree.find_all(exp.Column):
+            first = next(iter(column.parts))
+            if isinstance(first, exp.Identifier):
+                found.append((first.name, self._offset(first)))
+        return sorted(found, key=lambda one: one[1])
+
+    def _offset(self, node: Any) -> int:
+        """Where a node is written: at its first identifier, for lack of anything better."""
+        from sqlglot import exp
+
+        starts = [
+            inner.meta["start"]
+            for inner in (node, *node.find_all(exp.Identifier))
+            if inner is not None and "start" in inner.meta
+        ]
+        return max(0, min(starts, default=self.skipped) - self.skipped)
+
+
+def _is_any(node: Any) -> bool:
+    """`any(x)`, the aggregate; not `x LIKE ANY (…)`."""
+    from sqlglot import exp
+
+    return isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike)

@@ -1,0 +1,165 @@
+"""What a sink writes: its expressions, the columns that come out of them, its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mzplan.columns import POSITION, DdlError, parse_columns
+from mzplan.config.declared import Declared, value_at
+from mzplan.config.expressions import Parsed, parse_select, parse_where
+from mzplan.config.findings import Findings, Path
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import listed, shown
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+
+
+def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+    """`select`, `where` and `key` of a sink whose body is right by its schema."""
+    body = resource.body
+    if not any(key in body for key in ("select", "where", "key")):
+        return
+    check = _SinkCheck(resource, findings, columns_of(declared.get(Address("source", body["from"]))))
+    outputs = check.select(body["select"]) if "select" in body else check.columns
+    if "where" in body:
+        parsed = parse_where(body["where"])
+        if check.parsed(parsed, ("where",)):
+            check.known(parsed, ("where",))
+    if outputs is not None and "key" in body:
+        check.key(body["key"], outputs)
+
+
+def columns_of(source: Declared | None) -> list[str] | None:
+    """The names of a source's columns; None when they can't be known."""
+    if source is None or source.type is None or not isinstance(source.body, dict):
+        return None
+    for path in resource_kind("source", source.type).column_paths:
+        ddl = value_at(source.body, path)
+        if isinstance(ddl, str):
+            try:
+                return [column.name for column in parse_columns(ddl)]
+            except DdlError:
+                return None
+    return None
+
+
+class _SinkCheck:
+    def __init__(self, resource: Declared, findings: Findings, columns: list[str] | None):
+        self.resource, self.findings, self.columns = resource, findings, columns
+        self.lower = {column.lower() for column in columns or ()} | {POSITION}
+
+    def select(self, items: list[str]) -> list[str] | None:
+        """The columns that come out; None when they can't be known."""
+        outputs: list[str] = []
+        seen: dict[str, int] = {}
+        complete = True
+        for index, item in enumerate(items):
+            path: Path = ("select", index)
+            parsed = parse_select(item)
+            if not self.parsed(parsed, path):
+                complete = False
+                continue
+            self.known(parsed, path)
+            names = self._names(parsed, item, path)
+            complete = complete and names is not None
+            for name in names or ():
+                if name.lower() in seen:
+                    self._twice(name, path)
+                seen.setdefault(name.lower(), index)
+                outputs.append(name)
+        return outputs if complete else None
+
+    def parsed(self, parsed: Parsed, path: Path) -> bool:
+        if not parsed.problem:
+            return True
+        self._add(
+            "MZ019",
+            "Not a stateless Spark SQL expression",
+            f"{self.resource.label}: {parsed.problem}.",
+            "write an expression over the columns of one row.",
+            path,
+            parsed.offset,
+        )
+        return False
+
+    def known(self, parsed: Parsed, path: Path) -> None:
+        """Every column that is read exists."""
+        if self.columns is None:
+            return
+        for name, offset in parsed.columns:
+            if name.lower() not in self.lower:
+                self._add(
+                    "MZ019",
+                    f"Unknown column {shown(name)}",
+                    f"source.{self.resource.body['from']} has the columns {listed(self.columns, 40)}.",
+                    did_you_mean(name, self.columns) or "use one of these.",
+                    path,
+                    offset,
+                    len(name),
+                )
+
+    def key(self, key: list[str], outputs: list[str]) -> None:
+        """The key is among what is written."""
+        written = {name.lower() for name in outputs}
+        for index, name in enumerate(key):
+            if name.lower() not in written:
+                self._add(
+                    "MZ020",
+                    f"Unknown key column {shown(name)}",
+                    f"{self.resource.label} writes the columns {listed(outputs, 40)}.",
+                    did_you_mean(name, outputs) or "use one of these, or add it to `select`.",
+                    ("key", index),
+                )
+
+    def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
+        if parsed.star:
+            if self.columns is None:
+                return None
+            return [column for column in self.columns if column.lower() not in parsed.without]
+        if parsed.name is None:
+            self._add(
+                "MZ019",
+                "An expression without a name",
+                f"{self.resource.label}: what is not just a column needs a name for its result.",
+                f"write {shown(f'{item.strip()} AS name')}.",
+                path,
+            )
+            return None
+        if parsed.name.lower() == POSITION:
+            self._add(
+                "MZ019",
+                f"{POSITION} can't be written",
+                f"{self.resource.label}: {POSITION} is mzplan's own column of every collection.",
+                f"give it another name: {POSITION}.… AS name.",
+                path,
+            )
+            return None
+        return [parsed.name]
+
+    def _twice(self, name: str, path: Path) -> None:
+        self._add(
+            "MZ019",
+            f"The column {shown(name)} is written twice",
+            f"{self.resource.label}: an earlier item of `select` has the same name.",
+            "give one of them another name with AS.",
+            path,
+        )
+
+    def _add(
+        self,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path,
+        offset: int | None = None,
+        length: int = 1,
+    ) -> None:
+        self.findings.add(
+            code,
+            summary,
+            detail,
+            hint,
+            address=self.resource.valid_address,
+            place=self.resource.place(path, offset=offset, length=length),
+        )
