@@ -86,7 +86,7 @@ class Description:
 
 
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
-    """Inline a source or sink of a state. Raises KeyError on a dangling reference (committed ones have none)."""
+    """Inline a source or sink of a state. Raises KeyError on a dangling reference: none is committed."""
     connections: dict[str, InlinedConnection] = {}
     upstream: Upstream | None = None
     for role, target in resource.references.items():

@@ -69,7 +69,7 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
     lines.append("")
     for number, row in enumerate(rows):
         text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        lines.append(paint.bold(text) if number == 0 else _coloured(paint, row[2], text))
+        lines.append(paint(text, "bold") if number == 0 else _coloured(paint, row[2], text))
     errors = [q for q in status.queries if q.observation is not None and q.observation.error]
     for query in errors:
         assert query.observation is not None
@@ -94,8 +94,8 @@ def _row(query: QueryStatus) -> tuple[str, ...]:
 def _coloured(paint: Paint, condition: str, text: str) -> str:
     match condition:
         case "rejected" | "failed":
-            return paint.red(text)
+            return paint(text, "red")
         case "starting" | "paused" | "stopped":
-            return paint.yellow(text)
+            return paint(text, "yellow")
         case _:
             return text

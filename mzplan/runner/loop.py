@@ -87,6 +87,7 @@ class Runner:
         self.answering: dict[str, Future[None]] = {}
         self.upstreams: dict[Address, Any] = {}
         self._seen_state: str | None = None
+        self._accepted_changed = False
         self._written: Status | None = None
         self._written_at = float("-inf")
         for address, description in store.read_accepted(self.instance).items():
@@ -158,24 +159,29 @@ class Runner:
                 if decision.command is not None:
                     self._carry_out(decision.command)
             decisions[address] = decision
+        self._write_accepted()
         return decisions
 
     def _carry_out(self, command: Command) -> None:
         match command:
             case Accept():
-                failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
-                self._write_accepted()
+                self._accepted_changed = True
             case Drop():
-                if self.memories.pop(command.address, Memory()).accepted is not None:
-                    self._write_accepted()
+                dropped = self.memories.pop(command.address, Memory())
+                self._accepted_changed |= dropped.accepted is not None
             case Stop() | Switch():
                 self.under_way[command.address] = self.pool.submit(self._work, command)
             case _:
                 assert_never(command)
 
     def _write_accepted(self) -> None:
+        """Once a round, however many queries were accepted in it."""
+        if not self._accepted_changed:
+            return
+        failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         accepted = {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
         self.store.write_accepted(self.instance, accepted)
+        self._accepted_changed = False
 
     # --- on the pool
 
