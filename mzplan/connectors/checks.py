@@ -1,0 +1,39 @@
+"""The live check of one source or sink, with or without Spark: what the command line and the runner share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mzplan.connectors.interface import Output, Probe, ResolvedQuery, resolve
+from mzplan.connectors.lookup import Connectors
+from mzplan.connectors.select import outputs_without_spark
+from mzplan.inline import Description
+from mzplan.model.diagnostics import MzplanError
+from mzplan.secrets import Secrets
+
+
+def check_description(
+    description: Description,
+    secrets: Secrets,
+    connectors: Connectors | None = None,
+    outputs: Callable[[ResolvedQuery], tuple[Output, ...]] = outputs_without_spark,
+) -> Probe:
+    """Reach, authenticate, authorise, and find the topic or table. Changes nothing, and never raises for
+    what a server did; takes at most some seconds.
+
+    Give the same `connectors` to all checks of a command: they share connections and bad news. `outputs`
+    says which columns a sink writes (by default without Spark, as far as that can be told).
+    """
+    connectors = connectors or Connectors()
+    try:
+        query = resolve(description, secrets, str(secrets.directory))
+        if description.address.kind == "source":
+            return connectors.source(description.type).probe(query)
+        return connectors.sink(description.type).probe(query, outputs(query))
+    except MzplanError as problem:
+        return Probe(
+            diagnostics=tuple(
+                d if d.address else replace(d, address=description.address) for d in problem.diagnostics
+            )
+        )

@@ -1,0 +1,68 @@
+"""The delta sink: Spark's own Delta stream for append, MERGE for upsert; exactly once, both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.columns import POSITION
+from mzplan.connectors.files import folder_of, target_problems
+from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class DeltaSink:
+    """Writes a Delta table, created when it is missing. A column that `select` gains is added to it."""
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Whether its folder can be written."""
+        return Probe(diagnostics=tuple(target_problems(query, folder_of(query))))
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        path = folder_of(run.query)
+        if run.query.body["mode"] != "upsert":
+            appended = rows.drop(POSITION).writeStream.format("delta").outputMode("append")
+            return appended.option("mergeSchema", "true").option("path", path)
+        keys = tuple(run.query.body["key"])
+
+        def merge_batch(batch: DataFrame, step: int) -> None:
+            try:
+                _merge(batch, step, path, keys)
+            except BaseException as problem:
+                run.fail(problem)
+                raise
+
+        return rows.writeStream.foreachBatch(merge_batch)
+
+
+def _merge(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
+    """The latest row of each key of the batch, into the table, in one commit that names its step."""
+    from pyspark.sql import functions as f
+
+    session = batch.sparkSession
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    columns = [column for column in batch.columns if column != POSITION]
+    latest = (
+        batch.groupBy(*(f.col(_name(key)) for key in keys))
+        .agg(f.max_by(f.struct(*(f.col(_name(column)) for column in columns)), f.col(POSITION)).alias("row"))
+        .select("row.*")
+    )
+    table = "delta.`" + path.replace("`", "``") + "`"
+    ddl = ", ".join(f"{_name(field.name)} {field.dataType.simpleString()}" for field in latest.schema.fields)
+    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
+    latest.createOrReplaceTempView("mzplan_batch")
+    # Delta skips a commit whose (application, version) the table has already seen.
+    session.conf.set("spark.databricks.delta.write.txnAppId", query_id or "")
+    session.conf.set("spark.databricks.delta.write.txnVersion", str(step))
+    same = " AND ".join(f"t.{_name(key)} <=> s.{_name(key)}" for key in keys)
+    session.sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO {table} AS t USING mzplan_batch AS s ON {same} "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,128 @@
+"""The files source: Spark's own file stream over a folder, JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.interface import Probe, ResolvedQuery
+from mzplan.connectors.paths import absolute, local_path
+from mzplan.connectors.records import parse_json
+from mzplan.model.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame, SparkSession
+
+# A row's number within its task has 33 bits in Spark; blocks of a file begin at multiples of some MiB.
+_ROW_BITS = 40
+_BLOCK_BITS = 20
+
+
+class FilesSource:
+    """Reads each file of a folder once, line by line, in the order of their modification."""
+
+    position = "STRUCT<path: STRING, row_group: BIGINT>"
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """Whether the folder is there and can be listed. A folder has no identity to compare."""
+        return Probe(diagnostics=tuple(_folder_problems(query, folder_of(query))))
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        return None
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        body = query.body
+        reader = spark.readStream.format("text").option("maxFilesPerTrigger", body["max_files_per_trigger"])
+        lines = reader.load(folder_of(query)).select(
+            "value", f.col("_metadata.file_path").alias("path"), _row_number().alias("row_group")
+        )
+        return parse_json(
+            lines.where(f.trim("value") != ""),
+            query.columns,
+            "value",
+            position=f.struct("path", "row_group"),
+            where=f.concat(f.lit("file "), f.col("path")),
+            on_error=body["on_error"],
+        )
+
+
+def folder_of(query: ResolvedQuery) -> str:
+    """The source's or sink's folder: its path below the connection's."""
+    return absolute(query.directory, query.link.body["path"], query.body["path"])
+
+
+def _row_number() -> Expression:
+    """A number that grows along the lines of one file, also of one that several tasks read."""
+    from pyspark.sql import functions as f
+
+    block = f.shiftright(f.col("_metadata.file_block_start"), _BLOCK_BITS)
+    row = f.monotonically_increasing_id().bitwiseAND(f.lit((1 << 33) - 1))
+    return f.shiftleft(block, _ROW_BITS).bitwiseOR(row)
+
+
+def _folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    local = local_path(folder)
+    if local is None:
+        return _remote_problems(query, folder)
+    try:
+        if not local.is_dir():
+            raise FileNotFoundError
+        next(local.iterdir(), None)
+    except FileNotFoundError:
+        what = "is a file, not a folder" if local.exists() else "does not exist"
+        return [_problem(query, folder, f"Folder {folder} {what}", f"create it: mkdir -p {folder}")]
+    except OSError as problem:
+        return [
+            _problem(
+                query, folder, f"Folder {folder} can't be read", f"{problem.strerror}; check its rights."
+            )
+        ]
+    return []
+
+
+def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    from pyarrow import fs
+
+    from mzplan.connectors.postgres_client import bounded
+
+    def ask() -> Any:
+        system, path = fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))
+        return system.get_file_info(path)
+
+    try:
+        bounded(ask)
+    except (OSError, TimeoutError, ValueError) as problem:
+        said = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        return [_problem(query, folder, f"{folder} can't be reached", f"{said}; check path and credentials.")]
+    return []
+
+
+def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """Whether a table can be written below this folder, which need not be there yet."""
+    import os
+
+    local = local_path(folder)
+    if local is None:
+        return _remote_problems(query, folder)
+    nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return [
+            _problem(query, folder, f"Folder {folder} can't be written", f"check the rights of {nearest}.")
+        ]
+    return []
+
+
+def _problem(query: ResolvedQuery, folder: str, summary: str, hint: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ057",
+        summary=summary,
+        detail=f"{query.link.address} ({query.link.body['path']}): {folder}, where the query runs.",
+        hint=hint,
+        address=query.address,
+    )

@@ -1,0 +1,131 @@
+"""What a connector is: the two protocols that each type of source and sink fills, and what they are handed.
+
+A connector decides nothing about when a query runs. A source says where its rows come from, a sink where
+they go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspark and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mzplan.columns import Column, parse_columns
+from mzplan.inline import Description
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.secrets import Secrets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+PROBE_TIMEOUT_S = 5.0
+"""The most that one question to one server may take, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConnection:
+    """A connection ready for use: defaults filled in, secrets resolved (so: never shown)."""
+
+    address: Address
+    type: str
+    body: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedQuery:
+    """A source or sink ready for use. `body` has its defaults; `columns` are the user's columns of the
+    collection that it writes (source) or reads (sink); `directory` is where relative paths begin."""
+
+    description: Description
+    body: Mapping[str, Any] = field(repr=False)
+    connection: ResolvedConnection | None
+    columns: tuple[Column, ...]
+    directory: str
+
+    @property
+    def address(self) -> Address:
+        return self.description.address
+
+    @property
+    def link(self) -> ResolvedConnection:
+        """The connection of a type that always has one."""
+        assert self.connection is not None, f"{self.address} has no connection"
+        return self.connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A column that a sink writes. `type` in canonical Spark DDL; None where only Spark could tell."""
+
+    name: str
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know."""
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    upstream: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRun:
+    """One run of a sink's query. `outputs` are its columns as Spark analysed them; `epoch` is the lease's;
+    `fail` takes the error of a batch, to be shown to people instead of what Spark makes of it."""
+
+    query: ResolvedQuery
+    outputs: tuple[Output, ...]
+    epoch: int
+    fail: Callable[[BaseException], None]
+
+
+class SourceConnector(Protocol):
+    """Where the rows of a collection come from."""
+
+    position: str
+    """The type of the reserved column `_position`, as Spark DDL."""
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """Reach, authenticate, authorise and find the upstream. Never raises for what a server did."""
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        """Why offsets of the `recorded` upstream mean nothing on the `found` one; None if they hold."""
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        """The stream of rows: the user's columns in order, then `_position`."""
+
+
+class SinkConnector(Protocol):
+    """Where the rows of a collection go."""
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Reach, authenticate, authorise and find the target. Never raises for what a server did."""
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets."""
+
+
+def resolve(description: Description, secrets: Secrets, directory: str) -> ResolvedQuery:
+    """Fill in defaults and secrets. Raises MzplanError MZ056 for a secret that has no value here."""
+    inlined = description.connections.get("connection")
+    connection = None
+    if inlined is not None:
+        kind = resource_kind("connection", inlined.type)
+        connection = ResolvedConnection(
+            address=inlined.address, type=inlined.type, body=secrets.fill(kind.with_defaults(inlined.body))
+        )
+    kind = resource_kind(description.address.kind, description.type)
+    source = description.upstream.body if description.upstream else description.body
+    return ResolvedQuery(
+        description=description,
+        body=secrets.fill(kind.with_defaults(description.body)),
+        connection=connection,
+        columns=parse_columns(source["format"]["schema"]),
+        directory=directory,
+    )

@@ -1,0 +1,75 @@
+"""The kafka source: Spark's own Kafka stream, JSON records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.interface import Probe, ResolvedQuery
+from mzplan.connectors.kafka_options import java_options
+from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams
+from mzplan.connectors.records import parse_json
+from mzplan.model.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# How long a task waits for records that the broker said it has, in milliseconds. Spark's default, two
+# minutes, would keep a core that long when a broker dies in the middle of a batch.
+_POLL_TIMEOUT_MS = 20_000
+
+
+class KafkaSource:
+    """Reads a topic from its start (or end), exactly once into the collection."""
+
+    position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
+
+    def __init__(self) -> None:
+        self._probe = KafkaProbe()
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """The topic's identity: `{type, cluster_id, topic, topic_id, partitions}`."""
+        return self._probe.probe(query)
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        return compare_upstreams(query, recorded, found)
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        body = query.body
+        topic = body["topic"]
+        reader = spark.readStream.format("kafka").options(**stream_options(query))
+        records = reader.load().select(
+            f.col("value").cast("string").alias("value"), "partition", "offset", "timestamp"
+        )
+        return parse_json(
+            records,
+            query.columns,
+            "value",
+            position=f.struct("partition", "offset", "timestamp"),
+            where=f.concat(
+                f.lit(f"topic {topic}, partition "), f.col("partition"), f.lit(", offset "), f.col("offset")
+            ),
+            on_error=body["on_error"],
+        )
+
+
+def stream_options(query: ResolvedQuery) -> dict[str, str]:
+    """Options of Spark's Kafka stream."""
+    body = query.body
+    options = {f"kafka.{key}": value for key, value in java_options(query.link.body, query.directory).items()}
+    options |= {
+        "subscribe": body["topic"],
+        "startingOffsets": body["start_offsets"],
+        "failOnDataLoss": "true",
+        "groupIdPrefix": "mzplan",
+        "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT_MS),
+        "fetchOffset.numRetries": "2",
+        "fetchOffset.retryIntervalMs": "500",
+    }
+    if "max_offsets_per_trigger" in body:
+        options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
+    return options

@@ -1,0 +1,238 @@
+"""Asking a Kafka cluster: is it there, does it let us in, is the topic there, and which one is it?
+
+No pyspark. Every question has a time limit, and one admin client serves all sources of a connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.kafka_options import librdkafka_options
+from mzplan.connectors.memo import Memo, fingerprint
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+
+# A client is kept this long after it was made, and so is the news that a cluster can't be reached.
+_KEEP_CLIENT_S = 60.0
+_KEEP_FAILURE_S = 3.0
+_SLICE_S = 0.4
+# Told by the client when nothing listens at any address: no use in waiting for the full time limit, but
+# for once more than the first try (a broker that restarts just then).
+_GIVE_UP_S = 1.5
+_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have none
+
+
+@dataclass(slots=True)
+class _Client:
+    """An admin client and what went wrong in it, newest last."""
+
+    admin: AdminClient
+    problems: list[KafkaError]
+
+
+class _Failed(Exception):  # noqa: N818 - a finding on its way to a Diagnostic
+    def __init__(self, code: str, summary: str, detail: str, hint: str):
+        super().__init__(summary)
+        self.code, self.summary, self.detail, self.hint = code, summary, detail, hint
+
+
+class KafkaProbe:
+    """Probes sources; keeps clients and failures for a moment, by connection."""
+
+    def __init__(self) -> None:
+        self._clients: Memo[_Client] = Memo(_KEEP_CLIENT_S)
+        self._failures: Memo[_Failed | None] = Memo(_KEEP_FAILURE_S)
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """Metadata, authentication and the topic; its identity as `upstream`. Never raises for a server."""
+        try:
+            return Probe(upstream=self._ask(query))
+        except _Failed as found:
+            return Probe(diagnostics=(_diagnostic(query, found),))
+
+    def _ask(self, query: ResolvedQuery) -> dict[str, Any]:
+        try:
+            options = librdkafka_options(query.link.body, query.directory)
+        except OSError as problem:
+            raise _unreadable(query, problem) from None
+        key = fingerprint(options)
+        failed = self._failures.get(key, lambda: self._reach(key, query, options))
+        if failed is not None:
+            raise failed
+        client = self._client(key, options)
+        topic = query.body["topic"]
+        futures = client.admin.describe_topics(
+            TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
+        )
+        cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
+        found = _answer(client, query, futures[topic])
+        operations = {operation.name for operation in found.authorized_operations or ()}
+        if operations and "READ" not in operations:
+            raise _not_allowed(query, topic)
+        topic_id = str(found.topic_id)
+        return {
+            "type": "kafka",
+            "cluster_id": _answer(client, query, cluster).cluster_id,
+            "topic": topic,
+            "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
+            "partitions": len(found.partitions),
+        }
+
+    def _reach(self, key: str, query: ResolvedQuery, options: Mapping[str, Any]) -> _Failed | None:
+        """Whether the cluster answers; asked by one thread for all that want to know."""
+        client = self._client(key, options)
+        try:
+            _answer(client, query, client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S))
+        except _Failed as failed:
+            self._clients.drop(key)  # else it would go on trying in the background
+            return failed
+        return None
+
+    def _client(self, key: str, options: Mapping[str, Any]) -> _Client:
+        def make() -> _Client:
+            problems: list[KafkaError] = []
+            settings: dict[str, Any] = {**options, "error_cb": problems.append}
+            return _Client(AdminClient(settings), problems)
+
+        return self._clients.get(key, make)
+
+
+def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
+    """What a future brings, within the time limit; polled meanwhile, for the client tells only then what
+    is wrong. Metadata is asked for by describe_…, never by list_topics: that may create the topic."""
+    began = time.monotonic()
+    while True:
+        try:
+            return future.result(_SLICE_S)
+        except KafkaException as problem:
+            failure: KafkaError | None = problem.args[0]
+        except TimeoutError:
+            failure = None
+        client.admin.poll(0)
+        waited = time.monotonic() - began
+        names = {problem.name() for problem in client.problems}
+        if (
+            failure is not None
+            or waited > PROBE_TIMEOUT_S - _SLICE_S
+            or names & {"_AUTHENTICATION", "_SSL", "_BAD_MSG"}
+            or (waited > _GIVE_UP_S and "_ALL_BROKERS_DOWN" in names)
+        ):
+            raise _classify(query, failure, list(client.problems))
+
+
+def compare_upstreams(
+    query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+) -> Diagnostic | None:
+    """Whether offsets of the recorded topic mean the same on the one that was found (None: they do)."""
+    topic = found["topic"]
+    if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
+        what = f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
+    elif recorded.get("topic_id") and found["topic_id"] and found["topic_id"] != recorded["topic_id"]:
+        ids = f"id {found['topic_id']} instead of {recorded['topic_id']}"
+        what = f"topic {topic} was deleted and created again ({ids})"
+    elif found["partitions"] < recorded.get("partitions", 0):
+        what = f"topic {topic} has {found['partitions']} partitions instead of {recorded['partitions']}"
+    else:
+        return None
+    return Diagnostic(
+        code="MZ043",
+        summary=f"{query.address} would read another upstream",
+        detail=f"{_place(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
+        "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
+        hint="point the connection back to the former upstream; or let the source begin anew on this one, "
+        f"with its sinks: mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> _Failed:
+    """From what the client says: which of our codes it is, in words for a person."""
+    by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
+    place = _place(query)
+    for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
+        if name in by_name:
+            return _Failed(
+                "MZ051",
+                "Kafka refused the credentials",
+                f"{place}: {_said(by_name[name])}.",
+                "check security.protocol, sasl.mechanism, username and password of the connection.",
+            )
+    for name in ("_SSL", "_BAD_MSG"):
+        if name in by_name:
+            return _Failed(
+                "MZ051",
+                "Kafka and the connection don't agree on encryption",
+                f"{place}: {_said(by_name[name])}.",
+                "check security.protocol and ssl.ca of the connection: is this listener PLAINTEXT or TLS, "
+                "and who signed its certificate?",
+            )
+    topic = query.body.get("topic", "")
+    if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:
+        return _not_allowed(query, topic)
+    if by_name.keys() & {"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"}:
+        return _no_topic(query, topic)
+    told = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
+    return _Failed(
+        "MZ050",
+        "Kafka can't be reached",
+        f"{place}: {_said(told[0]) if told else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
+        "check brokers of the connection, and that the broker runs and is reachable from here.",
+    )
+
+
+def _said(problem: KafkaError) -> str:
+    """librdkafka's words without its thread names and states."""
+    text = str(problem.str()).partition(" (after ")[0]
+    return text.partition("/bootstrap: ")[2] or text
+
+
+def _no_topic(query: ResolvedQuery, topic: str) -> _Failed:
+    return _Failed(
+        "MZ052",
+        f"Topic {topic} does not exist",
+        f"{_place(query)} has no topic {topic!r}; a source does not create one.",
+        f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
+    )
+
+
+def _not_allowed(query: ResolvedQuery, topic: str) -> _Failed:
+    security = query.link.body["security"]
+    user = (security.get("sasl") or {}).get("username", "ANONYMOUS")
+    return _Failed(
+        "MZ054",
+        f"Topic {topic} may not be read",
+        f"{_place(query)} does not allow {user!r} to read it.",
+        f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
+        f"--operation Read --operation Describe --topic {topic}",
+    )
+
+
+def _unreadable(query: ResolvedQuery, problem: OSError) -> _Failed:
+    return _Failed(
+        "MZ051",
+        "A TLS file can't be read",
+        f"{query.link.address}: {problem.filename}: {problem.strerror}.",
+        "ssl.ca and ssl.certificate are PEM files, relative to the project's folder, where the query runs.",
+    )
+
+
+def _first(query: ResolvedQuery) -> str:
+    return str(query.link.body["brokers"][0])
+
+
+def _place(query: ResolvedQuery) -> str:
+    return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
+
+
+def _diagnostic(query: ResolvedQuery, found: _Failed) -> Diagnostic:
+    return Diagnostic(
+        code=found.code, summary=found.summary, detail=found.detail, hint=found.hint, address=query.address
+    )

@@ -1,0 +1,56 @@
+"""Sharing what a probe learned with the next one: a project has many sources on few connections."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+def fingerprint(settings: Mapping[str, Any]) -> str:
+    """A key that stands for connection settings and, unlike them, holds no secret."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Memo(Generic[Value]):
+    """Values by key, kept for `seconds` after they were made. One thread makes a value; the others that
+    want the same one wait for it: with a dead server, the first pays the time limit for all."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._key_locks: dict[str, threading.Lock] = {}
+        self._values: dict[str, tuple[float, Value]] = {}
+
+    def get(self, key: str, make: Callable[[], Value]) -> Value:
+        """The value of the key, made if there is none or it is too old. An exception of `make` isn't kept."""
+        with self._lock:
+            key_lock = self._key_locks.setdefault(key, threading.Lock())
+        with key_lock:
+            now = time.monotonic()
+            with self._lock:
+                self._forget_old(now)
+                kept = self._values.get(key)
+            if kept is not None:
+                return kept[1]
+            value = make()
+            with self._lock:
+                self._values[key] = (time.monotonic(), value)
+            return value
+
+    def drop(self, key: str) -> None:
+        """Forget a value that has turned out to be wrong."""
+        with self._lock:
+            self._values.pop(key, None)
+
+    def _forget_old(self, now: float) -> None:
+        for key in [key for key, (made, _) in self._values.items() if now - made > self._seconds]:
+            del self._values[key]
+            if not self._key_locks[key].locked():
+                del self._key_locks[key]

@@ -1,0 +1,35 @@
+"""Paths as people write them, made absolute: relative ones begin at the project's folder; URIs stay."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/")
+
+
+def is_uri(path: str) -> bool:
+    """Whether it begins with a scheme (`s3://…`, `file:/…`)."""
+    return _SCHEME.match(path) is not None
+
+
+def absolute(directory: str, *parts: str) -> str:
+    """Parts joined below each other, the first below `directory`; a part that is absolute begins anew."""
+    result = directory
+    for part in parts:
+        if is_uri(part):
+            result = part.rstrip("/")
+        elif part.startswith("/") or not is_uri(result):
+            result = str(Path(result) / part)
+        else:
+            result = f"{result.rstrip('/')}/{part.removeprefix('./').strip('/')}"
+    return result if is_uri(result) else str(Path(result).absolute())
+
+
+def local_path(path: str) -> Path | None:
+    """The path on this machine's file system; None for an object store."""
+    if not is_uri(path):
+        return Path(path)
+    parsed = urlparse(path)
+    return Path(unquote(parsed.path)) if parsed.scheme == "file" else None

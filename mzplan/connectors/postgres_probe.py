@@ -1,0 +1,274 @@
+"""Asking a PostgreSQL server whether a sink could write: table, columns, privileges, unique index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from mzplan.connectors.interface import PROBE_TIMEOUT_S, Output, Probe, ResolvedQuery
+from mzplan.connectors.memo import Memo, fingerprint
+from mzplan.connectors.postgres_client import bounded, connect, connect_problem, conninfo, place, said
+from mzplan.connectors.postgres_target import Connection, Table, find_table, split_name
+from mzplan.connectors.postgres_types import created_type, fit, shown
+from mzplan.model.diagnostics import Diagnostic
+
+_KEEP_FAILURE_S = 3.0
+
+_UNIQUE = """
+SELECT array_agg(a.attname::text) FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+  AND i.indexprs IS NULL
+GROUP BY i.indexrelid
+"""
+
+
+class PostgresProbe:
+    """Probes sinks. A server that was just found dead or closed isn't asked again for a moment."""
+
+    def __init__(self) -> None:
+        self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """What stands in the way of this sink; nothing is changed. Never raises for what a server did."""
+        info = conninfo(query.link, query.directory)
+        key = fingerprint({"conninfo": info})
+
+        def reach() -> Exception | None:
+            try:
+                bounded(lambda: connect(info, PROBE_TIMEOUT_S).close())
+            except (psycopg.Error, TimeoutError, OSError) as problem:
+                return problem
+            return None
+
+        failed = self._failures.get(key, reach)
+        if failed is not None:
+            return Probe(diagnostics=(connect_problem(query.link, failed, query.address),))
+        try:
+            return Probe(diagnostics=tuple(bounded(lambda: _ask(info, query, outputs))))
+        except psycopg.OperationalError as problem:
+            if problem.sqlstate is None:
+                return Probe(diagnostics=(connect_problem(query.link, problem, query.address),))
+            return Probe(diagnostics=(_failed(query, problem),))
+        except (psycopg.Error, TimeoutError, OSError) as problem:
+            return Probe(diagnostics=(_failed(query, problem),))
+
+
+def check_table(query: ResolvedQuery, table: Table | None, outputs: Sequence[Output]) -> list[Diagnostic]:
+    """Whether the table is there (MZ052) and takes the sink's columns (MZ053)."""
+    name = query.body["table"]
+    where = place(query.link)
+    expected = create_table(query, outputs)
+    if table is None:
+        return [
+            Diagnostic(
+                code="MZ052",
+                summary=f"Table {name} does not exist",
+                detail=f"{where} has no table {name}; mzplan does not create target tables.",
+                hint=f"create it:\n{expected}",
+                address=query.address,
+            )
+        ]
+    wrong, narrow = _column_problems(query, table, outputs)
+    found = []
+    if wrong:
+        found.append(
+            Diagnostic(
+                code="MZ053",
+                summary=f"Table {name} does not take the columns of {query.address}",
+                detail=f"{where}: {'; '.join(wrong)}.",
+                hint=f"alter the table or the sink's select; this table would do:\n{expected}",
+                address=query.address,
+            )
+        )
+    if narrow:
+        found.append(
+            Diagnostic(
+                severity="warning",
+                code="MZ053",
+                summary=f"Table {name} may be too narrow for {query.address}",
+                detail=f"{where}: {'; '.join(narrow)}. A value that does not fit stops the sink.",
+                hint=f"widen the table; this one would take every value:\n{expected}",
+                address=query.address,
+            )
+        )
+    return found
+
+
+def _column_problems(
+    query: ResolvedQuery, table: Table, outputs: Sequence[Output]
+) -> tuple[list[str], list[str]]:
+    wrong: list[str] = []
+    narrow: list[str] = []
+    written: set[str] = set()
+    for output in outputs:
+        target = table.column(output.name)
+        if target is None:
+            wrong.append(f"it has no column {output.name}" + (f" ({output.type})" if output.type else ""))
+            continue
+        if target.name in written:
+            wrong.append(f"two outputs go into its column {target.name}")
+        written.add(target.name)
+        if not target.writable:
+            wrong.append(f"its column {target.name} is generated and can't be written")
+        elif output.type is not None:
+            fits = fit(output.type, target)
+            if fits == "no":
+                wrong.append(f"its column {target.name} is {target.shown}, which does not take {output.type}")
+            elif fits == "narrow":
+                narrow.append(
+                    f"its column {target.name} is {target.shown}, and the sink writes {output.type}"
+                )
+    wrong += [
+        f"its column {column.name} is NOT NULL without a default, and the sink does not write it"
+        for column in table.columns
+        if column.required and column.writable and column.name not in written
+    ]
+    names = {output.name.lower() for output in outputs}
+    wrong += [
+        f"key column {key} is not among the sink's columns"
+        for key in _keys(query)
+        if key.lower() not in names
+    ]
+    return wrong, narrow
+
+
+def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
+    """The CREATE TABLE that the sink expects. `...` stands where only Spark could tell the type."""
+    keys = _keys(query)
+    lines = [
+        f"  {shown(output.name)} {created_type(output.type) if output.type else '...'}" for output in outputs
+    ]
+    if keys:
+        lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
+    body = ",\n".join(lines)
+    return f"CREATE TABLE {_shown_table(query)} (\n{body}\n);"
+
+
+def _ask(info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    with connect(info, PROBE_TIMEOUT_S) as connection:
+        table = find_table(connection, query.body["table"])
+        found = check_table(query, table, outputs)
+        if table is not None:
+            found += _privileges(connection, query, table, outputs)
+            found += _unique_index(connection, query, table)
+        return found + _staging_privileges(connection, query)
+
+
+def _privileges(
+    connection: Connection, query: ResolvedQuery, table: Table, outputs: Sequence[Output]
+) -> list[Diagnostic]:
+    columns = [column.name for output in outputs if (column := table.column(output.name))]
+    wanted = ["INSERT", "SELECT", "UPDATE"] if _keys(query) else ["INSERT"]
+    missing = []
+    for privilege in wanted:
+        allowed = connection.execute(
+            "SELECT coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c",
+            (table.oid, privilege, columns),
+        ).fetchone()
+        if not (allowed and allowed[0]):
+            missing.append(privilege)
+    grants = [f"GRANT {', '.join(missing)} ON {_shown_table(query)} TO {_user(query)};"] if missing else []
+    usable = connection.execute("SELECT has_schema_privilege(%s, 'USAGE')", (table.schema,)).fetchone()
+    if not (usable and usable[0]):
+        grants.insert(0, f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {_user(query)};")
+        missing.insert(0, f"USAGE of schema {table.schema}")
+    if not grants:
+        return []
+    return [_forbidden(query, f"table {query.body['table']} lacks {', '.join(missing)}", grants)]
+
+
+def _staging_privileges(connection: Connection, query: ResolvedQuery) -> list[Diagnostic]:
+    """Whether mzplan's own tables can be made, or used where they are."""
+    schema = query.body["staging_schema"]
+    there = connection.execute(
+        "SELECT has_schema_privilege(oid, 'USAGE, CREATE') FROM pg_namespace WHERE nspname = %s", (schema,)
+    ).fetchone()
+    if there is None:
+        allowed = connection.execute(
+            "SELECT has_database_privilege(current_database(), 'CREATE'), current_database()"
+        ).fetchone()
+        if allowed and not allowed[0]:
+            grants = [
+                f"GRANT CREATE ON DATABASE {shown(allowed[1])} TO {_user(query)};",
+                f"-- or: CREATE SCHEMA {shown(schema)} AUTHORIZATION {_user(query)};",
+            ]
+            return [_forbidden(query, f"staging schema {schema} is missing and may not be created", grants)]
+        return []
+    usage_and_create = connection.execute(
+        "SELECT has_schema_privilege(%s, 'USAGE') AND has_schema_privilege(%s, 'CREATE')", (schema, schema)
+    ).fetchone()
+    if not (usage_and_create and usage_and_create[0]):
+        grant = f"GRANT USAGE, CREATE ON SCHEMA {shown(schema)} TO {_user(query)};"
+        return [_forbidden(query, f"staging schema {schema} lacks USAGE or CREATE", [grant])]
+    missing = []
+    for name, privileges in (("writers", "SELECT, INSERT, UPDATE"), ("steps", "SELECT, INSERT")):
+        for privilege in privileges.split(", "):
+            allowed = connection.execute(
+                "SELECT has_table_privilege(c.oid, %s) FROM pg_class c JOIN pg_namespace n "
+                "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+                (privilege, schema, name),
+            ).fetchone()
+            if allowed is not None and not allowed[0]:
+                missing.append(f"GRANT {privileges} ON {shown(schema)}.{name} TO {_user(query)};")
+                break
+    return (
+        [_forbidden(query, f"tables of staging schema {schema} can't be written", missing)] if missing else []
+    )
+
+
+def _unique_index(connection: Connection, query: ResolvedQuery, table: Table) -> list[Diagnostic]:
+    keys = _keys(query)
+    columns = [table.column(key) for key in keys]
+    if not keys or None in columns:
+        return []
+    wanted = sorted(column.name for column in columns if column)
+    indexes = connection.execute(_UNIQUE, (table.oid,)).fetchall()
+    if any(sorted(index[0]) == wanted for index in indexes):
+        return []
+    listed = ", ".join(shown(column.name) for column in columns if column)
+    return [
+        Diagnostic(
+            code="MZ055",
+            summary=f"Table {query.body['table']} has no unique index on the key",
+            detail=f"{place(query.link)}: upsert by ({', '.join(keys)}) needs a unique index or primary key "
+            "on exactly these columns (not partial, not deferrable).",
+            hint=f"CREATE UNIQUE INDEX ON {_shown_table(query)} ({listed});",
+            address=query.address,
+        )
+    ]
+
+
+def _forbidden(query: ResolvedQuery, what: str, grants: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        code="MZ054",
+        summary=f"{query.address} lacks a privilege in PostgreSQL",
+        detail=f"{place(query.link)}: for user {query.link.body['user']}, {what}.",
+        hint="as its owner or a superuser run:\n" + "\n".join(grants),
+        address=query.address,
+    )
+
+
+def _failed(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
+    return Diagnostic(
+        code="MZ050",
+        summary="PostgreSQL did not answer a question",
+        detail=f"{place(query.link)}: {said(problem, query.link.body.get('password'))}.",
+        hint="try again; if it stays so, look into the server's log.",
+        address=query.address,
+    )
+
+
+def _keys(query: ResolvedQuery) -> list[str]:
+    return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
+
+
+def _user(query: ResolvedQuery) -> str:
+    return shown(query.link.body["user"])
+
+
+def _shown_table(query: ResolvedQuery) -> str:
+    schema, name = split_name(query.body["table"])
+    return f"{shown(schema)}.{shown(name)}" if schema else shown(name)

@@ -1,0 +1,175 @@
+"""Spark's types and PostgreSQL's: what to create, how to stage, and what fits where."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+# By canonical Spark DDL; the values are what PostgreSQL's format_type() calls them.
+_SCALARS = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "smallint",
+    "SMALLINT": "smallint",
+    "INT": "integer",
+    "BIGINT": "bigint",
+    "FLOAT": "real",
+    "DOUBLE": "double precision",
+    "STRING": "text",
+    "BINARY": "bytea",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp with time zone",
+    "TIMESTAMP_NTZ": "timestamp without time zone",
+}
+_ARRAY = re.compile(r"ARRAY<(.*)>\Z")
+_SIZED = re.compile(r"(DECIMAL|CHAR|VARCHAR)\((\d+)(?:,(\d+))?\)\Z")
+
+Fit = Literal["fits", "narrow", "no"]
+"""`narrow`: most values fit, and one that doesn't fails the query; nothing is ever rounded in silence."""
+
+_FITS = {
+    "BOOLEAN": {"bool"},
+    "TINYINT": {"int2", "int4", "int8", "numeric", "float4", "float8"},
+    "SMALLINT": {"int2", "int4", "int8", "numeric", "float4", "float8"},
+    "INT": {"int4", "int8", "numeric", "float8"},
+    "BIGINT": {"int8", "numeric"},
+    "FLOAT": {"float4", "float8"},
+    "DOUBLE": {"float8"},
+    "BINARY": {"bytea"},
+    "DATE": {"date", "timestamp", "timestamptz"},
+    "TIMESTAMP": {"timestamptz", "timestamp"},
+    "TIMESTAMP_NTZ": {"timestamp", "timestamptz"},
+}
+_NARROW = {"INT": {"int2"}, "BIGINT": {"int4", "int2"}}
+_JSON = {"json", "jsonb"}
+# Categories of pg_type whose input is text that means something else: strings, enums, network addresses,
+# and what users and extensions define.
+_TEXT_CATEGORIES = {"S", "E", "I", "U", "G"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetColumn:
+    """A column of a PostgreSQL table, from its catalogue. `type` is the underlying one of a domain."""
+
+    name: str
+    type: str
+    type_schema: str
+    category: str
+    typmod: int
+    shown: str
+    required: bool
+    writable: bool
+
+    @property
+    def is_array(self) -> bool:
+        return self.category == "A"
+
+
+def created_type(spark_type: str) -> str:
+    """The type to create a column with: `DECIMAL(10,2)` → `numeric(10,2)`, a struct → `jsonb`."""
+    sized = _SIZED.match(spark_type)
+    if sized:
+        word = {"DECIMAL": "numeric", "CHAR": "char", "VARCHAR": "varchar"}[sized[1]]
+        return f"{word}({sized[2]},{sized[3]})" if sized[3] is not None else f"{word}({sized[2]})"
+    element = _simple_element(spark_type)
+    if element is not None:
+        return f"{created_type(element)}[]"
+    short = {"timestamp with time zone": "timestamptz", "timestamp without time zone": "timestamp"}
+    found = _SCALARS.get(spark_type, "jsonb")
+    return short.get(found, found)
+
+
+def staged_type(spark_type: str, target: TargetColumn) -> str:
+    """The type of the staging column: exactly what Arrow's binary COPY writes for the Spark type."""
+    if staged_as_json(spark_type, target):
+        return "text"
+    element = _simple_element(spark_type)
+    return f"{_scalar(element)}[]" if element is not None else _scalar(spark_type)
+
+
+def staged_as_json(spark_type: str, target: TargetColumn) -> bool:
+    """Whether Spark makes JSON text of the value: structs and maps, and arrays where none is wanted."""
+    if _simple_element(spark_type) is not None:
+        return not target.is_array
+    return spark_type.startswith(("ARRAY<", "MAP<", "STRUCT<"))
+
+
+def fit(spark_type: str, target: TargetColumn) -> Fit:
+    """Whether values of the Spark type can be stored in the column without loss."""
+    if spark_type.startswith(("ARRAY<", "MAP<", "STRUCT<")):
+        element = _simple_element(spark_type)
+        if target.is_array:
+            return _fit(element, target.type.removeprefix("_"), "", -1) if element is not None else "no"
+        return "fits" if target.type in _JSON | {"text"} else "no"
+    return _fit(spark_type, target.type, target.category, target.typmod)
+
+
+def _fit(spark_type: str, type_: str, category: str, typmod: int) -> Fit:
+    sized = _SIZED.match(spark_type)
+    if spark_type == "STRING" or (sized and sized[1] != "DECIMAL"):
+        textual = type_ in _JSON | {"text", "varchar", "bpchar", "uuid", "xml"}
+        return "fits" if textual or (category in _TEXT_CATEGORIES and type_ != "bytea") else "no"
+    if sized:
+        return _decimal_fit(int(sized[2]), int(sized[3] or 0), type_, typmod)
+    if type_ == "numeric" and typmod >= 0 and "numeric" in _FITS.get(spark_type, ()):
+        digits = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}[spark_type]
+        return _decimal_fit(digits, 0, type_, typmod)
+    if type_ in _FITS.get(spark_type, ()):
+        return "fits"
+    return "narrow" if type_ in _NARROW.get(spark_type, ()) else "no"
+
+
+def _decimal_fit(precision: int, scale: int, type_: str, typmod: int) -> Fit:
+    if type_ == "numeric":
+        if typmod < 0:
+            return "fits"
+        # As numeric's typmod packs them: precision in the upper half, scale below.
+        there, there_scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+        if there_scale < scale:
+            return "no"  # PostgreSQL would round, and say nothing
+        return "fits" if there - there_scale >= precision - scale else "narrow"
+    whole = {"int2": 4, "int4": 9, "int8": 18}.get(type_, 0)
+    if scale or not whole:
+        return "no"
+    return "fits" if precision <= whole else "narrow"
+
+
+def _simple_element(spark_type: str) -> str | None:
+    """The element of an array of scalars, None for everything else."""
+    found = _ARRAY.match(spark_type)
+    if found and (found[1] in _SCALARS or _SIZED.match(found[1])):
+        return found[1]
+    return None
+
+
+def _scalar(spark_type: str) -> str:
+    sized = _SIZED.match(spark_type)
+    if sized:
+        return "numeric" if sized[1] == "DECIMAL" else "text"
+    return _SCALARS.get(spark_type, "text")
+
+
+# Words that a column can't be called without quotes.
+_RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric authorization binary both case cast check
+    collate collation column concurrently constraint create cross current_catalog current_date
+    current_role current_schema current_time current_timestamp current_user default deferrable desc
+    distinct do else end except false fetch for foreign freeze from full grant group having ilike in
+    initially inner intersect into is isnull join lateral leading left like limit localtime
+    localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
+    references returning right select session_user similar some symmetric table tablesample then to
+    trailing true union unique user using variadic verbose when where window with
+    """.split()  # noqa: SIM905 - readable
+)
+
+
+def quoted(name: str) -> str:
+    """An identifier for a statement that runs: always quoted."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def shown(name: str) -> str:
+    """An identifier for a statement that a person reads: quoted where it must be."""
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in _RESERVED
+    return name if plain else quoted(name)

@@ -1,0 +1,122 @@
+"""Where a query keeps what it must not lose, below the warehouse; and the recorded identity of its upstream.
+
+    <warehouse>/collections/<id>/g<n>              the Delta table of a source
+    <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
+    <warehouse>/checkpoints/<id>/g<n>/upstream.json
+
+`upstream.json` is written before the very first start, for Spark's offsets don't say what they count. It is
+read without Spark, so that a check works before a session is open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mzplan.connectors.paths import absolute, local_path
+
+FORMAT_VERSION = 1
+
+
+def collection_path(warehouse: str, id_: str, generation: int) -> str:
+    """The path or URI of a source's Delta table."""
+    return absolute(warehouse, f"collections/{id_}/g{generation}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The checkpoint of one generation of a query."""
+
+    folder: str
+
+    @classmethod
+    def of(cls, warehouse: str, id_: str, generation: int) -> Checkpoint:
+        return cls(absolute(warehouse, f"checkpoints/{id_}/g{generation}"))
+
+    @property
+    def spark(self) -> str:
+        """Spark's own checkpoint location."""
+        return f"{self.folder}/spark"
+
+    def has_begun(self) -> bool:
+        """Whether Spark has noted down offsets here, so that they mean something from now on."""
+        return any(_has_files(f"{self.spark}/{inner}") for inner in ("sources", "offsets"))
+
+    def upstream(self) -> dict[str, Any] | None:
+        """The recorded identity of the upstream, None if there is none. Raises OSError, also for a file
+        that holds something else."""
+        text = _read(f"{self.folder}/upstream.json")
+        if text is None:
+            return None
+        try:
+            return dict(json.loads(text)["upstream"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise OSError(f"{self.folder}/upstream.json is damaged: {problem}") from None
+
+    def record_upstream(self, upstream: Mapping[str, Any]) -> None:
+        """Write the identity down, durably and whole."""
+        data = {"format_version": FORMAT_VERSION, "upstream": dict(upstream)}
+        _write(f"{self.folder}/upstream.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def _has_files(folder: str) -> bool:
+    local = local_path(folder)
+    if local is not None:
+        return local.is_dir() and any(local.iterdir())
+    from pyarrow import fs
+
+    system, path = _remote(folder)
+    return bool(system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+
+
+def _read(place: str) -> str | None:
+    local = local_path(place)
+    if local is not None:
+        try:
+            return local.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+    system, path = _remote(place)
+    try:
+        with system.open_input_stream(path) as stream:
+            return str(stream.read().decode())
+    except FileNotFoundError:
+        return None
+
+
+def _write(place: str, text: str) -> None:
+    local = local_path(place)
+    if local is not None:
+        _write_durably(local, text)
+        return
+    system, path = _remote(place)
+    system.create_dir(path.rpartition("/")[0], recursive=True)
+    with system.open_output_stream(path) as stream:  # object stores show an object when it is whole
+        stream.write(text.encode())
+
+
+def _write_durably(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _remote(place: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    # Hadoop says s3a, everybody else s3.
+    system, path = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+    return system, path

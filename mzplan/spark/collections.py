@@ -1,0 +1,87 @@
+"""Collections: the Delta table of each source, with the user's columns and `_position`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.columns import POSITION, Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Fewer than Delta's 10: writing a checkpoint costs as much as several small commits, and reading a
+# hundred small commits is quick.
+_CHECKPOINT_INTERVAL = 50
+_PROPERTIES = {
+    "delta.enableChangeDataFeed": "true",
+    "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL),
+}
+
+
+class Collections:
+    """Makes tables that are missing and adds columns that are new. Safe to use from several threads: a
+    source and its sinks start at the same time, and all of them need the table."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._ready: dict[str, tuple[Column, ...]] = {}
+
+    def ensure(self, spark: SparkSession, path: str, columns: Sequence[Column], position: str) -> None:
+        """Make sure that the table at `path` exists and has the columns (0.03 s; 0.4 s to create it)."""
+        wanted = tuple(columns)
+        with self._lock:
+            lock = self._locks.setdefault(path, threading.Lock())
+        with lock:
+            if self._ready.get(path) == wanted:
+                return
+            there = _columns_at(spark, path)
+            if there is None:
+                create_table(spark, path, _ddl(columns, position), _PROPERTIES)
+            else:
+                added = [c for c in columns if c.name.lower() not in there]
+                if added:
+                    spark.sql(
+                        f"ALTER TABLE {table_at(path)} ADD COLUMNS ({', '.join(map(_nullable, added))})"
+                    )
+            self._ready[path] = wanted
+
+    def forget_all(self) -> None:
+        """Look again next time: a query has failed, perhaps because its table is gone."""
+        with self._lock:
+            self._ready.clear()
+
+
+def table_at(path: str) -> str:
+    """A Delta table by its path, for SQL."""
+    return "delta.`" + path.replace("`", "``") + "`"
+
+
+def create_table(spark: SparkSession, path: str, ddl: str, properties: dict[str, str]) -> None:
+    """Create a Delta table unless it is there."""
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table_at(path)} ({ddl}) USING DELTA TBLPROPERTIES ({listed})")
+
+
+def _ddl(columns: Sequence[Column], position: str) -> str:
+    return ", ".join([*map(_nullable, columns), f"{POSITION} {position}"])
+
+
+def _nullable(column: Column) -> str:
+    # NOT NULL is checked when a record is read; in the table it would only forbid adding such a column later.
+    return str(Column(column.name, column.type))
+
+
+def _columns_at(spark: SparkSession, path: str) -> set[str] | None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return {name.lower() for name in spark.read.format("delta").load(path).columns}
+    except AnalysisException as problem:
+        if problem.getCondition() in ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
+            return None
+        if "is not a Delta table" in str(problem):
+            return None
+        raise

@@ -1,0 +1,310 @@
+"""SparkExecutor: hosts the streaming queries of a project in one PySpark driver."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.interface import Output, ResolvedQuery, resolve
+from mzplan.connectors.lookup import Connectors
+from mzplan.connectors.paths import absolute
+from mzplan.connectors.select import outputs_without_spark
+from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
+from mzplan.inline import Description
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.secrets import Secrets
+from mzplan.spark import failures
+from mzplan.spark.checkpoints import Checkpoint, collection_path
+from mzplan.spark.collections import Collections
+from mzplan.spark.failures import Failure
+from mzplan.spark.progress import ProgressListener
+from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+# How long a stop waits for the running micro-batch before it interrupts it, in seconds.
+_IDLE_WAIT_S = 2.0
+_CLOSE_THREADS = 16
+
+
+@dataclass(slots=True)
+class _Running:
+    """A query that was started and not stopped. `failed` is what our own code raised in a batch."""
+
+    name: QueryName
+    query_id: str
+    run_id: str
+    java: Any
+    stopping: bool = False
+    failed: BaseException | None = None
+    ended: Failure | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class SparkExecutor:
+    """Implements mzplan.controller.executor.Executor. Methods may be called from several threads."""
+
+    def __init__(self, context: ExecutorContext):
+        self._context = context
+        self._warehouse = absolute(context.directory, context.warehouse)
+        self._connectors = Connectors()
+        self._collections = Collections()
+        self._progress = ProgressListener()
+        self._opening = threading.Lock()
+        self._lock = threading.Lock()
+        self._spark: SparkSession | None = None
+        self._running: dict[QueryName, _Running] = {}
+
+    # ── the session
+
+    def open(self) -> None:
+        from mzplan.spark.session import open_session
+
+        with self._opening:
+            if self._spark is not None:
+                return
+            spark = open_session(f"mzplan {self._context.project}", self._context.options)
+            self._listen(spark)
+            self._spark = spark
+
+    def is_open(self) -> bool:
+        return self._spark is not None
+
+    def close(self) -> None:
+        with self._lock:
+            names = list(self._running)
+        if names:
+            with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
+                list(pool.map(self._stop_whatever_happens, names))
+        with self._opening:
+            spark, self._spark = self._spark, None
+            if spark is not None:
+                spark.stop()
+
+    def _listen(self, spark: SparkSession) -> None:
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        java: Any = spark._jvm
+        package = java.org.apache.spark.sql.streaming
+        wrapper = package.PythonStreamingQueryListenerWrapper(self._progress)
+        spark._jsparkSession.streams().addListener(wrapper)
+
+    # ── checking
+
+    def check(self, description: Description, secrets: Secrets) -> CheckResult:
+        try:
+            query = resolve(description, secrets, self._context.directory)
+            if description.address.kind == "source":
+                return self._check_source(query)
+            outputs = self._outputs(query)
+            found = self._connectors.sink(description.type).probe(query, outputs)
+            return CheckResult(diagnostics=found.diagnostics)
+        except MzplanError as problem:
+            return CheckResult(diagnostics=tuple(_addressed(d, description) for d in problem.diagnostics))
+
+    def _check_source(self, query: ResolvedQuery) -> CheckResult:
+        connector = self._connectors.source(query.description.type)
+        found = connector.probe(query)
+        diagnostics = list(found.diagnostics)
+        if found.upstream is not None:
+            other = self._other_upstream(query, found.upstream)
+            diagnostics += [other] if other else []
+        return CheckResult(diagnostics=tuple(diagnostics), upstream=found.upstream)
+
+    def _other_upstream(self, query: ResolvedQuery, found: Mapping[str, Any]) -> Diagnostic | None:
+        """Why the checkpoint's offsets mean nothing on the upstream that was found (None: they hold)."""
+        checkpoint = self._checkpoint(query)
+        try:
+            recorded = checkpoint.upstream() if checkpoint.has_begun() else None
+        except OSError as problem:
+            return Diagnostic(
+                code="MZ063",
+                summary=f"The checkpoint of {query.address} can't be read",
+                detail=str(problem),
+                hint="check the warehouse and its rights.",
+                address=query.address,
+            )
+        if recorded is None:
+            return None
+        return self._connectors.source(query.description.type).compare(query, recorded, found)
+
+    def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
+        """A sink's columns: exactly, once Spark is there; before that, as far as we can tell."""
+        spark = self._spark
+        if spark is None:
+            return outputs_without_spark(query)
+        return analysed_outputs(spark, query, self._position(query))
+
+    def _position(self, query: ResolvedQuery) -> str:
+        upstream = query.description.upstream
+        return self._connectors.source(upstream.type if upstream else query.description.type).position
+
+    # ── starting
+
+    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
+        spark = self._session()
+        query = resolve(description, secrets, self._context.directory)
+        name = QueryName.of(self._context.project, description)
+        running = _Running(name, "", "", None)
+        try:
+            started = self._submit(spark, query, running, epoch)
+        except MzplanError:
+            raise
+        except Exception as problem:
+            found = failures.of_exception(problem)
+            raise error(
+                found.code if found.code != failures.OTHER else "MZ063",
+                f"{description.address} could not be started",
+                found.text,
+                address=description.address,
+            ) from None
+        running.java = started._jsq
+        running.query_id, running.run_id = started.id, started.runId
+        with self._lock:
+            self._running[name] = running
+
+    def _submit(
+        self, spark: SparkSession, query: ResolvedQuery, running: _Running, epoch: int
+    ) -> StreamingQuery:
+        if query.address.kind == "source":
+            self._remember_upstream(query)
+        writer = self._writer(spark, query, running, epoch)
+        # A scheduler pool of its own: a backlog here doesn't hold up the other queries.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(query.address))
+        return (
+            writer.queryName(str(running.name))
+            .option("checkpointLocation", self._checkpoint(query).spark)
+            .trigger(processingTime=trigger_interval(query))
+            .start()
+        )
+
+    def _writer(
+        self, spark: SparkSession, query: ResolvedQuery, running: _Running, epoch: int
+    ) -> DataStreamWriter:
+        description = query.description
+        place = description.upstream or description
+        collection = collection_path(self._warehouse, place.id, place.generation)
+        self._collections.ensure(spark, collection, query.columns, self._position(query))
+        if description.address.kind == "source":
+            return source_writer(spark, self._connectors.source(description.type), query, collection)
+
+        def fail(problem: BaseException) -> None:
+            running.failed = problem
+
+        return sink_writer(spark, self._connectors.sink(description.type), query, collection, epoch, fail)
+
+    def _remember_upstream(self, query: ResolvedQuery) -> None:
+        """Record the upstream's identity before the very first start; later, insist on it."""
+        found = self._connectors.source(query.description.type).probe(query)
+        errors = [d for d in found.diagnostics if d.severity == "error"]
+        if errors:
+            raise MzplanError(errors)
+        if found.upstream is None:
+            return
+        other = self._other_upstream(query, found.upstream)
+        if other is not None:
+            raise MzplanError(other)
+        checkpoint = self._checkpoint(query)
+        if not checkpoint.has_begun() or checkpoint.upstream() is None:
+            checkpoint.record_upstream(found.upstream)
+
+    def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:
+        return Checkpoint.of(self._warehouse, query.description.id, query.description.generation)
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            raise error("MZ062", "Spark is not open", "start was called before open.")
+        return self._spark
+
+    # ── stopping
+
+    def stop(self, name: QueryName) -> None:
+        with self._lock:
+            running = self._running.get(name)
+        if running is None:
+            return
+        with running.lock:  # two threads that stop the same query: the second finds it ended
+            running.stopping = True
+            if running.java.isActive():
+                _wait_for_idle(running.java)
+                self._interrupt(running)
+        with self._lock:
+            self._running.pop(name, None)
+        self._progress.forget(running.run_id)
+
+    def _interrupt(self, running: _Running) -> None:
+        try:
+            running.java.stop()
+        except Exception as problem:
+            if not running.java.isActive():
+                return
+            running.stopping = False
+            raise error(
+                "MZ063",
+                f"{running.name.address} could not be stopped",
+                failures.of_exception(problem).text,
+                "it is busy with a server that does not answer; it is tried again.",
+                address=running.name.address,
+            ) from None
+
+    def _stop_whatever_happens(self, name: QueryName) -> None:
+        try:
+            self.stop(name)
+        except MzplanError:
+            return  # the session is about to end, and the query with it
+
+    # ── reporting
+
+    def reports(self) -> list[QueryReport]:
+        with self._lock:
+            running = list(self._running.values())
+        return [self._report(one) for one in running]
+
+    def _report(self, running: _Running) -> QueryReport:
+        active = running.ended is None and bool(running.java.isActive())
+        if not active and running.ended is None:
+            running.ended = _ending(running)
+            self._collections.forget_all()
+        progress = self._progress.get(running.run_id)
+        ended = running.ended
+        return QueryReport(
+            name=running.name,
+            query_id=running.query_id,
+            run_id=running.run_id,
+            active=active,
+            triggered=progress is not None,
+            step=progress.step if progress else -1,
+            input_rows_per_second=progress.input_rows_per_second if progress and active else 0.0,
+            processed_rows_per_second=progress.processed_rows_per_second if progress and active else 0.0,
+            lag=progress.lag if progress else None,
+            error=ended.text or None if ended else None,
+            error_code=ended.code or None if ended else None,
+        )
+
+
+def _ending(running: _Running) -> Failure:
+    """Why it ended; an empty Failure when it was stopped."""
+    if running.failed is not None:
+        return failures.of_exception(running.failed)
+    return failures.of_query(running.java) or Failure("", "")
+
+
+def _wait_for_idle(java: Any) -> None:
+    """Wait for the end of the running micro-batch, for a moment: an interrupted one is done again."""
+    deadline = time.monotonic() + _IDLE_WAIT_S
+    while time.monotonic() < deadline and java.isActive() and java.status().isTriggerActive():
+        time.sleep(0.02)
+
+
+def _addressed(diagnostic: Diagnostic, description: Description) -> Diagnostic:
+    from dataclasses import replace
+
+    return diagnostic if diagnostic.address else replace(diagnostic, address=description.address)

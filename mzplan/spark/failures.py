@@ -1,0 +1,113 @@
+"""Why a query failed, for people: from a tower of Java exceptions to a line and a code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from mzplan.connectors.records import MARK
+from mzplan.model.diagnostics import MzplanError
+
+OTHER = "MZ064"
+_MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
+_MAX = 600
+# What runs through the chain of causes, by a piece of an exception's class or of its message.
+_KNOWN = (
+    (
+        "MZ067",
+        re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRange|Some data may have been lost|offset was changed from"),
+    ),
+    (
+        "MZ051",
+        re.compile(r"SaslAuthenticationException|SslAuthenticationException|password authentication failed"),
+    ),
+    ("MZ054", re.compile(r"TopicAuthorizationException|GroupAuthorizationException|permission denied for")),
+    ("MZ052", re.compile(r"UnknownTopicOrPartitionException|This server does not host this topic-partition")),
+    (
+        "MZ050",
+        re.compile(
+            r"kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception|Timed out waiting for a node|"
+            r"No resolvable bootstrap urls|Failed to construct kafka consumer|mzplan\[COPY\]: .*connect|"
+            r"connection refused|server closed the connection|"
+            r"Cannot fetch record for offset .* in \d+ milliseconds",
+            re.I,
+        ),
+    ),
+)
+_HELP = {
+    "MZ050": "the server can't be reached",
+    "MZ051": "the server refused the credentials",
+    "MZ052": "the topic does not exist",
+    "MZ054": "the server denies access",
+    "MZ067": "records were deleted from the topic before they were read",
+}
+_BORING = re.compile(
+    r"^(at |Traceback|File |Caused by: *$|\.\.\. \d+ more|\s|=== Streaming Query ===|Identifier:|Current )"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a query ended of: a line or two for a person, and a code of docs/errors.md."""
+
+    text: str
+    code: str
+
+
+def of_exception(problem: BaseException) -> Failure:
+    """Of something that our own code raised in a batch."""
+    if isinstance(problem, MzplanError):
+        first = problem.diagnostics[0]
+        text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
+        if first.hint:
+            text = f"{text}. Fix: {first.hint}"
+        return Failure(text, first.code)
+    return of_messages([(type(problem).__name__, str(problem))])
+
+
+def of_query(query: Any) -> Failure | None:
+    """Of a streaming query (Java's) that has ended; None when it was stopped."""
+    caught = query.exception()
+    if caught.isEmpty():
+        return None
+    return of_messages(_chain(caught.get()))
+
+
+def of_messages(chain: list[tuple[str, str]]) -> Failure:
+    """Of exceptions, outermost first, each as (class, message)."""
+    everything = "\n".join(f"{name}: {message}" for name, message in chain)
+    marked = _MARKED.search(everything)
+    if marked:
+        return Failure(_clean(marked[2]), marked[1])
+    for code, pattern in _KNOWN:
+        found = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
+        if found is not None:
+            return Failure(f"{_HELP[code]}: {_first_line(found[1])}", code)
+    # The innermost is the cause, unless it says nothing.
+    said = [_first_line(message) for _, message in reversed(chain)]
+    return Failure(next((line for line in said if line), chain[-1][0] if chain else "it ended"), OTHER)
+
+
+def _chain(caught: Any) -> list[tuple[str, str]]:
+    chain: list[tuple[str, str]] = []
+    seen = 0
+    while caught is not None and seen < 12:
+        chain.append((str(caught.getClass().getName()), str(caught.getMessage() or "")))
+        caught = caught.getCause()
+        seen += 1
+    return chain
+
+
+def _first_line(message: str) -> str:
+    # A Python traceback says what happened in its last line.
+    lines = [line for line in message.splitlines() if line.strip() and not _BORING.match(line)]
+    if "Traceback (most recent call last)" in message and lines:
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)?: ", line)]
+        return _clean(errors[-1] if errors else lines[-1])
+    return _clean(lines[0]) if lines else ""
+
+
+def _clean(text: str) -> str:
+    text = re.sub(r"\s*SQLSTATE: \w+\s*$", "", text.strip())
+    return text if len(text) <= _MAX else text[: _MAX - 1] + "…"

@@ -1,0 +1,50 @@
+"""Java, which Spark needs: found and looked at before Spark fails in a way that nobody understands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from mzplan.model.diagnostics import MzplanError, error
+
+MINIMUM_JAVA = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')  # 1.8.0_392 is Java 8
+_TIMEOUT_S = 30
+_HINT = (
+    "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: "
+    "brew install openjdk@17), or set JAVA_HOME to one."
+)
+
+
+def require_java() -> str:
+    """The path of a `java` that Spark 4 runs on. Raises MzplanError MZ061 when there is none, or one too old.
+
+    Looks where Spark's own launcher looks: JAVA_HOME, else the PATH.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+    if found is None or not os.access(found, os.X_OK):
+        raise _error(
+            "Java was not found", f"Spark runs on Java {MINIMUM_JAVA} or 21, and there is none {where}."
+        )
+    try:
+        done = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        version = _VERSION.search(done.stderr + done.stdout)
+    except (OSError, subprocess.TimeoutExpired):
+        version = None
+    if version is None:
+        raise _error("Java does not run", f"{found} ({where}) does not say which version it is.")
+    if int(version[1]) < MINIMUM_JAVA:
+        raise _error(
+            f"Java {version[1]} is too old",
+            f"Spark needs Java {MINIMUM_JAVA} or 21; {found} is Java {version[1]}.",
+        )
+    return found
+
+
+def _error(summary: str, detail: str) -> MzplanError:
+    return error("MZ061", summary, detail, _HINT)

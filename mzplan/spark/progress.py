@@ -1,0 +1,99 @@
+"""What runs, as Spark tells it: a listener that keeps the newest progress of each run.
+
+Spark pushes one event a trigger, and we take its JSON in one call. Asking each query instead costs several
+calls into the JVM a query, every second.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The newest that is known of one run. See QueryReport for the meaning."""
+
+    step: int = -1
+    input_rows_per_second: float = 0.0
+    processed_rows_per_second: float = 0.0
+    lag: int | None = None
+
+
+class ProgressListener:
+    """Spark calls it from a thread of its own; `get` may be called from any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[str, Progress] = {}
+
+    def get(self, run_id: str) -> Progress | None:
+        """The newest progress of a run; None until it has finished a first trigger."""
+        with self._lock:
+            return self._runs.get(run_id)
+
+    def forget(self, run_id: str) -> None:
+        with self._lock:
+            self._runs.pop(run_id, None)
+
+    # The methods of Spark's PythonStreamingQueryListener. An exception here would only reach Spark's log.
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        data = json.loads(event.progress().json())
+        with self._lock:
+            self._runs[data["runId"]] = parse_progress(data)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        run_id = event.runId().toString()
+        with self._lock:
+            before = self._runs.get(run_id, Progress())
+            self._runs[run_id] = replace(
+                before, input_rows_per_second=0.0, processed_rows_per_second=0.0, lag=0
+            )
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    class Java:
+        """How py4j knows which Java interface this is."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def parse_progress(data: dict[str, Any]) -> Progress:
+    """From the JSON of a StreamingQueryProgress."""
+    # A trigger without data reports the number of the batch that comes next.
+    executed = "addBatch" in data.get("durationMs", {})
+    return Progress(
+        step=int(data["batchId"]) if executed else int(data["batchId"]) - 1,
+        input_rows_per_second=float(data.get("inputRowsPerSecond") or 0.0),
+        processed_rows_per_second=float(data.get("processedRowsPerSecond") or 0.0),
+        lag=_lag(data.get("sources") or []),
+    )
+
+
+def _lag(sources: list[dict[str, Any]]) -> int | None:
+    """Records behind: known of Kafka; of a Delta table only that there are none."""
+    if len(sources) != 1:
+        return None
+    source = sources[0]
+    latest, end = source.get("latestOffset"), source.get("endOffset")
+    if str(source.get("description", "")).startswith("Kafka"):
+        return _kafka_lag(latest, end)
+    outstanding = (source.get("metrics") or {}).get("numFilesOutstanding")
+    return 0 if outstanding in ("0", 0) else None
+
+
+def _kafka_lag(latest: Any, end: Any) -> int | None:
+    if not isinstance(latest, dict) or not isinstance(end, dict):
+        return None
+    return sum(
+        max(0, int(offset) - int(end.get(topic, {}).get(partition, offset)))
+        for topic, partitions in latest.items()
+        for partition, offset in partitions.items()
+    )

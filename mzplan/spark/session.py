@@ -1,0 +1,231 @@
+"""The Spark session of a runner: an ordinary PySpark driver, with any master, tuned for many small queries.
+
+What spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf say already is kept; ours are defaults.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.spark.java import require_java
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+# The versions that work together with PySpark 4.0.x; see docs (platform).
+PACKAGES = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+    "io.delta:delta-spark_2.13:4.0.0",
+)
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+STOP_TIMEOUT_S = 20
+_KEPT_LINES = 400
+
+
+def open_session(application: str, options: Mapping[str, str]) -> SparkSession:
+    """A session with Kafka and Delta, made or joined (5–20 s; the first time on a machine, Ivy downloads
+    46 MB of jars). `options` is Spark configuration that wins over everything.
+
+    Raises MzplanError: MZ061 when there is no usable Java, MZ062 for anything else.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    # Workers are to be the interpreter that runs here, with its packages, not whatever `python3` is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and SparkContext._active_spark_context is None:
+        require_java()
+        _launch(_configuration(application, options, _given()))
+    configuration = _configuration(application, options, _given_by_submit() if submitted else _given())
+    try:
+        session = SparkSession.builder.config(conf=configuration).getOrCreate()
+        session.range(1).collect()
+    except Exception as problem:
+        raise _not_started(str(problem).splitlines()[:3]) from None
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def _defaults(application: str) -> dict[str, str]:
+    cores = os.cpu_count() or 2
+    log4j = Path(__file__).with_name("log4j2.properties")
+    return {
+        "spark.app.name": application,
+        "spark.master": "local[*]",
+        "spark.driver.memory": _driver_memory(),
+        # Without the larger stack, stopping a query in the middle of a foreachBatch dies of a
+        # StackOverflowError in a regular expression.
+        "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={log4j.as_uri()}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # One pool per query (see streams.py): a backlog of one query doesn't hold up the others.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        # The defaults, 200 and 50, are for large tables: with them a micro-batch of ten rows takes seconds.
+        "spark.sql.shuffle.partitions": str(max(cores, 2)),
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
+        "spark.sql.streaming.numRecentProgressUpdates": "5",
+        # A query that runs twice is stopped and started again by its name; Spark need not search.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    }
+
+
+def _driver_memory() -> str:
+    """A quarter of the machine's memory, from 1 to 4 GiB: 200 idle queries take about 3 GiB."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return "2g"
+    return f"{min(max(total // 4, 1 << 30), 4 << 30) >> 20}m"
+
+
+def _configuration(application: str, options: Mapping[str, str], given: Mapping[str, str]) -> SparkConf:
+    from pyspark import SparkConf
+
+    defaults = _defaults(application)
+    if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
+        # On a cluster the executors must find the driver by its real address.
+        del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
+    wanted = {**defaults, **given, **options}
+    wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), PACKAGES)
+    wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (_DELTA_EXTENSION,))
+    wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
+    conf = SparkConf(loadDefaults=False)
+    for key, value in wanted.items():
+        conf.set(key, value)
+    return conf
+
+
+def _joined(given: str | None, ours: tuple[str, ...]) -> str:
+    """A comma-separated list with ours added, except those that are there in some version."""
+    there = [item for item in (given or "").split(",") if item]
+    names = {item.rpartition(":")[0] or item for item in there}
+    return ",".join([*there, *(item for item in ours if (item.rpartition(":")[0] or item) not in names)])
+
+
+def _given() -> dict[str, str]:
+    """Configuration from outside that our own would override: spark-defaults.conf, PYSPARK_SUBMIT_ARGS."""
+    found = _spark_defaults()
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    names = {
+        "--master": "spark.master",
+        "--packages": "spark.jars.packages",
+        "--driver-memory": "spark.driver.memory",
+    }
+    for flag, value in pairwise(words):
+        if flag in names:
+            found[names[flag]] = value
+        elif flag in ("--conf", "-c") and "=" in value:
+            key, _, setting = value.partition("=")
+            found[key] = setting
+    return found
+
+
+def _spark_defaults() -> dict[str, str]:
+    folder = os.environ.get("SPARK_CONF_DIR") or str(
+        Path(os.environ.get("SPARK_HOME") or "/nowhere") / "conf"
+    )
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (
+        re.split(r"[\s=]+", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith("#")
+    )
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0].startswith("spark.")}
+
+
+def _given_by_submit() -> dict[str, str]:
+    """What spark-submit was told: its JVM runs already, so memory and Java options are as they are."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+
+
+def _launch(conf: SparkConf) -> None:
+    """Start the JVM, and keep what it says meanwhile: Ivy's report is the only trace of a failure."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    reader, writer = os.pipe()
+    lines: deque[bytes] = deque(maxlen=_KEPT_LINES)
+    started = threading.Event()
+    relay = threading.Thread(target=_relay, args=(reader, lines, started), name="spark-stderr", daemon=True)
+    relay.start()
+    try:
+        gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+            conf, {"stderr": writer, "stdout": writer}
+        )
+    except PySparkRuntimeError:
+        os.close(writer)
+        relay.join(5)
+        raise _not_started([line.decode(errors="replace") for line in lines]) from None
+    os.close(writer)
+    started.set()
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
+    """Pass on the JVM's output once it has started; what came before is only kept (Ivy is talkative)."""
+    with os.fdopen(reader, "rb") as stream:
+        for line in stream:
+            if not started.is_set():
+                lines.append(line.rstrip())
+                continue
+            try:
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
+            except (OSError, ValueError, AttributeError):
+                continue  # a closed terminal must not block the JVM
+
+
+def _not_started(lines: list[str]) -> MzplanError:
+    """Why Spark did not start, from what was said."""
+    text = "\n".join(lines)
+    if "local-m2-cache" in text and "download failed" in text:
+        jar = re.search(r"download failed: (\S+)", text)
+        return error(
+            "MZ062",
+            "Spark's jars could not be resolved: the local Maven cache is broken",
+            f"Ivy looks into ~/.m2 first, and found a .pom there without its jar: {jar[1] if jar else '?'}.",
+            "remove that artifact's folder under ~/.m2/repository (or move ~/.m2 away), then start again.",
+        )
+    missing = re.findall(r"(?:unresolved dependency|module not found|download failed): (\S+)", text)
+    if missing or "unresolved dependencies" in text:
+        return error(
+            "MZ062",
+            "Spark's jars could not be downloaded",
+            f"Not to be had: {', '.join(dict.fromkeys(missing)) or 'see the log'} (46 MB, once).",
+            "check the network; behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… "
+            "-Dhttps.proxyPort=…; for a mirror set spark.jars.ivySettings or "
+            "spark.jars.repositories in spark-defaults.conf.",
+        )
+    signs = [
+        line.strip() for line in lines if re.search(r"error|exception|denied|refused|invalid", line, re.I)
+    ]
+    return error(
+        "MZ062",
+        "Spark did not start",
+        " ".join((signs or [line.strip() for line in lines[-3:]])[:3]) or "It ended without a word.",
+        "mzplan needs PySpark 4.0.x and Java 17 or 21; see docs/errors.md.",
+    )

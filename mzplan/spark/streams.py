@@ -1,0 +1,97 @@
+"""From descriptions to streaming queries: what a source and a sink are in Structured Streaming."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mzplan.columns import POSITION
+from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
+from mzplan.connectors.select import canonical_type
+from mzplan.model.diagnostics import MzplanError, error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+def trigger_interval(query: ResolvedQuery) -> str:
+    """`"500ms"` → `"500 milliseconds"`."""
+    match = re.fullmatch(r"(\d+)(ms|s|m|h)", query.body["trigger"]["interval"])
+    assert match is not None, "the schema allows nothing else"
+    return f"{match[1]} {_UNITS[match[2]]}"
+
+
+def source_writer(
+    spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, collection: str
+) -> DataStreamWriter:
+    """From the upstream into the collection, by Spark's own Delta sink."""
+    rows = connector.stream(spark, query)
+    return rows.writeStream.format("delta").outputMode("append").option("path", collection)
+
+
+def sink_writer(
+    spark: SparkSession,
+    connector: SinkConnector,
+    query: ResolvedQuery,
+    collection: str,
+    epoch: int,
+    fail: Callable[[BaseException], None],
+) -> DataStreamWriter:
+    """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
+    reader = spark.readStream.format("delta")
+    reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
+    rows = project(reader.load(collection), query)
+    run = SinkRun(query=query, outputs=outputs_of(rows), epoch=epoch, fail=fail)
+    return connector.write(rows, run)
+
+
+def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
+
+    Raises MzplanError MZ058 when Spark can't make sense of them.
+    """
+    own = [_name(column.name) for column in query.columns]
+    items: list[str] = []
+    for item in query.body.get("select") or ["*"]:
+        items += own if item.strip() == "*" else [item]
+    try:
+        if "where" in query.body:
+            rows = rows.where(query.body["where"])
+        return rows.selectExpr(*items, POSITION)
+    except Exception as problem:
+        raise _refused(query, problem) from None
+
+
+def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
+    """The sink's columns, as Spark sees them, without any table. Raises MzplanError MZ058."""
+    ddl = ", ".join(f"{_name(c.name)} {c.type}" for c in query.columns)
+    empty = spark.createDataFrame([], f"{ddl}, {POSITION} {position}")
+    return outputs_of(project(empty, query))
+
+
+def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
+    """The columns of a projected stream, without `_position`."""
+    fields = [field for field in rows.schema.fields if field.name != POSITION]
+    return tuple(
+        Output(name=field.name, type=canonical_type(field.dataType.simpleString())) for field in fields
+    )
+
+
+def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
+    said = re.sub(r"\s*SQLSTATE: \w+.*", "", str(problem).strip(), flags=re.S)
+    return error(
+        "MZ058",
+        f"Spark does not accept select or where of {query.address}",
+        " ".join(said.split()),
+        'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"; '
+        f"the columns are {', '.join(column.name for column in query.columns)}.",
+        address=query.address,
+    )
+
+
+def _name(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
