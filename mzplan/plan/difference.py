@@ -69,19 +69,17 @@ def select(
     return difference.only(selected)
 
 
-def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str) -> None:
-    """Raises MzplanError MZ070 (usage) for an address that an option names and nothing declares."""
-    known = set(known)
-    for address in addresses:
-        if address not in known:
-            raise error(
-                "MZ070",
-                f"{option}: there is no {address}",
-                "Neither the configuration nor the state has it.",
-                did_you_mean(address, known),
-                address=address,
-                exit_code=ExitCode.USAGE,
-            )
+def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:
+    """Raises MzplanError MZ070 (usage) for an address that an option names and that is not known, and why."""
+    for address in sorted(set(addresses).difference(known)):
+        raise error(
+            "MZ070",
+            f"{option}: there is no {address}",
+            why,
+            did_you_mean(address, known),
+            address=address,
+            exit_code=ExitCode.USAGE,
+        )
 
 
 def did_you_mean(address: Address, known: Iterable[Address]) -> str:

@@ -41,8 +41,14 @@ def build_plan(
     raises MzplanError only for targets that don't exist.
     """
     wanted, committed = configuration.resources, state.resources
-    check_known(targets, [*wanted, *committed], "--target")
-    check_known(replace, wanted, "--replace")
+    if targets:
+        check_known(
+            targets,
+            wanted.keys() | committed.keys(),
+            "--target",
+            "No file declares it, nor is it in the state.",
+        )
+    check_known(replace, wanted, "--replace", "No file declares it.")
     check_replaceable(replace)
     difference = find_difference(wanted, committed)
     if targets:

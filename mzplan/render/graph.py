@@ -114,4 +114,5 @@ def _id(address: Address) -> str:
 def _summary(impact: Impact) -> str:
     restarts = count(len(impact.restarts), "query", "queries")
     running = count(len(impact.downstream), "query", "queries")
-    return f"A change of {impact.address} restarts {restarts}; {running} downstream keep running."
+    keep = "keeps" if len(impact.downstream) == 1 else "keep"
+    return f"A change of {impact.address} restarts {restarts}; {running} downstream {keep} running."

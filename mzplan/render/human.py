@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import ACTIONS, Action, Change, FieldChange, Plan
 from mzplan.plan.compare import all_fields
+from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.text import Paint, count, cut, safe, value
 
 SIGNS: Mapping[Action, str] = {
@@ -32,7 +32,7 @@ MAX_CAUSE_FIELDS = 3
 
 def render_plan(plan: Plan, colour: bool = False) -> str:
     """The whole plan, ending in a newline. `colour` adds ANSI codes; nothing else ever does."""
-    return "\n".join(_Renderer(plan, Paint(colour)).lines()) + "\n"
+    return "\n".join(_Renderer(plan, colour).lines()) + "\n"
 
 
 def verdict(plan: Plan) -> str:
@@ -45,9 +45,10 @@ def verdict(plan: Plan) -> str:
 
 
 class _Renderer:
-    def __init__(self, plan: Plan, paint: Paint):
+    def __init__(self, plan: Plan, colour: bool):
         self.plan = plan
-        self.paint = paint
+        self.colour = colour
+        self.paint = Paint(colour)
         self.changes = {change.address: change for change in plan.changes}
 
     def lines(self) -> Iterator[str]:
@@ -64,8 +65,9 @@ class _Renderer:
         yield from self._pending()
         for item in self.plan.drift:
             yield f"Drift: {safe(item.address)} {item.kind}: {safe(item.detail)}"
-        for diagnostic in self.plan.diagnostics:
-            yield from self._diagnostic(diagnostic)
+        if self.plan.diagnostics:
+            yield render_diagnostics(self.plan.diagnostics, self.colour)
+            yield ""
         yield self.paint(verdict(self.plan), "bold")
 
     def _change(self, change: Change) -> Iterator[str]:
@@ -107,18 +109,10 @@ class _Renderer:
             return
         yield self.paint("Committed, but not converged:", "yellow")
         for pending in self.plan.pending[:MAX_LISTED]:
-            yield f"  {pending.address}  {pending.condition}: {cut(safe(pending.reason), 200)}"
+            why = "" if pending.reason == pending.condition else f": {cut(safe(pending.reason), 200)}"
+            yield f"  {pending.address}  {pending.condition}{why}"
         if len(self.plan.pending) > MAX_LISTED:
             yield f"  and {len(self.plan.pending) - MAX_LISTED} more"
-
-    def _diagnostic(self, diagnostic: Diagnostic) -> Iterator[str]:
-        colour = {"error": "red", "warning": "yellow"}.get(diagnostic.severity, "cyan")
-        head = self.paint(f"{diagnostic.severity}[{diagnostic.code}]", colour)
-        yield f"{head}: {safe(diagnostic.summary)}"
-        if diagnostic.detail:
-            yield f"  {safe(diagnostic.detail)}"
-        if diagnostic.hint:
-            yield f"  Fix: {safe(diagnostic.hint)}"
 
 
 def _consequence(change: Change) -> str:
@@ -127,6 +121,8 @@ def _consequence(change: Change) -> str:
         return f"begins again as generation {change.after.generation}: reads from the start"
     if change.action == "restart":
         return "restarts from its checkpoint"
+    if change.action == "delete":
+        return change.reason
     if change.action != "update":
         return ""
     query = change.after is not None and bool(change.after.digest)

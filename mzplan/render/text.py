@@ -55,12 +55,20 @@ def cut(text: str, length: int = MAX_VALUE) -> str:
 
 
 def value(given: Any, length: int = MAX_VALUE) -> str:
-    """A leaf's value as YAML and JSON would write it, except that plain text needs no quotes."""
+    """A leaf's value on one line. Text is quoted only where it could be taken for something else."""
     if isinstance(given, str):
-        text = safe(given)
-        needs_quotes = not text or text != text.strip() or text in ("true", "false", "null", "~")
-        return cut(json.dumps(text, ensure_ascii=False) if needs_quotes else text, length)
+        return cut(f'"{safe(given)}"' if _needs_quotes(given) else safe(given), length)
     return cut(safe(json.dumps(given, ensure_ascii=False)), length)
+
+
+def _needs_quotes(text: str) -> bool:
+    if text != text.strip() or text in ("", "true", "false", "null", "~"):
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -107,7 +107,7 @@ def as_bytes(plan: Plan) -> bytes:
     return json.dumps(plan_to_json(plan)).encode() + render_plan(plan).encode() + encode_plan(plan)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(projects(), projects())
 def test_the_plan_after_apply_is_empty(before: Configuration, after: Configuration) -> None:
     state = commit(before)
@@ -122,7 +122,7 @@ def test_the_plan_after_apply_is_empty(before: Configuration, after: Configurati
             assert record is state.resources[address]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(projects(), projects())
 def test_what_is_impacted_is_exactly_what_is_described_otherwise(
     before: Configuration, after: Configuration
@@ -141,7 +141,7 @@ def test_what_is_impacted_is_exactly_what_is_described_otherwise(
         assert (address in impacted) == (differs or with_source), str(address)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(projects(), projects(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_keys_changes_nothing(
     before: Configuration, after: Configuration, shuffled: random.Random
@@ -179,7 +179,7 @@ def _with_mixed_keys(found: Resource, shuffled: random.Random) -> Resource:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(projects(), projects())
 def test_every_resource_is_in_one_part_of_the_plan_and_in_order(
     before: Configuration, after: Configuration
@@ -201,7 +201,7 @@ def test_every_resource_is_in_one_part_of_the_plan_and_in_order(
     assert [c.action == "delete" for c in plan.changes] == sorted(c.action == "delete" for c in plan.changes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(projects(), projects())
 def test_a_plan_survives_its_file(before: Configuration, after: Configuration) -> None:
     state = commit(before)
@@ -211,7 +211,7 @@ def test_a_plan_survives_its_file(before: Configuration, after: Configuration) -
     assert commit_plan(read, state) == commit_plan(plan, state)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(projects(), projects(), st.data())
 def test_targets_leave_the_rest_alone_and_the_state_whole(
     before: Configuration, after: Configuration, data: st.DataObject

@@ -1,0 +1,310 @@
+"""A plan as JSON and as text. What whole plans look like is in tests/cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from mzplan.model.plan import Change, DriftItem, FieldChange, Plan
+from mzplan.model.resources import Configuration, Instance
+from mzplan.model.state import State
+from mzplan.plan import build_plan
+from mzplan.render.graph import render_graph
+from mzplan.render.human import render_plan, verdict
+from mzplan.render.json import plan_to_json
+from mzplan.render.text import cut, safe, value
+from tests.unit.small_projects import (
+    at,
+    commit,
+    kafka,
+    names,
+    observe,
+    postgres,
+    project,
+    resource,
+    shop,
+    sink,
+    source,
+)
+
+EMPTY = State(project="shop")
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(shop())
+
+
+# --- JSON
+
+
+def test_the_json_of_the_contract() -> None:
+    """The document of interface.md, with the keys in their order."""
+    base = [kafka("shop_kafka"), postgres(), source(connection="shop_kafka"), sink()]
+    state = commit(project(*base))
+    plan = build_plan(project(kafka("shop_kafka", brokers=["b:9092"]), *base[1:]), state)
+    expected = {
+        "format_version": "1.0",
+        "project": "shop",
+        "lineage": "lineage-1",
+        "serial": 1,
+        "summary": {"create": 0, "update": 1, "restart": 1, "replace": 0, "delete": 0, "move": 0},
+        "changes": [
+            {
+                "address": "connection.shop_kafka",
+                "action": "update",
+                "effect": "restart",
+                "fields": [
+                    {
+                        "path": "brokers[0]",
+                        "before": "a:9092",
+                        "after": "b:9092",
+                        "sensitive": False,
+                        "effect": "restart",
+                    }
+                ],
+                "reason": "brokers changed",
+                "triggered_by": [],
+            },
+            {
+                "address": "source.orders",
+                "action": "restart",
+                "effect": "restart",
+                "fields": [],
+                "reason": "connection.shop_kafka changed",
+                "triggered_by": ["connection.shop_kafka"],
+            },
+        ],
+        "unaffected": 1,
+        "downstream": ["sink.orders_pg"],
+        "pending": [],
+        "drift": [],
+        "diagnostics": [],
+    }
+    assert json.dumps(plan_to_json(plan)) == json.dumps(expected)
+
+
+def test_pending_drift_and_diagnostics_in_json(state: State) -> None:
+    statuses = observe(state, orders={"condition": "failed", "error": "boom"})
+    plan = build_plan(shop(orders=source(start_offsets="latest")), state, statuses)
+    plan = dataclasses.replace(plan, drift=(DriftItem(address="source.x", kind="foreign-query", detail="d"),))
+    found = plan_to_json(plan)
+    assert found["pending"] == [{"address": "source.orders", "condition": "failed", "reason": "boom"}]
+    assert found["drift"] == [{"address": "source.x", "kind": "foreign-query", "detail": "d"}]
+    assert [d["code"] for d in found["diagnostics"]] == ["MZ045"]
+
+
+def test_no_secret_is_in_json_or_text(state: State) -> None:
+    secret = "hunter2-literal"
+    changed = shop(k=kafka(options={"sasl.jaas.config": secret}), pg=postgres(password=secret))
+    for plan in (build_plan(changed, state), build_plan(changed, EMPTY), build_plan(shop(), commit(changed))):
+        assert secret not in json.dumps(plan_to_json(plan))
+        assert secret not in render_plan(plan)
+    found = plan_to_json(build_plan(changed, state))["changes"][0]["fields"]
+    assert found == [
+        {
+            "path": 'options["sasl.jaas.config"]',
+            "before": None,
+            "after": None,
+            "sensitive": True,
+            "effect": "restart",
+        }
+    ]
+
+
+def many(count: int, broker: str) -> Configuration:
+    """A connection that reaches a hundred sources, in a project of this many sources."""
+    parts = [kafka("hub", brokers=[broker]), kafka("other", brokers=["o:9092"])]
+    parts += [source(f"s{i}", connection="hub" if i < 100 else "other") for i in range(count)]
+    return project(*parts)
+
+
+def test_the_size_of_the_json_follows_the_change_and_not_the_project() -> None:
+    state = commit(many(10_000, "a:9092"))
+    plan = build_plan(many(10_000, "b:9092"), state)
+    assert len(plan.changes) == 101
+    assert len(json.dumps(plan_to_json(plan), indent=2)) < 100_000
+
+
+# --- text
+
+
+def test_nothing_to_do_is_one_line(state: State) -> None:
+    assert render_plan(build_plan(shop(), state)) == "No changes. 4 resources as committed.\n"
+
+
+def test_a_restart_has_its_reason_with_what_changed(state: State) -> None:
+    text = render_plan(build_plan(shop(k=kafka(brokers=["b:9092"])), state))
+    assert "⟳ source.orders  restarts from its checkpoint\n" in text
+    assert "    because connection.k changed: brokers[0] a:9092 → b:9092\n" in text
+    assert "Keeps running, downstream: sink.orders_pg\n" in text
+
+
+def test_long_lists_are_shortened(state: State) -> None:
+    sinks = [sink(f"w{i:02}") for i in range(20)]
+    state = commit(project(kafka(), postgres(), source(), *sinks))
+    plan = build_plan(project(kafka(brokers=["b:9092"]), postgres(), source(), *sinks), state)
+    assert len(plan.downstream) == 20
+    assert "sink.w06, sink.w07 and 12 more\n" in render_plan(plan)
+    seen = {address.name: {"condition": "failed"} for address in state.resources}
+    assert "  and 13 more\n" in render_plan(build_plan(shop(), state, observe(state, **seen)))
+
+
+def test_a_cause_with_many_fields_is_shortened(state: State) -> None:
+    changed = kafka(brokers=["b:1", "c:1", "d:1", "e:1"], description="not felt")
+    shown = "brokers[0] a:9092 → b:1, brokers[1] added c:1, brokers[2] added d:1, and 1 more"
+    assert f"because connection.k changed: {shown}\n" in render_plan(build_plan(shop(k=changed), state))
+
+
+def test_a_cause_that_is_outside_of_the_plan_is_still_named() -> None:
+    change = Change(
+        address=at("source.s"),
+        action="restart",
+        effect="restart",
+        reason="r",
+        triggered_by=(at("connection.k"),),
+    )
+    plan = Plan(project="p", lineage="", serial=1, warehouse="w", changes=(change,))
+    assert "because connection.k changed\n" in render_plan(plan)
+
+
+def test_instances_that_changed_are_shown(state: State) -> None:
+    instances = {**shop().instances, "extra": Instance(name="extra", type="dry")}
+    text = render_plan(build_plan(dataclasses.replace(shop(), instances=instances), state))
+    assert text.startswith("Instances: extra, local\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("plain", "plain"),
+        ("", '""'),
+        (" x", '" x"'),
+        ("true", '"true"'),
+        ("5", '"5"'),
+        (5, "5"),
+        (True, "true"),
+        (None, "null"),
+        ([1, "é"], '[1, "é"]'),
+        ("a\nb\x1b[31m\x07\tc", "a\\nb\\x1b[31m\\x07\\tc"),
+        ("\u202eevil\u2028\ud800", "\\u202eevil\\u2028\\ud800"),
+        ({"k": "\x9b"}, '{"k": "\\x9b"}'),
+    ],
+)
+def test_values_are_safe_to_print(given: object, text: str) -> None:
+    assert value(given) == text
+
+
+def test_long_text_is_cut() -> None:
+    assert cut("abcdef", 4) == "abc…"
+    assert len(value("x" * 1000)) == 80
+    assert safe("plain ünïcode ⟳") == "plain ünïcode ⟳"
+
+
+def test_only_what_is_asked_for_is_coloured(state: State) -> None:
+    plan = build_plan(
+        shop(k=kafka(brokers=["\x1b[31mred"], options={"\x1b]0;title\x07": "x"}, description="\x9b31m")),
+        state,
+    )
+    assert "\x1b" not in render_plan(plan) and "\x9b" not in render_plan(plan)
+    coloured = render_plan(plan, colour=True)
+    assert "\x1b[36m⟳\x1b[0m" in coloured
+    assert "\x1b[31m" not in coloured and "\x1b]" not in coloured
+
+
+def test_the_verdict_counts_each_action(state: State) -> None:
+    plan = build_plan(project(kafka(brokers=["b:9092"]), source(), postgres("new")), state)
+    assert verdict(plan) == "Plan: 1 to create, 1 to update, 1 to restart, 0 to replace, 2 to delete."
+
+
+def test_a_moved_resource_is_counted_only_when_there_is_one() -> None:
+    moved = Change(address=at("source.s"), action="move", effect="in-place", reason="moved from source.r")
+    plan = Plan(project="p", lineage="", serial=1, warehouse="w", changes=(moved,))
+    assert verdict(plan).endswith("0 to delete, 1 to move.")
+    assert render_plan(plan).startswith("→ source.s")
+
+
+def test_a_field_that_can_not_change_is_marked() -> None:
+    field = FieldChange(path="region", before="a", after="b", sensitive=False, effect="forbidden")
+    change = Change(
+        address=at("connection.c"), action="update", effect="forbidden", reason="r", fields=(field,)
+    )
+    plan = Plan(project="p", lineage="", serial=1, warehouse="w", changes=(change,))
+    assert "    region: a → b  (can't change)\n" in render_plan(plan)
+
+
+# --- the graph
+
+
+def test_mermaid() -> None:
+    assert render_graph(project(kafka(), source())) == (
+        "flowchart LR\n"
+        '  connection_k["connection.k (kafka)"]\n'
+        '  source_orders["source.orders (kafka)"]\n'
+        "  connection_k --> source_orders\n"
+    )
+
+
+def test_dot() -> None:
+    assert render_graph(project(kafka(), source()), format="dot") == (
+        "digraph mzplan {\n"
+        "  rankdir=LR;\n"
+        '  "connection.k" [label="connection.k (kafka)"];\n'
+        '  "source.orders" [label="source.orders (kafka)"];\n'
+        '  "connection.k" -> "source.orders";\n'
+        "}\n"
+    )
+
+
+def test_json() -> None:
+    found = json.loads(render_graph(project(kafka(), source()), format="json"))
+    assert found == {
+        "nodes": [
+            {"address": "connection.k", "type": "kafka"},
+            {"address": "source.orders", "type": "kafka"},
+        ],
+        "edges": [{"from": "connection.k", "to": "source.orders"}],
+    }
+
+
+def test_the_impact_of_a_change() -> None:
+    configuration = shop(
+        other=resource(
+            "source.other", "kafka", connection="k", topic="t", format={"type": "json", "schema": "a INT"}
+        )
+    )
+    found = json.loads(render_graph(configuration, impact=at("connection.k"), format="json"))
+    assert found["impact"] == {
+        "address": "connection.k",
+        "restarts": ["source.orders", "source.other"],
+        "downstream": ["sink.orders_pg"],
+        "why": {
+            "source.orders": ["connection.k", "source.orders"],
+            "source.other": ["connection.k", "source.other"],
+            "sink.orders_pg": ["connection.k", "source.orders", "sink.orders_pg"],
+        },
+    }
+    assert {node["address"] for node in found["nodes"]} == set(names(configuration.resources)) - {
+        "connection.pg"
+    }
+    drawn = render_graph(configuration, impact=at("connection.k"))
+    assert drawn.startswith(
+        "%% A change of connection.k restarts 2 queries; 1 query downstream keeps running.\n"
+    )
+    assert '  sink_orders_pg["sink.orders_pg (postgres)"]:::running\n' in drawn
+    assert '  source_orders["source.orders (kafka)"]:::restarts\n' in drawn
+    assert "connection_pg" not in drawn
+    assert "style=filled" in render_graph(configuration, impact=at("connection.k"), format="dot")
+
+
+def test_ids_of_nodes_are_unique() -> None:
+    configuration = project(kafka("a_b"), source("a_b", connection="a_b"))
+    drawn = render_graph(configuration)
+    assert "connection_a_b[" in drawn and "source_a_b[" in drawn
+
+
+def test_an_unknown_format_is_an_error() -> None:
+    with pytest.raises(ValueError, match="png"):
+        render_graph(project(), format="png")
