@@ -189,10 +189,10 @@ def _absent(
 ) -> Decision:
     """The wanted query does not run; an older one may."""
     running = next((r for r in reports if r.active), None)
-    if running is None and reports:  # the fallback has ended too
+    if running is None and reports:  # an older one is ending (a switch under way), or has ended by itself
         waits = replace(memory, fallback_at=now + backoff(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
-        return Decision(command=stop, memory=waits, condition=memory.verdict or "failed", shown=None)
+        return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
     if now >= memory.retry_at:
         switch = Switch(address=address, description=description, stop=_names(reports), check=True)
         return Decision(command=switch, memory=memory, condition=memory.verdict or "starting", shown=running)

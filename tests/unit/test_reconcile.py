@@ -159,3 +159,8 @@ def test_names_round_trip() -> None:
     assert QueryName.parse(str(name)) == name
     assert QueryName.parse("somebody else's query") is None
     assert QueryName.parse(None) is None
+
+
+def test_while_the_old_query_ends_the_new_one_is_starting_not_failed() -> None:
+    ending = report(OLD, active=False)
+    assert step(NEW, [ending], Memory(target=key_of(NEW), accepted=OLD)).condition == "starting"
