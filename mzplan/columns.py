@@ -38,6 +38,7 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))"
 )
 _MAX_DEPTH = 32
+MAX_LENGTH = 100_000  # characters of one schema
 
 
 class DdlError(ValueError):
@@ -64,19 +65,23 @@ class Column:
 @lru_cache(maxsize=8192)
 def parse_columns(ddl: str) -> tuple[Column, ...]:
     """`"id BIGINT, name STRING"` → columns. Raises DdlError, with the place, for anything else."""
+    if len(ddl) > MAX_LENGTH:
+        raise DdlError(f"a schema may have {MAX_LENGTH:,} characters, this one has {len(ddl):,}", 0)
     parser = _Parser(ddl)
+    starts = [parser.start]
     columns = [parser.column()]
     while parser.accept(","):
+        starts.append(parser.start)
         columns.append(parser.column())
     if parser.kind:
-        raise DdlError(f"unexpected {parser.token!r}: a comma separates columns", parser.start)
+        raise DdlError(f"unexpected {_short(parser.token)}: a comma separates columns", parser.start)
     seen: set[str] = set()
-    for column in columns:
+    for column, start in zip(columns, starts, strict=True):
         # Spark's column names are the same whatever their case.
         if column.name.lower() in seen:
-            raise DdlError(f"column {column.name!r} is there twice", 0)
+            raise DdlError(f"column {_short(column.name)} is there twice", start)
         if column.name.lower() == POSITION:
-            raise DdlError(f"{POSITION!r} is reserved for mzplan's own column", 0)
+            raise DdlError(f"{POSITION!r} is reserved for mzplan's own column", start)
         seen.add(column.name.lower())
     return tuple(columns)
 
@@ -87,6 +92,11 @@ def canonical(ddl: str) -> str:
         return ", ".join(map(str, parse_columns(ddl)))
     except DdlError:
         return ddl
+
+
+def _short(token: str) -> str:
+    """A part of a schema as messages show it."""
+    return repr(token if len(token) <= 60 else token[:59] + "…")
 
 
 class _Parser:
@@ -128,12 +138,12 @@ class _Parser:
 
     def expect(self, sign: str) -> None:
         if not self.accept(sign):
-            found = repr(self.token) if self.kind else "the end"
+            found = _short(self.token) if self.kind else "the end"
             raise DdlError(f"expected {sign!r}, found {found}", self.start)
 
     def name(self) -> str:
         if self.kind not in ("word", "quoted"):
-            found = repr(self.token) if self.kind else "the end"
+            found = _short(self.token) if self.kind else "the end"
             raise DdlError(f"expected a column name, found {found}", self.start)
         name = self.token.replace("``", "`") if self.kind == "quoted" else self.token
         self.advance()
@@ -195,7 +205,7 @@ class _Parser:
             return f"MAP<{key},{value}>"
         if word == "STRUCT":
             return self.struct()
-        raise DdlError(f"unknown type {word!r}; known are {', '.join(_KNOWN)}", start)
+        raise DdlError(f"unknown type {_short(word)}; known are {', '.join(_KNOWN)}", start)
 
     def struct(self) -> str:
         self.expect("<")

@@ -29,7 +29,9 @@ from mzplan.config.text import shown
 from mzplan.model.address import Address, is_valid_name
 
 MAX_DEPTH = 64
-MAX_NODES = 5_000_000  # keys and values of one file, aliases counted as often as they are used
+# Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.
+MAX_NODES = 8_000_000
+MAX_REPEATED = 1_000_000
 # What a value may not hold once its escapes are resolved.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -69,7 +71,8 @@ class Builder:
         self.document = Document(file)
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.words: dict[str, str] = {}  # each key once in memory, however often it is used
-        self.nodes = 0
+        self.nodes = self.repeated = 0
+        self.most = MAX_NODES - findings.nodes
 
     def build(self, text: str) -> None:
         """The loop over events. Scalars, nearly all of a file, are handled here; the rest in methods."""
@@ -89,7 +92,7 @@ class Builder:
                 elif event.implicit[0] and (not value or value[0] in SPECIAL_START):
                     value = self._resolved(event, "")
             elif cls is MappingStartEvent or cls is SequenceStartEvent:
-                frames.append(_Frame(container, key, event.anchor, self.nodes))
+                frames.append(_Frame(container, key, event.anchor, self.nodes + self.repeated))
                 container, key = self._start(event, key, len(frames))
                 continue
             elif cls is MappingEndEvent or cls is SequenceEndEvent:
@@ -98,15 +101,15 @@ class Builder:
                     self._merge(container, frame.merges)
                 value, container, key = container, frame.container, frame.key
                 if frame.anchor is not None:
-                    self.anchors[frame.anchor] = (value, self.nodes - frame.started)
+                    self.anchors[frame.anchor] = (value, self.nodes + self.repeated - frame.started)
             elif cls is AliasEvent:
                 value = self._alias(event, key)
             else:
                 if cls is DocumentStartEvent and container:
                     self._stop(event, *_SEVERAL)
                 continue
-            if self.nodes > MAX_NODES:
-                self._stop(event, *_TOO_MANY, code="MZ007")
+            if self.nodes + self.repeated > self.most:
+                self._too_many(event)
             if value.__class__ is str and "${" in value and key is not _TWICE:
                 self.document.references.append((container, key))
             if container.__class__ is list:
@@ -119,6 +122,7 @@ class Builder:
                 container[key] = value
             key = _NONE_YET
         self.document.data = container[0] if container else None
+        self.findings.nodes += self.nodes + self.repeated
 
     def _start(self, event: Any, key: Any, depth: int) -> tuple[Any, Any]:
         """A new container, and the key that it begins with."""
@@ -216,7 +220,9 @@ class Builder:
             )
         value, size = self.anchors[event.anchor]
         # Shared in memory, but whoever walks through it meets it as often as it is used.
-        self.nodes += size
+        self.repeated += size
+        if self.repeated > MAX_REPEATED:
+            self._too_many(event)
         return value
 
     def _note_merge(self, event: Any, frame: _Frame, value: Any) -> None:
@@ -229,7 +235,7 @@ class Builder:
 
     def _merge(self, container: dict[str, Any], merges: list[dict[str, Any]]) -> None:
         for merged in merges:
-            self.nodes += len(merged)
+            self.repeated += len(merged)
             for word, inner in merged.items():
                 if word not in container:
                     container[word] = inner
@@ -239,6 +245,15 @@ class Builder:
     def _bad(self, event: Any, detail: str, hint: str) -> None:
         self.findings.add(
             "MZ002", "Unusable value", detail, hint, place=Place(self.file), span=span_of(event)
+        )
+
+    def _too_many(self, event: Any) -> NoReturn:
+        self._stop(
+            event,
+            "Too many values",
+            f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} in a file.",
+            "use fewer aliases, or make several projects of this one.",
+            code="MZ007",
         )
 
     def _unknown_tag(self, event: Any) -> None:
@@ -258,9 +273,4 @@ _SEVERAL = (
     "Several documents in one file",
     "`---` begins a second document; only one may be in a file.",
     "remove the `---`, or move what follows into a file of its own.",
-)
-_TOO_MANY = (
-    "Too many values",
-    f"With its aliases written out, the file holds more than {MAX_NODES:,} keys and values.",
-    "use fewer aliases, or split the file.",
 )

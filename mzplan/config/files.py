@@ -16,6 +16,7 @@ PROJECT_FILE = "mzplan.yaml"
 SECTIONS: dict[str, Kind] = {"connections": "connection", "sources": "source", "sinks": "sink"}
 SUFFIXES = (".yaml", ".yml")
 MAX_FILE_BYTES = 32 * 1024 * 1024
+MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
 MAX_ENTRIES = 500_000  # folder entries looked at: a link into a large tree must not take forever
 MAX_FOLDER_DEPTH = 64

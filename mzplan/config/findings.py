@@ -64,7 +64,10 @@ class Findings:
         self.found: list[Finding] = []
         self.left_out = 0
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
-        self.unread = False  # a file could not be read: what it declares is not known
+        self.broken: set[str] = set()  # locations of files that could be read but not parsed
+        self.unread = False  # a file could not be read or parsed: what it declares is not known
+        self.bytes = 0  # read so far
+        self.nodes = 0  # keys and values of all files so far, aliases counted as often as they are used
 
     def __bool__(self) -> bool:
         return bool(self.found)

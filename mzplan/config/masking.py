@@ -18,53 +18,57 @@ from mzplan.secrets import is_reference
 
 _SOUNDS_SECRET = re.compile(r"(?i)pass|pwd|secret|token|jaas|credential|private|api.?key")
 _VARIABLE = re.compile(r"\$\{var\.\w+\}")
-# For text that can't be parsed: a name that sounds secret, and all that follows on its line.
-_WRITTEN = re.compile(
-    r"(?i)([\w.\"'-]*(?:pass|pwd|secret|token|jaas|credential|private|\bkey\b|api.?key)[\w.\"'-]*\s*[:=]\s*)(\S.*)"
+# For text that can't be parsed: a name that sounds secret, up to its colon; and any name at a line's start.
+_SECRET_KEY = re.compile(
+    r"(?i)(?:pass|pwd|secret|token|jaas|credential|private|api.?key|\bkey\b)[\w.-]*[\"']?\s*[:=]"
 )
+_OWN_KEY = re.compile(r"\s*(?:- +)*[\"']?[\w.-]+[\"']?\s*:(?:\s|$)")
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
+_LINES_UP = 200
 _MIN_SCRUBBED = 4  # shorter ones would make messages unreadable, and are masked by their place
 
 
 def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict[int, str]:
     """These lines (number from 0 → text) of a well-formed file, with what may be secret as asterisks."""
-    shown = dict(lines)
+    hidden: dict[int, list[tuple[int, int]]] = {}
     for path, span, value in scalars_on(text, set(lines)):
-        if not may_be_secret(path, value) and not any(path[: len(one)] == one for one in concealed):
-            continue
         if is_reference(value) or _VARIABLE.fullmatch(value):
             continue
+        if not may_be_secret(path) and not any(path[:end] in concealed for end in range(1, len(path) + 1)):
+            continue
         for number in range(span.line, span.end_line + 1):
-            if number in shown:
+            if number in lines:
                 start = span.column if number == span.line else 0
-                end = span.end_column if number == span.end_line else len(shown[number])
-                shown[number] = _starred(shown[number], start, end)
-    return shown
+                end = span.end_column if number == span.end_line else len(lines[number])
+                hidden.setdefault(number, []).append((start, end))
+    return {number: _starred(line, hidden.get(number, [])) for number, line in lines.items()}
 
 
 def masked_broken(lines: list[str], number: int) -> str:
     """A line of a file that can't be parsed, with what may be secret as asterisks.
 
-    Where it ends can't be known, so everything after a name that sounds secret goes, and so does a line
-    that continues such a value.
+    Where a value ends can't be known here: everything after a name that sounds secret goes, and so does a
+    line that may continue such a value.
     """
     line = lines[number]
-    for before in range(number, -1, -1):
-        above = lines[before]
-        if before < number and (not above.strip() or _indent(above) >= max(1, _indent(line))):
-            continue
-        if match := _WRITTEN.search(above) or _OPEN.search(above):
-            return _starred(
-                line, match.start(2) if before == number and match.lastindex == 2 else 0, len(line)
-            )
-        if before < number:
-            break
+    if match := _SECRET_KEY.search(line):
+        return _starred(line, [(match.end(), len(line))])
+    if _continues_secret(lines, number):
+        return _starred(line, [(_indent(line), len(line))])
     return _BLOB.sub(lambda match: "*" * len(match.group()), line)
 
 
-_OPEN = re.compile(
-    r"(?i)([\w.\"'-]*(?:pass|pwd|secret|token|jaas|credential|private|\bkey\b)[\w.\"'-]*\s*:\s*)$"
-)
+def _continues_secret(lines: list[str], number: int) -> bool:
+    """Whether the key that a line belongs to sounds secret: the one it is indented below, or for a line
+    without a key of its own the nearest above."""
+    line = lines[number]
+    own_key = _OWN_KEY.match(line) is not None
+    for above in reversed(lines[max(0, number - _LINES_UP) : number]):
+        if not above.strip():
+            continue
+        if _indent(above) < _indent(line) or (not own_key and _OWN_KEY.match(above)):
+            return _SECRET_KEY.search(above) is not None
+    return False
 
 
 def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:
@@ -75,7 +79,7 @@ def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:
     return text
 
 
-def may_be_secret(path: Path, value: object = None) -> bool:
+def may_be_secret(path: Path) -> bool:
     """Whether the value at a path of a file is a secret, by its schema or by its name."""
     section = SECTIONS.get(str(path[0])) if path else None
     below = path[2:] if section else path
@@ -97,8 +101,15 @@ def _secret_names() -> frozenset[str]:
     )
 
 
-def _starred(line: str, start: int, end: int) -> str:
-    return line[:start] + "*" * max(0, min(end, len(line)) - start) + line[end:]
+def _starred(line: str, hidden: list[tuple[int, int]]) -> str:
+    """The line with these parts (in order, start and end) as asterisks."""
+    parts, at = [], 0
+    for start, end in hidden:
+        first, last = max(start, at), min(end, len(line))
+        if last > first:
+            parts += [line[at:first], "*" * (last - first)]
+            at = last
+    return "".join([*parts, line[at:]])
 
 
 def _indent(line: str) -> int:

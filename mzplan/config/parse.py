@@ -6,10 +6,14 @@ import re
 
 from mzplan.config.builder import Builder, Document, StopError
 from mzplan.config.events import YamlError, explain
-from mzplan.config.files import ReadError, SourceFile, read_bytes
+from mzplan.config.files import MAX_TOTAL_BYTES, ReadError, SourceFile, read_bytes
 from mzplan.config.findings import Findings, Place, Span
 from mzplan.config.text import LINE_BREAK
 
+_TOO_MUCH = (
+    f"The files of a project may have {MAX_TOTAL_BYTES // 1024**2} MiB together; this one goes beyond that.",
+    "make several projects of this one, or move out what is not configuration.",
+)
 # What YAML allows in a file.
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
@@ -27,6 +31,9 @@ def read_text(file: SourceFile, findings: Findings) -> str | None:
     """The file's text, checked to be UTF-8 without control characters."""
     try:
         data = read_bytes(file)
+        findings.bytes += len(data)
+        if findings.bytes > MAX_TOTAL_BYTES:
+            raise ReadError(*_TOO_MUCH, "MZ007")
     except ReadError as failure:
         findings.add(failure.code, f"Can't read {file.path}", failure.detail, failure.hint)
         return None
@@ -73,6 +80,7 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
     else:
         return builder.document
     findings.unread = True
+    findings.broken.add(file.location)
     return None
 
 

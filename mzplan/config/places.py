@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file
+from mzplan.config.files import SECTIONS, ReadError, SourceFile, find_files, project_file, read_bytes
 from mzplan.config.findings import HERE, Finding, Findings, Path, Place, Span
 from mzplan.config.masking import masked_broken, masked_lines, scrub
 from mzplan.config.parse import parse, read_text
@@ -19,8 +19,8 @@ _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 def diagnose(findings: Findings) -> list[Diagnostic]:
     """Every finding with its place, sorted by file and line."""
-    views = _views(findings.found)
     secrets = sorted(findings.secrets, key=len, reverse=True)
+    views = _views(findings, secrets)
     placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
     placed.sort(key=_order)
     if findings.left_out:
@@ -40,17 +40,16 @@ def failure(findings: Findings) -> MzplanError:
 class _View:
     """One file, as diagnostics see it."""
 
-    def __init__(self, file: SourceFile, findings: list[Finding]):
+    def __init__(self, file: SourceFile, findings: list[Finding], broken: bool):
         self.file = file
         self.text = read_text(file, Findings())
-        broken = Findings()
-        self.well_formed = self.text is not None and parse(file, self.text, broken) is not None
-        self.lines = LINE_BREAK.split(self.text if self.text is not None else _decoded(file))
+        self.well_formed = self.text is not None and not broken
+        self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decoded(file))
         self.found: dict[Path, Found] = {}
         self.shown: dict[int, str] = {}
         self.concealed = {f.place.path for f in findings if f.conceal and f.place is not None}
 
-    def look_up(self, places: list[Place], spans: list[Span]) -> None:
+    def look_up(self, places: list[Place], spans: list[Span], secrets: Iterable[str] = ()) -> None:
         """Find all these places in one pass, and their lines, masked, in another."""
         if self.text is not None and any(place.path for place in places):
             self.found = find(self.text, (place.path for place in places))
@@ -60,6 +59,7 @@ class _View:
             self.shown = masked_lines(self.text, lines, self.concealed)
         else:
             self.shown = {number: masked_broken(self.lines, number) for number in lines}
+        self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
 
     def span(self, place: Place) -> Span:
         """Where a place is: the path itself, or the nearest above it that is written."""
@@ -87,18 +87,16 @@ class _View:
 
 def _decoded(file: SourceFile) -> str:
     """The text of a file that is not quite text, for its excerpt."""
-    from mzplan.config.files import ReadError, read_bytes
-
     try:
         return read_bytes(file).decode("utf-8", "backslashreplace")
     except ReadError:
         return ""
 
 
-def _views(findings: Iterable[Finding]) -> dict[str, _View]:
+def _views(findings: Findings, secrets: list[str]) -> dict[str, _View]:
     """A view of every file that a finding points at, with all its places looked up."""
     by_file: dict[str, tuple[SourceFile, list[Place], list[Span], list[Finding]]] = {}
-    for finding in findings:
+    for finding in findings.found:
         for place in (finding.place, finding.related):
             if place is None:
                 continue
@@ -110,8 +108,8 @@ def _views(findings: Iterable[Finding]) -> dict[str, _View]:
                 places.append(place)
     views = {}
     for location, (file, places, spans, own) in by_file.items():
-        views[location] = view = _View(file, own)
-        view.look_up(places, spans)
+        views[location] = view = _View(file, own, location in findings.broken)
+        view.look_up(places, spans, secrets)
     return views
 
 
@@ -121,7 +119,7 @@ def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -
         view = views[place.file.location]
         span = finding.span or view.span(place)
         range_ = view.range(span)
-        excerpt = scrub(view.shown.get(span.line, ""), secrets, same_length=True)
+        excerpt = view.shown.get(span.line, "")
     here = ""
     if finding.related is not None:
         view = views[finding.related.file.location]
@@ -175,7 +173,7 @@ def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, 
         if text is None or address.name not in text or wanted not in find(text, [wanted]):
             continue
         place = Place(file, (*wanted, *path), at_key=not path)
-        view = _View(file, [])
+        view = _View(file, [], parse(file, text, ignored) is None)
         view.look_up([place], [])
         span = view.span(place)
         return view.range(span), view.shown.get(span.line, "")

@@ -69,9 +69,11 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
     A path that comes in by an alias or a merge is not there: what is written is the alias.
     """
     root = _Wanted()
+    count = 1
     for path in paths:
         node = root
         for key in path:
+            count += key not in node.below
             node = node.below.setdefault(key, _Wanted())
     found: dict[Path, Found] = {}
     for node_met in _nodes(text, root):
@@ -79,6 +81,8 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
             event = node_met.event
             value = event.value if isinstance(event, ScalarEvent) else None
             found.setdefault(node_met.path, Found(node_met.key, span_of(event), value))
+            if len(found) == count:
+                break
     return found
 
 
@@ -134,37 +138,36 @@ def _advance(frame: _Frame) -> None:
 
 def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) -> Span:
     """Where the character at `offset` of a scalar's value is written; the whole scalar when that can't
-    be told (escapes, folded lines with a difference)."""
-    span, text = found.value, found.text or ""
+    be told (escapes, filled-in variables)."""
+    span, value = found.value, found.text or ""
     line, column = span.line, span.column
-    raw = lines[line][column:] if line < len(lines) else ""
-    if raw[:1] in ("'", '"'):
+    opening = lines[line][column : column + 1] if line < len(lines) else ""
+    if opening in ("'", '"'):
         column += 1
-    elif raw[:1] in ("|", ">"):
+    elif opening in ("|", ">"):
         line, column = line + 1, 0
-    for index in range(min(offset, len(text)) + 1):
-        moved = _next_written(lines, span, line, column, text[index] if index < len(text) else "")
-        if moved is None:
+    # Both texts are walked through at once; white space may be folded, so it is passed over.
+    for char in value[: max(0, offset)]:
+        if char.isspace():
+            continue
+        line, column = _skip_space(lines, line, column)
+        if line > span.end_line or lines[line][column] != char:
             return span
-        line, column = moved
-        if index == offset or index == len(text):
-            return Span(line, column, line, column + max(1, min(length, len(text) - offset)))
-        if not text[index].isspace():
+        column += 1
+    if offset < len(value):
+        line, column = _skip_space(lines, line, column)
+    if line > span.end_line or line >= len(lines):
+        return span
+    return Span(line, column, line, column + max(1, min(length, len(value) - offset)))
+
+
+def _skip_space(lines: list[str], line: int, column: int) -> tuple[int, int]:
+    """The place of the first character at or after (line, column) that is no white space."""
+    while line < len(lines):
+        text = lines[line]
+        while column < len(text):
+            if not text[column].isspace():
+                return line, column
             column += 1
-    return span
-
-
-def _next_written(lines: list[str], span: Span, line: int, column: int, char: str) -> tuple[int, int] | None:
-    """The place at or after (line, column) of the next character of a value, past white space."""
-    if char.isspace():
-        return line, column
-    while line <= span.end_line and line < len(lines):
-        rest = lines[line][column:]
-        stripped = rest.lstrip()
-        if stripped:
-            column += len(rest) - len(stripped)
-            return (line, column) if not char or stripped[0] == char else None
-        if not char:
-            return line, column
         line, column = line + 1, 0
-    return None
+    return line, column

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from mzplan.config.text import shown
 
-_MAX_CANDIDATES = 3000  # edit distances computed for one word, so that 100,000 names stay quick
+_MAX_CELLS = 200_000  # of edit-distance tables for one word, so that 100,000 names stay quick
 _MAX_LENGTH = 200
 
 
@@ -21,16 +22,17 @@ def nearest(word: object, candidates: Iterable[str]) -> str | None:
     wanted = _plain(word)
     best: str | None = None
     best_distance = max(1, len(wanted) // 3) + 1
-    looked_at = 0
+    cells, letters = 0, set(wanted)
     for candidate in candidates:
         plain = _plain(candidate)
         if plain == wanted:
             return candidate
-        if abs(len(plain) - len(wanted)) >= best_distance or looked_at >= _MAX_CANDIDATES:
+        if abs(len(plain) - len(wanted)) >= best_distance or cells >= _MAX_CELLS:
             continue
-        if len(set(wanted) ^ set(plain)) > 2 * best_distance:
+        # An edit changes at most two letters of the sets.
+        if len(letters ^ set(plain)) > 2 * (best_distance - 1):
             continue
-        looked_at += 1
+        cells += len(wanted) * len(plain)
         distance = _distance(wanted, plain, best_distance)
         if distance < best_distance:
             best, best_distance = candidate, distance
@@ -43,6 +45,7 @@ def did_you_mean(word: object, candidates: Iterable[str]) -> str:
     return f"did you mean {shown(found)}?" if found is not None else ""
 
 
+@lru_cache(maxsize=100_000)
 def _plain(word: str) -> str:
     return word.casefold().replace("-", "").replace("_", "").replace(" ", "")
 

@@ -21,7 +21,7 @@ from mzplan.secrets import REFERENCE
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
 _BUILT_IN_PROVIDERS = ("env", "file")
-_MAX_FILLED = 1_000_000  # characters of one text once its variables are filled in
+MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
 
 
 @dataclass(slots=True)
@@ -32,6 +32,7 @@ class Variables:
     declared: Mapping[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)  # missing ones that have been reported
+    filled: int = 0  # characters made by filling in, so far
 
 
 def read_variables(
@@ -151,45 +152,50 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> None:
 def _filled(
     text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
 ) -> Any:
-    whole = _VARIABLE.fullmatch(text)
-    if whole is not None and whole[1] in variables.values:
-        value = variables.values[whole[1]]
-        if isinstance(value, str) and "${" in value:
-            _check_references(value, document, container, key, findings)
-        return value
+    """The text with its variables filled in; what can't be is reported, and stays as written."""
+    names = [match[1] for match in _VARIABLE.finditer(text)]
     unknown = False
-
-    def value_of(match: re.Match[str]) -> str:
-        nonlocal unknown
-        name = match[1]
-        if name in variables.values:
-            value = variables.values[name]
-            return str(value).lower() if isinstance(value, bool) else str(value)
+    for match in _VARIABLE.finditer(text):
+        if match[1] in variables.values:
+            continue
         unknown = True
-        if name in variables.declared:
-            _missing(name, variables, findings)
+        if match[1] in variables.declared:
+            _missing(match[1], variables, findings)
         else:
-            findings.add(
-                "MZ015",
-                f"Unknown variable {shown(name)}",
-                *_undeclared(name, variables.declared),
-                place=Place(document.file, path_of(document.data, container, key), offset=match.start()),
+            place = Place(
+                document.file, path_of(document.data, container, key), False, match.start(), len(match[0])
             )
-        return match[0]
-
-    filled = _VARIABLE.sub(value_of, text)
-    if not unknown:
+            details = _undeclared(match[1], variables.declared)
+            findings.add("MZ015", f"Unknown variable {shown(match[1])}", *details, place=place)
+    if unknown:
+        return text
+    if len(names) == 1 and _VARIABLE.fullmatch(text):
+        filled = variables.values[names[0]]
+    else:
+        words = {name: _as_text(variables.values[name]) for name in names}
+        # Measured before it is made: a few characters can stand for gigabytes.
+        variables.filled += len(text) + sum(len(words[name]) for name in names)
+        if variables.filled > MAX_FILLED:
+            _too_long(document, container, key, findings)
+            return ""
+        filled = _VARIABLE.sub(lambda match: words[match[1]], text)
+    if isinstance(filled, str):
         _check_references(filled, document, container, key, findings)
-    if len(filled) > _MAX_FILLED:
-        findings.add(
-            "MZ007",
-            "Text too long",
-            f"With its variables filled in, this has more than {_MAX_FILLED:,} characters.",
-            "give the variables shorter values.",
-            place=Place(document.file, path_of(document.data, container, key)),
-        )
-        return ""
     return filled
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:
+    findings.add(
+        "MZ007",
+        "Variables make the project too long",
+        f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
+        "give the variables shorter values.",
+        place=Place(document.file, path_of(document.data, container, key)),
+    )
 
 
 def _check_references(text: str, document: Document, container: Any, key: Any, findings: Findings) -> None:
