@@ -251,7 +251,7 @@ class Builder:
         self._stop(
             event,
             "Too many values",
-            f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} in a file.",
+            f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} a file.",
             "use fewer aliases, or make several projects of this one.",
             code="MZ007",
         )

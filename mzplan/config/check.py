@@ -87,9 +87,8 @@ class Checker:
         near = nearest("type", (key for key in resource.body if key not in known))
         if near is not None:
             detail = f"{resource.label} needs a type: {types}."
-            self._add(
-                resource, "MZ004", f"Unknown key {shown(near)}", detail, 'did you mean "type"?', (near,)
-            )
+            summary = f"Unknown key {shown(near)}"
+            self._add(resource, "MZ004", summary, detail, 'did you mean "type"?', (near,), at_key=True)
             return
         self._add(
             resource,
@@ -171,11 +170,17 @@ class Checker:
         )
 
     def _add(
-        self, resource: Declared, code: str, summary: str, detail: str, hint: str, path: Path = ()
+        self,
+        resource: Declared,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path = (),
+        at_key: bool = False,
     ) -> None:
-        self.findings.add(
-            code, summary, detail, hint, address=resource.valid_address, place=resource.place(path)
-        )
+        place = resource.place(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
 
 
 def _name_hint(name: Any) -> str:

@@ -22,6 +22,9 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     secrets = sorted(findings.secrets, key=len, reverse=True)
     views = _views(findings, secrets)
     placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
+    # What the parser could not use has been replaced by something: no more is to be said of that.
+    unusable = {_start(one) for one in placed if one.code == "MZ002" and one.range is not None}
+    placed = [one for one in placed if one.code == "MZ002" or _start(one) not in unusable]
     placed.sort(key=_order)
     if findings.left_out:
         placed.append(
@@ -135,10 +138,13 @@ def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -
     )
 
 
-def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
+def _start(diagnostic: Diagnostic) -> tuple[str, int, int] | None:
     where = diagnostic.range
-    place = (where.path, where.line, where.column) if where else ("", 0, 0)
-    return (*place, diagnostic.code, diagnostic.summary, diagnostic.detail)
+    return (where.path, where.line, where.column) if where is not None else None
+
+
+def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
+    return (*(_start(diagnostic) or ("", 0, 0)), diagnostic.code, diagnostic.summary, diagnostic.detail)
 
 
 def range_of(directory: str, address: Address, path: Path = ()) -> SourceRange | None:

@@ -1,0 +1,78 @@
+"""Writes small projects as files, and reads what mzplan.config says of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from mzplan.config import load_configuration
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Configuration, Resource
+
+PROJECT = "version: 1\nproject: shop\n"
+# Declares one of each, without a mistake; tests add to it or change it.
+SHOP = """\
+connections:
+  shop_kafka: {type: kafka, brokers: ["localhost:9092"]}
+  shop_pg:
+    type: postgres
+    host: localhost
+    database: shop
+    user: app
+    password: "${env:PG_PASSWORD}"
+  lake: {type: files, path: ./lake}
+sources:
+  orders:
+    connection: shop_kafka
+    topic: orders
+    format: {type: json, schema: "id BIGINT, customer STRING, amount DECIMAL(10,2), ts TIMESTAMP"}
+sinks:
+  orders_pg:
+    from: orders
+    connection: shop_pg
+    table: public.orders
+    mode: upsert
+    key: [id]
+"""
+
+
+def write(folder: Path, files: dict[str, str | bytes]) -> Path:
+    """Write the files, and an mzplan.yaml where there is none among them."""
+    for name, content in {"mzplan.yaml": PROJECT, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else dedent(content).encode())
+    return folder
+
+
+def load(folder: Path, files: dict[str, str | bytes] | None = None, **options: Any) -> Configuration:
+    return load_configuration(write(folder, files or {}), **options)
+
+
+def resource(configuration: Configuration, address: str) -> Resource:
+    return configuration.resources[Address.parse(address)]
+
+
+def errors(
+    folder: Path | str | os.PathLike[str], files: dict[str, str | bytes] | None = None, **options: Any
+) -> list[Diagnostic]:
+    """What is wrong with the project; [] when nothing is."""
+    try:
+        load_configuration(write(Path(folder), files or {}), **options)
+    except MzplanError as error:
+        assert int(error.exit_code) == 1
+        return list(error.diagnostics)
+    return []
+
+
+def brief(diagnostics: list[Diagnostic]) -> list[str]:
+    """`a.yaml:3:5 MZ004 Unknown key "x"`: the place, the code and the summary of each."""
+    return [f"{d.range or '-'} {d.code} {d.summary}" for d in diagnostics]
+
+
+def all_text(diagnostics: list[Diagnostic]) -> str:
+    """Everything that any output could show of them."""
+    return "\n".join(f"{d!r}\n{d.to_json()}" for d in diagnostics)
