@@ -77,7 +77,7 @@ class Dependencies:
     def _connections(self, former: Address, target: Address) -> tuple[Effect, Causes]:
         """The effect of the difference between two connections, and the changed ones that make it.
 
-        A connection that is not the one of before makes no cause: the reference to it is what changed.
+        The causes count only where it is one connection: else the reference to it is what changed.
         """
         key = (former, target)
         if key not in self._memo:
@@ -91,7 +91,7 @@ class Dependencies:
         if before is not after:
             fields = weigh_references(compare_resources(before, after), nested.repointed)
             own = heaviest(["in-place", *(change.effect for change in fields)])
-        if own != "in-place" and before.address == after.address:
+        if own != "in-place":
             _merge(causes, {after.address: own})
         return heaviest([own, nested.effect]), causes
 

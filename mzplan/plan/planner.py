@@ -131,9 +131,7 @@ class _Planner:
         if before is not after:
             fields = weigh_references(compare_resources(before, after), reached.repointed)
         change = self._change(before, after, fields, reached)
-        if change is None:
-            self.after[address] = before
-        else:
+        if change is not None:
             self._record(change)
 
     def _change(
@@ -153,6 +151,7 @@ class _Planner:
             after = dataclasses.replace(after, digest=before.digest if same else digest)
         if effect == "in-place" and not fields:
             return None
+        # Digests have the last word: what leaves the description as it was causes nothing.
         causes = {} if effect == "in-place" else reached.causes
         for cause, weight in causes.items():
             self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
@@ -182,9 +181,9 @@ class _Planner:
         self.after[change.address] = change.after
 
     def _with_reach(self, change: Change) -> Change:
-        """The change, with the heaviest effect that it has on any query, for what runs nothing itself."""
+        """The change, with the heaviest effect that it has on any query: what a connection does."""
         felt = self.reached.get(change.address)
-        if felt is None or _runs(change.after):
+        if felt is None:
             return change
         return dataclasses.replace(change, effect=heaviest([change.effect, felt]))
 

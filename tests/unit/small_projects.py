@@ -66,10 +66,10 @@ def project(*resources: Resource, **settings: Any) -> Configuration:
     return Configuration(resources={r.address: r for r in resources}, **given)
 
 
-def shop(**changed: Resource) -> Configuration:
-    """kafka `k` ← source `orders` ← sink `orders_pg` → postgres `pg`, with some of them changed."""
+def shop(instances: Mapping[str, Instance] = LOCAL, **changed: Resource) -> Configuration:
+    """kafka `k` ← source `orders` ← sink `orders_pg` → postgres `pg`, with some of them changed or more."""
     parts = {"k": kafka(), "pg": postgres(), "orders": source(), "orders_pg": sink()}
-    return project(*{**parts, **changed}.values())
+    return project(*{**parts, **changed}.values(), instances=instances)
 
 
 def commit(configuration: Configuration, state: State | None = None, **options: Any) -> State:

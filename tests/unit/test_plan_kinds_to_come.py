@@ -43,6 +43,8 @@ TUNNEL = {
         "region": {"type": "string", "x-change": "forbidden"},
         "secret": {"type": "string", "x-change": "restart", "x-sensitive": True},
         "via": {"type": "string", "x-reference": "connection", "x-change": "restart"},
+        "home": {"type": "string", "x-reference": "connection", "x-change": "replace"},
+        "checks": {"type": "object", "x-change": "in-place", "properties": {"n": {"x-change": "restart"}}},
         "keys": {
             "type": "object",
             "x-change": {"added": "in-place", "removed": "restart", "changed": "replace"},
@@ -152,3 +154,25 @@ def test_an_effect_may_depend_on_the_kind_of_edit() -> None:
     plan = build_plan(nested(tunnel(keys={"a": 1})), state)
     assert fields(plan, "connection.t") == {"keys.b": (2, None, "restart")}
     assert actions(plan)["source.orders"] == "restart"
+
+
+def test_a_reference_that_replaces_does_so_whatever_it_refers_to() -> None:
+    state = commit(nested(tunnel(home="u"), tunnel("u")))
+    twin = tunnel("v")
+    plan = build_plan(project(*nested(tunnel(home="v"), tunnel("u")).resources.values(), twin), state)
+    assert fields(plan, "connection.t") == {"home": ("u", "v", "replace")}
+
+
+def test_a_query_that_moves_to_a_connection_whose_own_connection_changed_feels_that() -> None:
+    parts = [kafka(tunnel="t"), kafka("k2", tunnel="t"), postgres(), sink()]
+    state = commit(project(tunnel(), source(), *parts))
+    plan = build_plan(project(tunnel(zone="b"), source(connection="k2"), *parts), state)
+    assert fields(plan, "source.orders") == {"connection": ("k", "k2", "replace")}
+    assert actions(plan)["source.orders"] == "replace"
+
+
+def test_digests_have_the_last_word() -> None:
+    """A schema that contradicts itself: a part of what changes in place says that it restarts."""
+    state = commit(nested(tunnel(checks={"n": 1})))
+    plan = build_plan(nested(tunnel(checks={"n": 2}), None), state)
+    assert actions(plan) == {"connection.t": "update"}

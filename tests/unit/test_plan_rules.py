@@ -403,6 +403,31 @@ def test_a_targeted_delete_takes_those_along_who_still_use_it(state: State) -> N
     assert actions(plan) == {"connection.k2": "create", "source.orders": "update", "connection.k": "delete"}
 
 
+def test_a_target_brings_along_what_changes_below_it(state: State) -> None:
+    wanted = shop(k=kafka(brokers=["b:9092"]), pg=postgres(description="x"), z=kafka("z"))
+    plan = build_plan(wanted, state, targets=[at("sink.orders_pg")])
+    assert actions(plan) == {"connection.k": "update", "connection.pg": "update", "source.orders": "restart"}
+
+
+def test_what_is_new_and_not_targeted_is_not_replaced_either(state: State) -> None:
+    wanted = shop(more=source("more"), z=kafka("z"))
+    plan = build_plan(wanted, state, targets=[at("connection.z")], replace=[at("source.more")])
+    assert actions(plan) == {"connection.z": "create"}
+
+
+def test_a_targeted_plan_takes_no_instance_away(state: State) -> None:
+    other = {"other": Instance(name="other", type="dry")}
+    plan = build_plan(shop(z=kafka("z"), instances=other), state, targets=[at("connection.z")])
+    assert set(plan.instances) == {"local", "other"} and plan.instances_changed
+
+
+def test_another_type_with_the_same_body_is_a_change(state: State) -> None:
+    orders = dataclasses.replace(source(), type="files")
+    assert fields(build_plan(shop(orders=orders), state), "source.orders") == {
+        "type": ("kafka", "files", "replace")
+    }
+
+
 # --- the project, guards and notices
 
 
