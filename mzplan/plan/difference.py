@@ -54,19 +54,23 @@ def select(
 ) -> Difference:
     """The part of the difference that the targets ask for.
 
-    That is the targets, the changed resources that they depend on, and the dependents of all of these;
-    where such a dependent changes itself, the changed resources that it refers to come too. So nothing
-    that is left out is reached by what is applied, or refers to what is not there.
+    That is the targets and all of their dependents; the changed resources that the targets depend on, or
+    that a dependent refers to which changes itself; and whatever is committed and depends on those. So
+    nothing that is left out is reached by what is applied, or refers to what is not there.
     """
-    reach = DependencyGraph.of_both(wanted, committed).reach
     changed = difference.created | difference.updated
-    selected: set[Address] = set()
-    added = set(targets) | (DependencyGraph.of(wanted).requirements(targets) & changed)
-    while added:
-        selected |= added | reach(added)
-        needed = {target for a in selected & changed for target in wanted[a].references.values()}
-        added = (needed & changed) - selected
+    targets = set(targets)
+    selected = targets | DependencyGraph.of_both(wanted, committed).reach(targets)
+    reached = DependencyGraph.of(committed).reach
+    needed = DependencyGraph.of(wanted).requirements(targets) | _referred(selected & changed, wanted)
+    while added := (needed & changed) - selected:
+        selected |= added | reached(added)
+        needed = _referred(selected & changed, wanted)
     return difference.only(selected)
+
+
+def _referred(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
+    return {target for address in addresses for target in resources[address].references.values()}
 
 
 def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:

@@ -388,6 +388,12 @@ def test_targets_take_their_dependents_along_and_what_they_need(state: State) ->
     assert actions(plan) == {"connection.unrelated": "create"}
 
 
+def test_what_is_only_needed_does_not_bring_all_of_its_users() -> None:
+    wanted = shop(more=source("more"), more_pg=sink("more_pg", **{"from": "more"}), z=kafka("z"))
+    plan = build_plan(wanted, EMPTY, targets=[at("source.orders")])
+    assert set(actions(plan)) == {"connection.k", "connection.pg", "source.orders", "sink.orders_pg"}
+
+
 def test_what_is_not_targeted_stays_as_committed(state: State) -> None:
     wanted = shop(k=kafka(brokers=["b:9092"]), pg=postgres(host="other"))
     plan = build_plan(wanted, state, targets=[at("connection.pg")])
