@@ -24,10 +24,14 @@ MAX_FOLDER_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A configuration file: where it is, and how messages name it (relative to the project, with `/`)."""
+    """A configuration file: where it is, and how messages name it (relative to the project, with `/`).
+
+    In a `private` one any value may be a secret: messages show none.
+    """
 
     location: str
     path: str
+    private: bool = False
 
     @classmethod
     def within(cls, directory: str, location: str) -> SourceFile:

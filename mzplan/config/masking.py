@@ -34,7 +34,7 @@ def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict
     for path, span, value in scalars_on(text, set(lines)):
         if is_reference(value) or _VARIABLE.fullmatch(value):
             continue
-        if not may_be_secret(path) and not any(path[:end] in concealed for end in range(1, len(path) + 1)):
+        if not may_be_secret(path) and not any(path[:end] in concealed for end in range(len(path) + 1)):
             continue
         for number in range(span.line, span.end_line + 1):
             if number in lines:
@@ -44,13 +44,15 @@ def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict
     return {number: _starred(line, hidden.get(number, [])) for number, line in lines.items()}
 
 
-def masked_broken(lines: list[str], number: int) -> str:
+def masked_broken(lines: list[str], number: int, private: bool = False) -> str:
     """A line of a file that can't be parsed, with what may be secret as asterisks.
 
     Where a value ends can't be known here: everything after a name that sounds secret goes, and so does a
     line that may continue such a value.
     """
     line = lines[number]
+    if private:
+        return _starred(line, [(line.find(":") + 1, len(line))])
     if match := _SECRET_KEY.search(line):
         return _starred(line, [(match.end(), len(line))])
     if _continues_secret(lines, number):

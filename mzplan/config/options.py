@@ -11,7 +11,7 @@ from mzplan.config.findings import Findings
 from mzplan.config.text import shown
 from mzplan.kinds import ResourceKind
 from mzplan.model.address import Address, is_valid_name
-from mzplan.secrets import is_reference
+from mzplan.secrets import REFERENCE, is_reference
 
 
 def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
@@ -24,6 +24,8 @@ def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) ->
         if not isinstance(value, str):
             continue  # the schema check tells of its type
         findings.secrets.add(value)
+        if "${" in REFERENCE.sub("", value):
+            continue  # a malformed reference has been told
         name = str(path[-1]).upper().replace(".", "_")
         findings.add(
             "MZ016",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable
 
 from mzplan.config.files import SECTIONS, ReadError, SourceFile, find_files, project_file, read_bytes
@@ -14,6 +15,7 @@ from mzplan.config.text import LINE_BREAK
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
 
+AnyPath = str | os.PathLike[str]
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 
@@ -59,9 +61,10 @@ class _View:
         numbers = {span.line for span in spans} | {self.span(place).line for place in places}
         lines = {number: self.lines[number] for number in numbers if number < len(self.lines)}
         if self.well_formed and self.text is not None:
-            self.shown = masked_lines(self.text, lines, self.concealed)
+            concealed: set[Path] = {()} if self.file.private else self.concealed
+            self.shown = masked_lines(self.text, lines, concealed)
         else:
-            self.shown = {number: masked_broken(self.lines, number) for number in lines}
+            self.shown = {number: masked_broken(self.lines, number, self.file.private) for number in lines}
         self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
 
     def span(self, place: Place) -> Span:
@@ -147,20 +150,20 @@ def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
     return (*(_start(diagnostic) or ("", 0, 0)), diagnostic.code, diagnostic.summary, diagnostic.detail)
 
 
-def range_of(directory: str, address: Address, path: Path = ()) -> SourceRange | None:
+def range_of(directory: AnyPath, address: Address, path: Path = ()) -> SourceRange | None:
     """Where a resource, or a property of it, is written; None when no file declares it.
 
     Reads the project's files again: for the few diagnostics of a plan, not for every resource.
     """
-    found = _search(directory, address, path)
+    found = _search(os.fspath(directory), address, path)
     return found[0] if found else None
 
 
-def locate(directory: str, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
+def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
     """The diagnostic with the range and the (masked) excerpt of its address; as it is when there is none."""
     if diagnostic.address is None:
         return diagnostic
-    found = _search(directory, diagnostic.address, path)
+    found = _search(os.fspath(directory), diagnostic.address, path)
     if found is None:
         return diagnostic
     return dataclasses.replace(diagnostic, range=found[0], excerpt=found[1])

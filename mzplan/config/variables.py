@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 from mzplan.config.builder import Document
@@ -115,7 +116,8 @@ def _from_environment(name: str) -> Any:
 
 
 def _from_file(path: str, variables: Variables, findings: Findings) -> None:
-    document = load(SourceFile(path, path), findings)
+    # Shown as an absolute path: other paths in messages are relative to the project.
+    document = load(SourceFile(path, str(FilePath(path).absolute()), private=True), findings)
     if document is None or document.data is None:
         return
     if not isinstance(document.data, dict):
@@ -144,6 +146,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> None:
                 f"Found {kind_of(value)}.",
                 "give it text, a number, true or false.",
                 place=place,
+                conceal=True,
             )
         else:
             variables.values[name] = value

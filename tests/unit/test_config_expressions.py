@@ -1,0 +1,120 @@
+"""Expressions of select and where: what is stateless Spark SQL, what it reads, what it is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from mzplan.config.expressions import MAX_LENGTH, parse_select, parse_where
+
+GOOD = {
+    "id": ("id", ["id"]),
+    "`a b`": ("a b", ["a b"]),
+    "amount * 1.2 AS gross": ("gross", ["amount"]),
+    "amount*-1 as x": ("x", ["amount"]),
+    "'it' AS lit": ("lit", []),
+    "payload.address.city": ("city", ["payload"]),
+    "payload.a AS b": ("b", ["payload"]),
+    "date": ("date", ["date"]),
+    "count": ("count", ["count"]),
+    "current_date AS day": ("day", []),
+    "CAST(id AS STRING) AS id": ("id", ["id"]),
+    "CASE WHEN amount > 0 THEN 'in' ELSE kind END AS kind": ("kind", ["amount", "kind"]),
+    "transform(items, i -> i.price * rate) AS prices": ("prices", ["items", "rate"]),
+    "exists(tags, t -> t = customer) AS e": ("e", ["tags", "customer"]),
+    "aggregate(xs, 0, (a, x) -> a + x) AS total": ("total", ["xs"]),
+    "payload:field.inner AS v": ("v", ["payload"]),
+    "tags[0] AS first_tag": ("first_tag", ["tags"]),
+    "date_trunc('hour', ts) AS hour": ("hour", ["ts"]),
+    "coalesce(a, b) c": ("c", ["a", "b"]),
+    "greatest(a, b) AS g": ("g", ["a", "b"]),
+    "name LIKE ANY ('a%', 'b%') AS m": ("m", ["name"]),
+    "my_function(a) AS f": ("f", ["a"]),
+    "interval 1 day + ts AS next": ("next", ["ts"]),
+    "a -- a remark": ("a", ["a"]),
+    "_position.offset AS o": ("o", ["_position"]),
+}
+
+REFUSED = {
+    "sum(a) AS s": "sum needs other rows",
+    "1 + count(*) AS n": "count needs other rows",
+    "percentile_approx(a, 0.5) AS m": "percentile_approx needs other rows",
+    "collect_list(a) AS l": "collect_list needs other rows",
+    "bool_and(a) AS l": "bool_and needs other rows",
+    "any(a) AS l": "any needs other rows",
+    "count_if(a) AS l": "count_if needs other rows",
+    "sum(a) OVER (ORDER BY b) AS s": "window function",
+    "row_number() AS r": "window function",
+    "lag(a) OVER (ORDER BY b) AS r": "window function",
+    "explode(tags) AS t": "explode makes several rows",
+    "inline_outer(t) AS t": "inline_outer makes several rows",
+    "stack(2, a, b) AS t": "stack makes several rows",
+    "json_tuple(a, 'b') AS t": "json_tuple makes several rows",
+    "window(ts, '1 minute') AS w": "window makes several rows",
+    "(SELECT 1) AS x": "subquery",
+    "a IN (SELECT b FROM c) AS x": "subquery",
+    "exists(SELECT 1) AS x": "subquery",
+    "a, b": "write each as an item of its own",
+    "a FROM secrets": "more than one expression",
+    "DISTINCT a": "more than one expression",
+    "a; DROP TABLE x": "more than one expression",
+    "a UNION SELECT b": "more than one expression",
+    "s.*": "fields one by one",
+    "a AS (x, y)": "several names",
+    ":x AS x": "placeholder",
+    "a +": "syntax",
+    "foo(a b) AS c": "syntax",
+    "'open": "quote",
+    " ": "empty",
+    "(" * 3000: "nested too deep",
+    "NOT " * 2000 + "a": "nested too deep",
+    "a" * (MAX_LENGTH + 1): "longer",
+}
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_stateless_expressions(text: str) -> None:
+    name, columns = GOOD[text]
+    parsed = parse_select(text)
+    assert parsed.problem == "" and parsed.name == name
+    assert list(dict.fromkeys(column for column, _ in parsed.columns)) == columns
+    for column, offset in parsed.columns:
+        assert text[offset:].lstrip("`").startswith(column)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_more_than_a_look_at_one_row(text: str) -> None:
+    parsed = parse_select(text)
+    assert REFUSED[text] in parsed.problem
+    assert 0 <= parsed.offset <= len(text)
+
+
+def test_stars() -> None:
+    assert parse_select("*").star
+    parsed = parse_select("* EXCEPT (id, Ts)")
+    assert parsed.star and parsed.without == {"id", "ts"}
+    assert [name for name, _ in parsed.columns] == ["id", "Ts"]
+
+
+def test_conditions() -> None:
+    assert parse_where("amount > 0 AND customer = 'x'").columns == (("amount", 0), ("customer", 15))
+    assert parse_where("amount BETWEEN 1 AND 2 OR NOT flag").problem == ""
+    assert "subquery" in parse_where("a IN (SELECT 1)").problem
+    assert "more than one" in parse_where("a > 0 GROUP BY b").problem
+    assert "needs other rows" in parse_where("max(a) > 1").problem
+    assert parse_where("a AS b").problem
+    assert parse_where("a > 0) OR (1 = 1").problem
+
+
+def test_the_place_of_an_error() -> None:
+    parsed = parse_select("a +\n  foo(b c) AS x")
+    assert parsed.offset == 12 and "'c'" in parsed.problem
+    assert parse_select("amount + sum(a) AS x").offset == 9
+
+
+def test_plain_expressions_need_no_sql_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "sqlglot", None)  # an import would fail
+    for text in ("quick", "quick * 1.2 AS q", "quick.b", "`quick x` AS q", "date"):
+        assert parse_select(text).problem == ""
+    assert parse_where("quick >= 1 AND b = 'x' OR c <> 2").problem == ""

@@ -1,0 +1,333 @@
+"""Files → resources: merging, normal form, variables, settings, look-ups."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.config import load_configuration, load_project, locate, range_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Instance
+from tests.unit.config_files import PROJECT, SHOP, brief, errors, load, resource, write
+
+
+def test_resources_are_typed_normal_and_sorted(tmp_path: Path) -> None:
+    configuration = load(tmp_path, {"shop/all.yaml": SHOP})
+    assert configuration.project == "shop" and configuration.warehouse == "./warehouse"
+    assert configuration.instances == {"local": Instance(name="local", type="embedded")}
+    assert list(map(str, configuration.resources)) == [
+        "connection.lake",
+        "connection.shop_kafka",
+        "connection.shop_pg",
+        "sink.orders_pg",
+        "source.orders",
+    ]
+    sink = resource(configuration, "sink.orders_pg")
+    assert sink.type == "postgres" and sink.path == "shop/all.yaml"
+    assert sink.references == {
+        "from": Address("source", "orders"),
+        "connection": Address("connection", "shop_pg"),
+    }
+    assert list(sink.body) == ["connection", "from", "key", "mode", "table"]
+    assert resource(configuration, "connection.shop_pg").body["password"] == "${env:PG_PASSWORD}"
+
+
+def test_a_default_written_out_is_no_difference(tmp_path: Path) -> None:
+    plain = load(tmp_path / "a", {"a.yaml": SHOP})
+    written = (
+        SHOP.replace("host: localhost", "host: localhost\n    port: 5432\n    tls: {mode: prefer}")
+        .replace(
+            "topic: orders", "topic: orders\n    type: kafka\n    trigger: {interval: 1s}\n    paused: false"
+        )
+        .replace("id BIGINT, customer STRING", "id   long,customer string")
+    )
+    assert load(tmp_path / "b", {"a.yaml": written}).resources == plain.resources
+
+
+def test_the_order_of_files_and_keys_changes_nothing(tmp_path: Path) -> None:
+    whole = load(tmp_path / "whole", {"a.yaml": SHOP})
+    import yaml
+
+    data = yaml.safe_load(SHOP)
+    shuffle = random.Random(7)
+    for attempt in range(5):
+        files: dict[str, str | bytes] = {}
+        for section, resources in data.items():
+            for name in shuffle.sample(list(resources), len(resources)):
+                keys = shuffle.sample(list(resources[name].items()), len(resources[name]))
+                content = yaml.safe_dump({section: {name: dict(keys)}}, sort_keys=False)
+                files[f"{shuffle.choice('abcdef')}/{shuffle.randrange(10**6)}.yml"] = content
+        parts = load(tmp_path / str(attempt), files)
+        assert list(parts.resources) == list(whole.resources)
+        for address, one in parts.resources.items():
+            assert one.body == whole.resources[address].body
+            assert list(one.body) == list(whole.resources[address].body)
+
+
+def test_errors_are_the_same_whatever_the_order_of_keys(tmp_path: Path) -> None:
+    bad = SHOP.replace("mode: upsert", "mode: x").replace("topic: orders", "topic: 'a b'")
+    lines = bad.splitlines()
+    sections = [bad[bad.index(part) :].split("\nS")[0] for part in ("connections:", "sources:", "sinks:")]
+    assert len(lines) > 10 and sections
+    first = errors(tmp_path / "a", {"a.yaml": bad})
+    again = errors(tmp_path / "b", {"a.yaml": bad})
+    assert first == again
+
+
+def test_resources_in_mzplan_yaml_and_empty_files(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "mzplan.yaml": PROJECT + SHOP,
+        "empty.yaml": "",
+        "comment.yml": "# nothing\n",
+        "nothing.yaml": "sources:\nsinks: {}\n",
+    }
+    assert len(load(tmp_path, files).resources) == 5
+
+
+def test_what_is_not_read(tmp_path: Path) -> None:
+    junk = "this: is not ours\n"
+    files: dict[str, str | bytes] = {
+        "mzplan.yaml": PROJECT + "state: {path: ./st}\nwarehouse: lake/wh\n",
+        "a.yaml": SHOP,
+        ".hidden.yaml": junk,
+        ".github/ci.yaml": junk,
+        "st/history/x.yaml": junk,
+        "lake/wh/t/x.yaml": junk,
+        "inner/mzplan.yaml": PROJECT,
+        "inner/other.yaml": junk,
+        "notes.txt": junk,
+    }
+    assert len(load(tmp_path, files).resources) == 5
+    (tmp_path / "lake/other.yaml").write_text(junk)
+    with pytest.raises(MzplanError) as caught:
+        load_configuration(tmp_path)
+    assert brief(list(caught.value.diagnostics)) == ['lake/other.yaml:1:1 MZ004 Unknown key "this"']
+
+
+def test_links(tmp_path: Path) -> None:
+    """A file behind a link counts once, a linked folder elsewhere is read, loops end."""
+    elsewhere = tmp_path / "elsewhere"
+    project = write(tmp_path / "project", {"a.yaml": SHOP})
+    write(elsewhere, {"b.yaml": "connections:\n  far: {type: files, path: x}\n"})
+    (elsewhere / "mzplan.yaml").unlink()
+    (project / "linked").symlink_to(elsewhere)
+    (project / "again.yaml").symlink_to(project / "a.yaml")
+    (project / "loop").symlink_to(project)
+    (project / "up").symlink_to(tmp_path)
+    (project / "root").symlink_to("/")
+    (elsewhere / "back").symlink_to(elsewhere)
+    configuration = load_configuration(project)
+    assert resource(configuration, "connection.far").path == "linked/b.yaml"
+    assert resource(configuration, "source.orders").path == "a.yaml"
+
+
+def test_values_are_yaml_1_2(tmp_path: Path) -> None:
+    labels = (
+        "yes: yes, on: 'on', n: null_, date: 2024-01-01, octal: 0o17, hex: 0xff, leading: 010, float: 1e3,"
+        " text: '5', tagged: !!str 5, number: !!int '6', real: !!float 2, time: 12:30:45, plus: +5, dot: .5"
+    )
+    configuration = load(
+        tmp_path, {"a.yaml": f"connections:\n  k: {{type: files, path: x, labels: {{{labels}}}}}\n"}
+    )
+    assert resource(configuration, "connection.k").body["labels"] == {
+        "yes": "yes", "on": "on", "n": "null_", "date": "2024-01-01", "octal": 15, "hex": 255, "leading": 10,
+        "float": 1000.0, "text": "5", "tagged": "5", "number": 6, "real": 2.0, "time": "12:30:45", "plus": 5,
+        "dot": 0.5,
+    }  # fmt: skip
+
+
+def test_anchors_and_merges(tmp_path: Path) -> None:
+    text = """\
+    connections:
+      k: {type: kafka, brokers: ["a:1"]}
+    sources:
+      one: &base
+        connection: k
+        topic: one
+        trigger: &t {interval: 5s}
+        format: {type: json, schema: "id BIGINT"}
+      two:
+        <<: *base
+        topic: two
+      three:
+        topic: three
+        <<: [*base, {paused: true}]
+        trigger: *t
+    """
+    configuration = load(tmp_path, {"a.yaml": text})
+    two, three = resource(configuration, "source.two").body, resource(configuration, "source.three").body
+    assert two["topic"] == "two" and two["connection"] == "k" and "<<" not in two
+    assert three["topic"] == "three" and three["trigger"] == {"interval": "5s"} and three["paused"] is True
+
+
+VARIABLES = (
+    PROJECT
+    + "variables:\n  env: {default: dev}\n  port: {default: 5432}\n  flag: {default: true}\n  need: {}\n"
+)
+USES = """\
+connections:
+  pg:
+    type: postgres
+    host: "db.${var.env}.example"
+    port: ${var.port}
+    database: "${var.env}_${var.port}_${var.flag}"
+    user: ${var.need}
+    password: ${env:PG}
+"""
+
+
+def values(folder: Path, **options: Any) -> tuple[Any, ...]:
+    body = resource(load_configuration(folder, **options), "connection.pg").body
+    return body["host"], body.get("port", 5432), body["database"], body["user"], body["password"]
+
+
+def test_variables_and_their_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES})
+    outside = tmp_path.parent / f"{tmp_path.name}-vars"
+    outside.mkdir()
+    first, second = outside / "1.yaml", outside / "2.yaml"
+    first.write_text("env: file\nport: 1111\n")
+    second.write_text("port: 2222\n")
+    assert values(folder, variables={"need": "me"}) == (
+        "db.dev.example", 5432, "dev_5432_true", "me", "${env:PG}",
+    )  # fmt: skip
+    monkeypatch.setenv("MZPLAN_VAR_ENV", "environment")
+    monkeypatch.setenv("MZPLAN_VAR_need", "lower")
+    monkeypatch.setenv("MZPLAN_VAR_PORT", "6000")
+    monkeypatch.setenv("MZPLAN_VAR_NOBODY", "x")
+    assert values(folder)[:2] == ("db.environment.example", 6000)
+    assert values(folder)[3] == "lower"
+    assert values(folder, variable_files=[first, second])[:2] == ("db.file.example", 2222)
+    assert values(folder, variable_files=[str(first)], variables={"env": "given"})[0] == "db.given.example"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5", 5), ("true", True), ("'5'", "5"), ('"a b"', "a b"), ("", ""), ("null", "null"), ("a: b", "a: b"),
+     ("1.5", 1.5), ("'open", "'open"), ("9" * 30, "9" * 30), ("${env:X}", "${env:X}")],
+)  # fmt: skip
+def test_text_from_outside_is_a_yaml_scalar(text: str, value: object) -> None:
+    from mzplan.config.variables import scalar
+
+    assert scalar(text) == value and type(scalar(text)) is type(value)
+
+
+def test_mistakes_with_variables(tmp_path: Path) -> None:
+    uses = USES.replace("${var.env}.example", "${var.evn}.example").replace("${env:PG}", "${evn:PG}")
+    found = errors(tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": uses}, variables={"prot": "5"})
+    assert brief(found) == [
+        '- MZ015 Unknown variable "prot" in --var',
+        'a.yaml:4:15 MZ015 Unknown variable "evn"',
+        "a.yaml:8:15 MZ017 Malformed reference",
+        'mzplan.yaml:7:3 MZ015 The variable "need" has no value',
+    ]
+    hints = [d.hint for d in found]
+    assert hints[0] == 'did you mean "port"?' and hints[1] == 'did you mean "env"?'
+    assert hints[2] == 'did you mean "env"?' and "MZPLAN_VAR_NEED" in hints[3]
+    assert found[1].range is not None and found[1].range.end_column == 25
+
+
+@pytest.mark.parametrize(
+    ("written", "column", "word"),
+    [("${env.PG}", 15, "with a colon"), ("${var:env}", 15, "with a dot"), ("${}", 15, "${var.NAME}"),
+     ("${env:PG", 15, "${var.NAME}"), ("x${y}", 16, "${env:NAME}")],
+)  # fmt: skip
+def test_malformed_references(tmp_path: Path, written: str, column: int, word: str) -> None:
+    files: dict[str, str | bytes] = {
+        "a.yaml": USES.replace("${var.need}", "u").replace("${env:PG}", f"'{written}'")
+    }
+    found = errors(tmp_path, {"mzplan.yaml": VARIABLES, **files}, variables={"need": "x"})
+    malformed = [d for d in found if d.code == "MZ017"]
+    assert len(malformed) == 1 and word in malformed[0].hint
+    assert malformed[0].range is not None and malformed[0].range.column == column + 1
+
+
+def test_a_variable_that_makes_a_wrong_value_is_an_error_where_it_is_used(tmp_path: Path) -> None:
+    found = errors(
+        tmp_path, {"mzplan.yaml": VARIABLES, "a.yaml": USES}, variables={"need": "x", "port": "seven"}
+    )
+    assert brief(found) == ['a.yaml:5:11 MZ005 Wrong type for "port"']
+
+
+def test_variable_files_with_mistakes(tmp_path: Path) -> None:
+    folder = write(tmp_path / "p", {"mzplan.yaml": VARIABLES, "a.yaml": USES})
+    bad = tmp_path / "vars.yaml"
+    bad.write_text("nede: x\nneed: [1]\n")
+    found = errors(folder, {"mzplan.yaml": VARIABLES}, variable_files=[bad])
+    assert [d.code for d in found] == ["MZ015"] * 3
+    assert str(found[0].range) == f"{bad}:1:1" and 'did you mean "need"' in found[0].hint
+    assert [d.code for d in errors(folder, {"mzplan.yaml": VARIABLES}, variable_files=[tmp_path / "no"])] == [
+        "MZ001",
+        "MZ015",
+    ]
+
+
+def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "version: 1\nproject: shop\nwarehouse: s3://bucket/${var.env}\nstate: {path: st}\n"
+        "instances: {local: {type: dry}, prod: {type: cluster}}\nvariables: {env: {default: dev}, need: {}}\n"
+        "sources: {x: {topic: '${var.need}'}}\n"
+    )
+    write(tmp_path, {"mzplan.yaml": text, "broken.yaml": "a: [\n"})
+    settings = load_project(tmp_path)
+    assert (settings.directory, settings.project, settings.warehouse) == (
+        str(tmp_path), "shop", "s3://bucket/dev",
+    )  # fmt: skip
+    assert settings.state == {"backend": "local", "path": "st"}
+    assert {name: instance.type for name, instance in settings.instances.items()} == {
+        "local": "dry", "prod": "cluster",
+    }  # fmt: skip
+    assert load_project(tmp_path, {"env": "prod"}).warehouse == "s3://bucket/prod"
+    write(tmp_path, {"mzplan.yaml": text.replace("project: shop", "project: Shop")})
+    with pytest.raises(MzplanError) as caught:
+        load_project(tmp_path)
+    assert brief(list(caught.value.diagnostics)) == ['mzplan.yaml:2:10 MZ005 Wrong value for "project"']
+
+
+def test_ranges_after_the_fact(tmp_path: Path) -> None:
+    write(tmp_path, {"deep/a.yaml": SHOP})
+    at = range_of(tmp_path, Address("sink", "orders_pg"))
+    assert str(at) == "deep/a.yaml:16:3"
+    assert str(range_of(tmp_path, Address("sink", "orders_pg"), ("key", 0))) == "deep/a.yaml:21:11"
+    assert str(range_of(tmp_path, Address("sink", "orders_pg"), ("select",))) == "deep/a.yaml:16:3"
+    assert range_of(tmp_path, Address("sink", "orders")) is None
+    diagnostic = Diagnostic(code="MZ041", summary="no", address=Address("connection", "shop_pg"))
+    placed = locate(tmp_path, diagnostic, ("host",))
+    assert str(placed.range) == "deep/a.yaml:5:11" and placed.excerpt == "    host: localhost"
+    nowhere = Diagnostic(code="MZ041", summary="no")
+    assert locate(tmp_path, nowhere) is nowhere
+
+
+def test_a_plain_project_imports_nothing_heavy(tmp_path: Path) -> None:
+    """Start-up is what CI users feel."""
+    write(tmp_path, {"a.yaml": SHOP + "    select: [id, amount * 1.2 AS gross]\n    where: amount > 0\n"})
+    code = (
+        "import sys; from mzplan.config import load_configuration; load_configuration(sys.argv[1]);"
+        "print([m for m in ('sqlglot', 'jsonschema', 'rich', 'networkx', 'pyspark') if m in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path.cwd(),
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+def test_the_pure_python_parser_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyYAML may have been built without its C parser."""
+    import yaml
+
+    bad: dict[str, str | bytes] = {"a.yaml": SHOP.replace("mode: upsert", "mode: é x"), "b.yaml": "a: [b\n"}
+    expected, whole = brief(errors(tmp_path / "a", bad)), load(tmp_path / "b", {"a.yaml": SHOP})
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    found = brief(errors(tmp_path / "a", bad))
+    assert found == expected
+    assert load(tmp_path / "b", {"a.yaml": SHOP}) == whole

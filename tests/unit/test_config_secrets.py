@@ -1,0 +1,145 @@
+"""A secret that someone wrote into a file is refused, and never shown: whatever else is wrong around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mzplan.config import load_configuration, locate
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.render.diagnostics import render_diagnostics
+from tests.unit.config_files import PROJECT, SHOP, all_text, brief, errors, write
+
+SECRET = "hunter2-Tr0ub4dor"
+FLOW = f"security: {{protocol: SASL_SSL, sasl: {{mechanism: PLAIN, username: app, password: {SECRET}}}}}"
+
+
+def kafka(rest: str) -> str:
+    return f"connections:\n  k:\n    type: kafka\n    brokers: ['a:1']\n    {rest}\n"
+
+
+def outputs(found: list[Diagnostic], folder: Path) -> str:
+    """Every form in which the diagnostics leave the program."""
+    error = MzplanError(found)
+    return "\n".join(
+        [
+            all_text(found),
+            json.dumps([d.to_json() for d in found]),
+            render_diagnostics(found, True, str(folder)),
+            render_diagnostics(found, False, str(folder)),
+            str(error),
+            repr(error),
+        ]
+    )
+
+
+# Each writes the secret out somewhere, most with another mistake on the same line.
+LEAKS = {
+    "block": SHOP.replace('"${env:PG_PASSWORD}"', SECRET),
+    "flow": kafka(FLOW),
+    "quoted": kafka(FLOW.replace(SECRET, f"'{SECRET}'")),
+    "a wrong value beside it": kafka(FLOW.replace("PLAIN", "PLANE")),
+    "an unknown key beside it": kafka(FLOW.replace("username", "usrname")),
+    "the wrong type of connection": kafka(FLOW).replace("type: kafka", "type: kafak"),
+    "no type": kafka(FLOW).replace("    type: kafka\n", ""),
+    "one line": f"connections: {{k: {{type: kafak, password: {SECRET}}}}}\n",
+    "not in a section": f"k: {{type: kafka, password: {SECRET}}}\n",
+    "a wrong section": f"connection: {{k: {{type: kafka, key: {SECRET}}}}}\n",
+    "at the wrong place": kafka(f"password: {SECRET}"),
+    "misspelled": kafka(FLOW.replace("password", "pasword")),
+    "misspelled badly": kafka(FLOW.replace("password", "pw")),
+    "a mapping under an unknown key": kafka(f"sasl: {{a: {{b: {SECRET}}}, mechanism: PLAIN}}"),
+    "a list": kafka(FLOW.replace(SECRET, f"[{SECRET}]")),
+    "a key in lines": kafka(f"security:\n      ssl:\n        ca: a\n        key: |\n          {SECRET}\n"),
+    "an option": kafka(f'options: {{"sasl.jaas.config": "{SECRET}", "linger.ms": [1]}}'),
+    "an option by a bad name": kafka(f'options: {{"SSL Key": "{SECRET}"}}'),
+    "twice": kafka(FLOW + f"\n    security: {{sasl: {{password: {SECRET}}}}}"),
+    "twice in a mapping": kafka(f"options: {{ssl.key: {SECRET}, ssl.key: {SECRET}}}"),
+    "an alias": kafka(FLOW.replace(SECRET, f"&pw {SECRET}") + "\n    description: *pw\n    x: 1"),
+    "as a name": kafka(FLOW) + f"sources: {{x: {{connection: {SECRET}, topic: t}}}}\n",
+    "partly a reference": kafka(FLOW.replace(SECRET, f'"{SECRET}${{env:X}}"')),
+    "a malformed reference": kafka(FLOW.replace(SECRET, f'"{SECRET}${{env.X}}"')),
+    "an unknown variable": kafka(FLOW.replace(SECRET, f'"{SECRET}${{var.nope}}"')),
+    "a tag": kafka(FLOW.replace(SECRET, f"!vault {SECRET}")),
+    "broken before": kafka(FLOW.replace("app,", "app: x: y,")),
+    "broken after": kafka(FLOW + " ]"),
+    "an open quote": kafka(f"password: '{SECRET}"),
+    "an open quote over lines": kafka(f'password: "{SECRET}\n      {SECRET}\n  {SECRET}'),
+    "a colon in it": kafka(f"password: {SECRET}: {SECRET}"),
+    "a line of its own": kafka(f"password:\n      {SECRET}: {SECRET}: x"),
+    "an indented key": kafka(f"key: |\n      {SECRET}\n     {SECRET}: *x: ["),
+    "not UTF-8": kafka(FLOW).encode() + b"    \xff password: " + SECRET.encode(),
+    "a control character": kafka(FLOW + " \x01"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_secret_is_never_shown(name: str, tmp_path: Path) -> None:
+    found = errors(tmp_path, {"a.yaml": LEAKS[name]})
+    assert found
+    shown = outputs(found, tmp_path)
+    # A part of it would be too much.
+    assert SECRET not in shown and "hunter2" not in shown and "Tr0ub4dor" not in shown
+
+
+def test_a_secret_as_the_default_of_a_variable(tmp_path: Path) -> None:
+    for name, rest in (("pg_password", "x: 1"), ("v", "x: 1"), ("v", "description: [1]")):
+        variables = f"variables: {{{name}: {{default: {SECRET}, {rest}}}}}\n"
+        shop = SHOP.replace("${env:PG_PASSWORD}", f"${{var.{name}}}")
+        found = errors(tmp_path, {"mzplan.yaml": PROJECT + variables, "a.yaml": shop})
+        assert len(found) == 2 and SECRET not in outputs(found, tmp_path)
+
+
+def test_a_secret_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--var is no way around secret references, and its value is not shown either."""
+    files: dict[str, str | bytes] = {
+        "mzplan.yaml": PROJECT + "variables: {pw: {}, n: {default: 1}}\n",
+        "a.yaml": SHOP.replace("${env:PG_PASSWORD}", "${var.pw}").replace(
+            "host: localhost", "host: ${var.pw}"
+        ),
+    }
+    found = errors(tmp_path, files, variables={"pw": SECRET})
+    assert brief(found) == ['a.yaml:8:15 MZ016 Secret written out in "password"']
+    assert SECRET not in outputs(found, tmp_path)
+    found = errors(tmp_path, files, variables={"pw": f"{SECRET}${{env.X}}"})
+    assert found and SECRET not in outputs(found, tmp_path)
+    found = errors(tmp_path, files, variables={"pww": SECRET, "pw": "${env:X}"})
+    assert found and SECRET not in outputs(found, tmp_path)
+    bad = tmp_path.parent / f"{tmp_path.name}.vars"
+    bad.write_text(f"pww: {SECRET}\npw: [{SECRET}]\n")
+    found = errors(tmp_path, files, variable_files=[bad])
+    assert found and SECRET not in outputs(found, tmp_path)
+    bad.write_text(f"pw: {SECRET}: x\n")
+    found = errors(tmp_path, files, variable_files=[bad])
+    assert found and SECRET not in outputs(found, tmp_path)
+
+
+def test_the_error_says_where_and_how(tmp_path: Path) -> None:
+    (found,) = errors(tmp_path, {"a.yaml": LEAKS["block"]})
+    assert brief([found]) == ['a.yaml:8:15 MZ016 Secret written out in "password"']
+    assert found.excerpt == "    password: " + "*" * len(SECRET)
+    assert "${env:PASSWORD}" in found.hint and "${file:PATH}" in found.hint
+    assert found.address == Address("connection", "shop_pg")
+
+
+def test_references_are_no_secrets(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "a.yaml": SHOP,
+        "b.yaml": kafka(FLOW.replace(SECRET, '"${file:/run/secrets/kafka}"'))
+        + "    options: {ssl.key.password: '${env:KEY}', linger.ms: 5}\n",
+    }
+    assert errors(tmp_path, files) == []
+    found = errors(tmp_path, {**files, "a.yaml": kafka(FLOW.replace(SECRET, '"${env:A}", x: 1'))})
+    assert any("${env:A}" in (d.excerpt or "") for d in found), "references may be seen"
+
+
+def test_looking_up_a_place_masks_too(tmp_path: Path) -> None:
+    write(tmp_path, {"a.yaml": LEAKS["flow"]})
+    with pytest.raises(MzplanError):
+        load_configuration(tmp_path)
+    diagnostic = Diagnostic(code="MZ050", summary="x", address=Address("connection", "k"))
+    placed = locate(tmp_path, diagnostic, ("security", "sasl", "username"))
+    assert placed.range is not None and SECRET not in outputs([placed], tmp_path)
