@@ -145,7 +145,7 @@ def _query(state: State, address: Address) -> ResourceState:
         return resource
     users = DependencyGraph.of(state.resources).dependents(address)
     raise error(
-        "MZ043",
+        "MZ070",
         f"{address} runs nothing",
         "Only sources and sinks are streaming queries.",
         f"name what uses it: {', '.join(map(str, users[:5]))}" if users else "",

@@ -45,11 +45,11 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
 
 
 def check_replaceable(addresses: Iterable[Address]) -> None:
-    """Raises MzplanError MZ043 (usage) for a connection: it has no generation to replace."""
+    """Raises MzplanError MZ070 (usage) for a connection: it has no generation to replace."""
     for address in addresses:
         if address.kind == "connection":
             raise error(
-                "MZ043",
+                "MZ070",
                 f"{address} can't be replaced",
                 "Only a source or a sink has a checkpoint to begin anew.",
                 "name the sources and sinks that use it.",

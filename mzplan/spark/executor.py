@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # How long a stop waits for the running micro-batch before it interrupts it, in seconds.
 _IDLE_WAIT_S = 2.0
 _CLOSE_THREADS = 16
+# What Spark says of a query once it has looked for data: nothing new, and nothing to do until the next look.
+_IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 
 
 @dataclass(slots=True)
@@ -280,7 +282,7 @@ class SparkExecutor:
             query_id=running.query_id,
             run_id=running.run_id,
             active=active,
-            triggered=progress is not None,
+            triggered=progress is not None or (active and _has_triggered(running.java)),
             step=progress.step if progress else -1,
             input_rows_per_second=progress.input_rows_per_second if progress and active else 0.0,
             processed_rows_per_second=progress.processed_rows_per_second if progress and active else 0.0,
@@ -295,6 +297,12 @@ def _ending(running: _Running) -> Failure:
     if running.failed is not None:
         return failures.of_exception(running.failed)
     return failures.of_query(running.java) or Failure("", "")
+
+
+def _has_triggered(java: Any) -> bool:
+    """Whether a run that has reported nothing yet has finished a trigger without data: Spark tells its
+    listeners of one only after ten idle seconds, but its status says so at once."""
+    return java.status().message() in _IDLE_MESSAGES
 
 
 def _wait_for_idle(java: Any) -> None:

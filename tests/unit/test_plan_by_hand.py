@@ -125,7 +125,7 @@ def test_only_queries_can_be_paused_or_restarted(state: State, plan: object) -> 
     with pytest.raises(MzplanError) as caught:
         plan(state, [at("connection.k")])  # type: ignore[operator]
     (found,) = caught.value.diagnostics
-    assert found.code == "MZ043" and found.hint == "name what uses it: source.orders"
+    assert found.code == "MZ070" and found.hint == "name what uses it: source.orders"
     assert caught.value.exit_code == ExitCode.USAGE
 
 

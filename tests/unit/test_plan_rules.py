@@ -317,7 +317,7 @@ def test_replacing_what_is_only_about_to_be_created_is_creating_it() -> None:
     [
         ({"replace": ["source.nowhere"]}, "MZ070"),
         ({"targets": ["sink.nowhere"]}, "MZ070"),
-        ({"replace": ["connection.k"]}, "MZ043"),
+        ({"replace": ["connection.k"]}, "MZ070"),
     ],
 )
 def test_addresses_that_make_no_sense_are_usage_errors(
