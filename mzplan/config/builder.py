@@ -22,7 +22,7 @@ from mzplan.config.events import (
     span_of,
 )
 from mzplan.config.files import SECTIONS, SourceFile
-from mzplan.config.findings import HERE, Findings, Place
+from mzplan.config.findings import HERE, Findings, Path, Place
 from mzplan.config.scalars import SPECIAL_START, TAGS, ScalarError, resolve, resolve_tagged
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import shown
@@ -43,6 +43,30 @@ class Document:
     file: SourceFile
     data: Any = None
     references: list[tuple[Any, Any]] = field(default_factory=list)
+    _above: dict[int, tuple[Any, Any]] | None = None
+
+    def path_of(self, container: Any, key: Any) -> Path:
+        """The path of keys to `container[key]`. For messages only: the first call walks through all of it."""
+        if self._above is None:
+            self._above = _containers_above(self.data)
+        path = [key]
+        while container is not self.data:
+            container, key = self._above[id(container)]
+            path.append(key)
+        return tuple(reversed(path))
+
+
+def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
+    """By the id of each mapping and list: what holds it first, under which key."""
+    above: dict[int, tuple[Any, Any]] = {}
+    below = [data]
+    while below:
+        container = below.pop()
+        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+            if isinstance(value, dict | list) and id(value) not in above:
+                above[id(value)] = (container, key)
+                below.append(value)
+    return above
 
 
 class StopError(Exception):

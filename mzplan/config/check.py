@@ -9,10 +9,11 @@ from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.config.options import check_columns, check_lifecycle, check_secrets
 from mzplan.config.references import References
-from mzplan.config.schema_check import BodyCheck, is_valid
+from mzplan.config.schema_check import BodyCheck
 from mzplan.config.sinks import check_sink
 from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.validators import is_valid
 from mzplan.kinds import resource_kind, types_of
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.resources import Instance, Resource

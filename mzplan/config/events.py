@@ -150,6 +150,12 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
         "close it with `}`, and separate its keys with commas.",
     ),
     (
+        "flow node",
+        False,
+        "A value is missing here, or a bracket above is not closed.",
+        "write the value, or close the bracket.",
+    ),
+    (
         "unknown escape character",
         False,
         "This is no escape that YAML knows.",

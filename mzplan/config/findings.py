@@ -72,6 +72,11 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.found)
 
+    @property
+    def full(self) -> bool:
+        """Whether more would only be counted."""
+        return len(self.found) >= MAX_FINDINGS
+
     def add(
         self,
         code: str,
@@ -85,7 +90,7 @@ class Findings:
         related: Place | None = None,
         conceal: bool = False,
     ) -> None:
-        if len(self.found) >= MAX_FINDINGS:
+        if self.full:
             self.left_out += 1
             return
         self.found.append(

@@ -11,8 +11,9 @@ from mzplan.config.builder import Document
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Place
 from mzplan.config.parse import load
-from mzplan.config.schema_check import BodyCheck, is_valid
+from mzplan.config.schema_check import BodyCheck
 from mzplan.config.text import kind_of
+from mzplan.config.validators import is_valid
 from mzplan.kinds import load_schema
 from mzplan.model.diagnostics import error
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from mzplan.config.findings import Findings, Path, Place
 from mzplan.config.requirements import in_words, requirement, type_hint, type_words, value_hint
 from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.validators import errors_of, schema_at, value_at
 from mzplan.kinds import Json, load_schema
 from mzplan.model.address import Address
 
 _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
-
-
-@cache
-def validator(name: str) -> Any:
-    """The compiled validator of a schema, as `source.kafka`."""
-    import jsonschema_rs
-
-    return jsonschema_rs.Draft202012Validator(load_schema(name))
-
-
-def is_valid(name: str, body: Any) -> bool:
-    return bool(validator(name).is_valid(body))
 
 
 class BodyCheck:
@@ -46,13 +34,15 @@ class BodyCheck:
     def report(self, name: str, body: Any) -> set[Path]:
         """Add every error of the body to the findings. Returns the paths that are wrong."""
         schema = load_schema(name)
-        errors = list(validator(name).iter_errors(body))
+        if self.findings.full:
+            self.findings.left_out += 1
+            return {()}
+        errors = errors_of(name, schema, body)
         # Rules between properties mean something only once each property is right by itself.
-        single = [error for error in errors if error.schema_path[0] != "allOf"]
+        single = [(path, error) for path, error in errors if error.schema_path[0] != "allOf"]
         wrong: set[Path] = set()
         rules: set[int] = set()
-        for error in single or errors:
-            path: Path = tuple(error.instance_path)
+        for path, error in single or errors:
             if error.schema_path[0] == "allOf":
                 rules.add(int(error.schema_path[1]))
             else:
@@ -87,8 +77,8 @@ class BodyCheck:
 
     def _one(self, error: Any, schema: Json, body: Any, path: Path) -> None:
         kind = error.kind
-        inner = _schema_at(schema, path)
-        value = _value_at(body, path)
+        inner = schema_at(schema, path)
+        value = value_at(body, path)
         match kind.name:
             case "additionalProperties":
                 self._unknown(kind.unexpected, inner, value, path)
@@ -217,19 +207,3 @@ def _key(path: Path) -> str:
     for key in path:
         text = f"{text}[{key}]" if isinstance(key, int) else key
     return text
-
-
-def _schema_at(schema: Json, path: Path) -> Json:
-    for key in path:
-        if isinstance(key, int):
-            inner = schema.get("items", {})
-        else:
-            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties", {}))
-        schema = inner if isinstance(inner, dict) else {}
-    return schema
-
-
-def _value_at(body: Any, path: Path) -> Any:
-    for key in path:
-        body = body[key]
-    return body

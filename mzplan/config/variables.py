@@ -12,7 +12,7 @@ from typing import Any
 from mzplan.config.builder import Document
 from mzplan.config.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.files import SourceFile
-from mzplan.config.findings import Findings, Path, Place
+from mzplan.config.findings import Findings, Place
 from mzplan.config.parse import load
 from mzplan.config.scalars import ScalarError, resolve
 from mzplan.config.suggestions import did_you_mean
@@ -166,7 +166,7 @@ def _filled(
             _missing(match[1], variables, findings)
         else:
             place = Place(
-                document.file, path_of(document.data, container, key), False, match.start(), len(match[0])
+                document.file, document.path_of(container, key), False, match.start(), len(match[0])
             )
             details = _undeclared(match[1], variables.declared)
             findings.add("MZ015", f"Unknown variable {shown(match[1])}", *details, place=place)
@@ -180,7 +180,7 @@ def _filled(
         variables.filled += len(text) + sum(len(words[name]) for name in names)
         if variables.filled > MAX_FILLED:
             _too_long(document, container, key, findings)
-            return ""
+            return text
         filled = _VARIABLE.sub(lambda match: words[match[1]], text)
     if isinstance(filled, str):
         _check_references(filled, document, container, key, findings)
@@ -197,7 +197,7 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
         "Variables make the project too long",
         f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
         "give the variables shorter values.",
-        place=Place(document.file, path_of(document.data, container, key)),
+        place=Place(document.file, document.path_of(container, key)),
     )
 
 
@@ -212,7 +212,7 @@ def _check_references(text: str, document: Document, container: Any, key: Any, f
                 "Malformed reference",
                 _what_is_wrong(text[start:], match),
                 _how_to_write(text[start:], match),
-                place=Place(document.file, path_of(document.data, container, key), offset=start),
+                place=Place(document.file, document.path_of(container, key), offset=start),
             )
             return
         at = match.end()
@@ -277,19 +277,3 @@ def _containers(data: Any, keys: set[str]) -> set[int]:
             found.add(id(container))
             below.extend(container.values() if isinstance(container, dict) else container)
     return found
-
-
-def path_of(data: Any, container: Any, key: Any) -> Path:
-    """The path of keys to `container[key]`. A search, for messages only."""
-    below: list[tuple[Any, Path]] = [(data, ())]
-    seen: set[int] = set()
-    while below:
-        inner, path = below.pop()
-        if inner is container:
-            return (*path, key)
-        if id(inner) in seen:
-            continue
-        seen.add(id(inner))
-        pairs = inner.items() if isinstance(inner, dict) else enumerate(inner)
-        below.extend((value, (*path, name)) for name, value in pairs if isinstance(value, dict | list))
-    return ()
