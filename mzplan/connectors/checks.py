@@ -18,16 +18,18 @@ def check_description(
     secrets: Secrets,
     connectors: Connectors | None = None,
     outputs: Callable[[ResolvedQuery], tuple[Output, ...]] = outputs_without_spark,
+    directory: str | None = None,
 ) -> Probe:
     """Reach, authenticate, authorise, and find the topic or table. Changes nothing, and never raises for
     what a server did; takes at most some seconds.
 
     Give the same `connectors` to all checks of a command: they share connections and bad news. `outputs`
     says which columns a sink writes (by default without Spark, as far as that can be told).
+    `directory` is where relative paths begin, by default that of the secrets.
     """
     connectors = connectors or Connectors()
     try:
-        query = resolve(description, secrets, str(secrets.directory))
+        query = resolve(description, secrets, directory or str(secrets.directory))
         if description.address.kind == "source":
             return connectors.source(description.type).probe(query)
         return connectors.sink(description.type).probe(query, outputs(query))

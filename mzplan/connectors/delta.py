@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mzplan.columns import POSITION
 from mzplan.connectors.files import folder_of, target_problems
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.spark_types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,23 +47,19 @@ def _merge(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     columns = [column for column in batch.columns if column != POSITION]
     latest = (
-        batch.groupBy(*(f.col(_name(key)) for key in keys))
-        .agg(f.max_by(f.struct(*(f.col(_name(column)) for column in columns)), f.col(POSITION)).alias("row"))
+        batch.groupBy(*(f.col(quoted(key)) for key in keys))
+        .agg(f.max_by(f.struct(*(f.col(quoted(column)) for column in columns)), f.col(POSITION)).alias("row"))
         .select("row.*")
     )
-    table = "delta.`" + path.replace("`", "``") + "`"
-    ddl = ", ".join(f"{_name(field.name)} {field.dataType.simpleString()}" for field in latest.schema.fields)
+    table = f"delta.{quoted(path)}"
+    ddl = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in latest.schema.fields)
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
     latest.createOrReplaceTempView("mzplan_batch")
     # Delta skips a commit whose (application, version) the table has already seen.
     session.conf.set("spark.databricks.delta.write.txnAppId", query_id or "")
     session.conf.set("spark.databricks.delta.write.txnVersion", str(step))
-    same = " AND ".join(f"t.{_name(key)} <=> s.{_name(key)}" for key in keys)
+    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     session.sql(
         f"MERGE WITH SCHEMA EVOLUTION INTO {table} AS t USING mzplan_batch AS s ON {same} "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -75,12 +75,14 @@ class Probe:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRun:
     """One run of a sink's query. `outputs` are its columns as Spark analysed them; `epoch` is the lease's;
-    `fail` takes the error of a batch, to be shown to people instead of what Spark makes of it."""
+    `fail` takes the error of a batch, to be shown to people instead of what Spark makes of it. `interrupt`
+    takes what ends a batch that waits for a server, called when the query is to stop and it still runs."""
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
     epoch: int
     fail: Callable[[BaseException], None]
+    interrupt: Callable[[Callable[[], None]], None]
 
 
 class SourceConnector(Protocol):

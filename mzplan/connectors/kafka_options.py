@@ -13,6 +13,9 @@ _JAVA_DEFAULTS = {
     "socket.connection.setup.timeout.ms": "5000",
     "socket.connection.setup.timeout.max.ms": "10000",
     "reconnect.backoff.max.ms": "2000",
+    # Spark asks only for records that are there; the default, 500, would be waited for in every micro-batch
+    # whose consumer still has a request under way from the one before.
+    "fetch.max.wait.ms": "50",
 }
 _LIBRDKAFKA_DEFAULTS: dict[str, Any] = {
     "socket.timeout.ms": 5000,

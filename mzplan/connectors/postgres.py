@@ -10,7 +10,6 @@ Exactly once, also across kill -9 of the driver or the server at any point:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.columns import POSITION
-from mzplan.connectors import postgres_ingest
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
-from mzplan.connectors.postgres_client import connect, connect_problem, conninfo, place, said
+from mzplan.connectors.postgres_client import connect, connect_problem, conninfo, hang_up, place, said
 from mzplan.connectors.postgres_ingest import REPORT, ingest
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
 from mzplan.connectors.postgres_target import (
@@ -31,6 +29,7 @@ from mzplan.connectors.postgres_target import (
     staging_shape,
 )
 from mzplan.connectors.postgres_types import TargetColumn, quoted, staged_as_json
+from mzplan.connectors.spark_types import quoted as _column
 from mzplan.model.diagnostics import MzplanError, error
 
 if TYPE_CHECKING:
@@ -89,10 +88,13 @@ class _Batches:
         self._secret: str | None = run.query.link.body.get("password")
         self._upsert = run.query.body["mode"] == "upsert"
         self._prepared: _Prepared | None = None
+        self._connection: Connection | None = None
+        run.interrupt(self._hang_up)
 
     def write(self, batch: DataFrame, step: int) -> None:
         """One micro-batch: all of it and its step, or nothing."""
         with connect(self._conninfo) as connection:
+            self._connection = connection
             prepared = self._prepared or self._prepare(connection, batch)
             self._prepared = prepared
             last = prepared.writer.lock(connection, for_update=False)
@@ -105,6 +107,11 @@ class _Batches:
                     if attempts:
                         self._move(connection, prepared, attempts)
                     prepared.writer.record(connection, step, sum(attempts.values()))
+
+    def _hang_up(self) -> None:
+        """End a wait for the server (a lock, a server that is frozen), from another thread."""
+        if self._connection is not None:
+            hang_up(self._connection)
 
     def explained(self, problem: BaseException) -> BaseException:
         """The problem, as a person should read it."""
@@ -153,10 +160,9 @@ class _Batches:
     def _stage(self, batch: DataFrame, prepared: _Prepared) -> Mapping[int, int]:
         """Copy the batch into staging. How many rows each attempt staged that counts."""
         staged = batch.select(*self._staged(prepared))
-        with _BY_VALUE:
-            writer = prepared.writer
-            task = ingest(self._conninfo, self._secret, writer.schema, writer.stage, staged.columns)
-            reports = staged.mapInArrow(task, REPORT).collect()
+        writer = prepared.writer
+        task = ingest(self._conninfo, self._secret, writer.schema, writer.stage, staged.columns)
+        reports = staged.mapInArrow(task, REPORT).collect()
         return {report.attempt: report.row_count for report in reports}
 
     def _staged(self, prepared: _Prepared) -> list[Expression]:
@@ -164,12 +170,12 @@ class _Batches:
 
         staged: list[Expression] = []
         for i, (output, target) in enumerate(zip(self._run.outputs, prepared.targets, strict=True)):
-            value = f.col(_name(output.name))
+            value = f.col(_column(output.name))
             if staged_as_json(output.type or "STRING", target):
                 value = f.to_json(value, {"ignoreNullFields": "false"})
             staged.append(value.alias(f"c{i}"))
         for i, (name, _) in enumerate(prepared.position):
-            staged.append(f.col(f"{POSITION}.{_name(name)}").alias(f"p{i}"))
+            staged.append(f.col(f"{POSITION}.{_column(name)}").alias(f"p{i}"))
         return staged
 
     def _move(self, connection: Connection, prepared: _Prepared, attempts: Mapping[int, int]) -> None:
@@ -233,33 +239,6 @@ class _Batches:
         return [key for key in found if key is not None]
 
 
-class _ByValue:
-    """While held, functions of postgres_ingest are pickled whole, not as an import."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-
-    def __enter__(self) -> None:
-        from pyspark import cloudpickle
-
-        with self._lock:
-            if not self._holders:
-                cloudpickle.register_pickle_by_value(postgres_ingest)  # type: ignore[no-untyped-call]
-            self._holders += 1
-
-    def __exit__(self, *_: object) -> None:
-        from pyspark import cloudpickle
-
-        with self._lock:
-            self._holders -= 1
-            if not self._holders:
-                cloudpickle.unregister_pickle_by_value(postgres_ingest)  # type: ignore[no-untyped-call]
-
-
-_BY_VALUE = _ByValue()
-
-
 def _position_of(batch: DataFrame) -> tuple[tuple[str, str], ...]:
     types = {
         "string": "text",
@@ -296,7 +275,3 @@ def _cast_list(targets: Sequence[TargetColumn]) -> list[str]:
 
 def _listed(targets: Sequence[TargetColumn]) -> str:
     return ", ".join(quoted(target.name) for target in targets)
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

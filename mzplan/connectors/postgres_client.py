@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -66,6 +68,15 @@ def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connectio
         connection.close()
         raise
     return connection
+
+
+def hang_up(connection: psycopg.Connection[Any]) -> None:
+    """Shut the connection's socket: a thread that waits on it gets an error at once."""
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        return  # it is closed already
 
 
 def bounded(work: Callable[[], Result], seconds: float = PROBE_TIMEOUT_S + 1) -> Result:

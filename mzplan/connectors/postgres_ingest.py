@@ -1,7 +1,7 @@
 """What runs on an executor: one task's rows, as Arrow, into the staging table by binary COPY.
 
-Sent to the executors by value (see postgres.py), so it imports nothing of mzplan, and they need only
-pyarrow and adbc-driver-postgresql.
+A closure that uses nothing of this module is sent to the executors whole: they need pyarrow and
+adbc-driver-postgresql, but no mzplan.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION, Column
+from mzplan.connectors.spark_types import ddl, longest, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -37,13 +38,12 @@ def parse_json(
     """
     from pyspark.sql import functions as f
 
-    schema = ", ".join(f"{_quoted(c.name)} {c.type}" for c in columns)
     # Inside an object of our own, so that anything after the record's end is broken JSON, too:
     # Spark's parser stops at the first closing brace and would lose what follows in silence.
     text = f.concat(f.lit(f'{{"{_RECORD}":'), f.col(value), f.lit("}"))
     parsed = f.from_json(
         text,
-        f"{_RECORD} STRUCT<{schema}>, {_BROKEN} STRING",
+        f"{_RECORD} STRUCT<{ddl(columns)}>, {_BROKEN} STRING",
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN, "allowSingleQuotes": "false"},
     )
     made = records.select(f.col(value).alias("v"), position.alias("p"), where.alias("w"), parsed.alias("j"))
@@ -53,14 +53,14 @@ def parse_json(
             f.array(f.col(f"j.{_RECORD}"))
         )
         inlined = made.select(f.col("p"), f.inline(kept))
-        return inlined.select(*(f.col(_quoted(c.name)) for c in columns), f.col("p").alias(POSITION))
+        return inlined.select(*(f.col(quoted(c.name)) for c in columns), f.col("p").alias(POSITION))
     failure = f.raise_error(
         f.concat(f.lit(f"{MARK}[{MALFORMED}]: "), f.col("w"), f.lit(": "), _reason(columns))
     )
     checked = f.when(_malformed(columns), failure.cast(made.schema["j"].dataType)).otherwise(f.col("j"))
     rows = made.select(f.col("p"), checked.alias("c"))
     return rows.select(
-        *(f.col(f"c.{_RECORD}.{_quoted(c.name)}").alias(c.name) for c in columns), f.col("p").alias(POSITION)
+        *(f.col(f"c.{_RECORD}.{quoted(c.name)}").alias(c.name) for c in columns), f.col("p").alias(POSITION)
     )
 
 
@@ -72,11 +72,19 @@ def _array_of(made: DataFrame) -> str:
 def _malformed(columns: Sequence[Column]) -> Expression:
     from pyspark.sql import functions as f
 
-    missing = [_value_of(c).isNull() for c in columns if not c.nullable]
-    bad = f.col("v").isNull() | f.col(f"j.{_BROKEN}").isNotNull() | f.col(f"j.{_RECORD}").isNull()
-    for condition in missing:
-        bad = bad | condition
-    return bad | ~f.is_valid_utf8(f.col("v"))
+    found = f.col("v").isNull() | f.col(f"j.{_BROKEN}").isNotNull() | f.col(f"j.{_RECORD}").isNull()
+    for column in columns:
+        if not column.nullable:
+            found = found | _value_of(column).isNull()
+        if longest(column.type):
+            found = found | _is_too_long(column)
+    return found | ~f.is_valid_utf8(f.col("v"))
+
+
+def _is_too_long(column: Column) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.coalesce(f.char_length(_value_of(column)) > (longest(column.type) or 0), f.lit(False))
 
 
 def _reason(columns: Sequence[Column]) -> Expression:
@@ -93,7 +101,12 @@ def _reason(columns: Sequence[Column]) -> Expression:
         for c in columns
         if not c.nullable
     ]
-    named = f.concat_ws(", ", nothing, *wrong, *missing)
+    long = [
+        f.when(_is_too_long(c), f.lit(f"{c.name} is longer than {c.type}"))
+        for c in columns
+        if longest(c.type)
+    ]
+    named = f.concat_ws(", ", nothing, *wrong, *missing, *long)
     return (
         f.when(f.col("v").isNull(), f.lit("the record has no value"))
         .when(f.length(f.trim(f.col("v"))) == 0, f.lit("the record is empty"))
@@ -108,14 +121,10 @@ def _reason(columns: Sequence[Column]) -> Expression:
 def _value_of(column: Column) -> Expression:
     from pyspark.sql import functions as f
 
-    return f.col(f"j.{_RECORD}.{_quoted(column.name)}")
+    return f.col(f"j.{_RECORD}.{quoted(column.name)}")
 
 
 def _given(column: Column) -> Expression:
     from pyspark.sql import functions as f
 
     return f.get_json_object(f.col("v"), "$['" + column.name + "']")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION, Column
+from mzplan.connectors.spark_types import ddl, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Fewer than Delta's 10: writing a checkpoint costs as much as several small commits, and reading a
-# hundred small commits is quick.
-_CHECKPOINT_INTERVAL = 50
+# Delta's sink reads the log since the last checkpoint in each micro-batch, and writing a checkpoint costs as
+# much as several small commits: between the two. (Delta's default is 10.)
+_CHECKPOINT_INTERVAL = 20
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
     "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL),
@@ -39,13 +40,11 @@ class Collections:
                 return
             there = _columns_at(spark, path)
             if there is None:
-                create_table(spark, path, _ddl(columns, position), _PROPERTIES)
+                create_table(spark, path, f"{ddl(columns)}, {POSITION} {position}", _PROPERTIES)
             else:
                 added = [c for c in columns if c.name.lower() not in there]
                 if added:
-                    spark.sql(
-                        f"ALTER TABLE {table_at(path)} ADD COLUMNS ({', '.join(map(_nullable, added))})"
-                    )
+                    spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({ddl(added)})")
             self._ready[path] = wanted
 
     def forget_all(self) -> None:
@@ -56,22 +55,13 @@ class Collections:
 
 def table_at(path: str) -> str:
     """A Delta table by its path, for SQL."""
-    return "delta.`" + path.replace("`", "``") + "`"
+    return f"delta.{quoted(path)}"
 
 
-def create_table(spark: SparkSession, path: str, ddl: str, properties: dict[str, str]) -> None:
+def create_table(spark: SparkSession, path: str, columns: str, properties: dict[str, str]) -> None:
     """Create a Delta table unless it is there."""
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {table_at(path)} ({ddl}) USING DELTA TBLPROPERTIES ({listed})")
-
-
-def _ddl(columns: Sequence[Column], position: str) -> str:
-    return ", ".join([*map(_nullable, columns), f"{POSITION} {position}"])
-
-
-def _nullable(column: Column) -> str:
-    # NOT NULL is checked when a record is read; in the table it would only forbid adding such a column later.
-    return str(Column(column.name, column.type))
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table_at(path)} ({columns}) USING DELTA TBLPROPERTIES ({listed})")
 
 
 def _columns_at(spark: SparkSession, path: str) -> set[str] | None:

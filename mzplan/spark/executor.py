@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.checks import check_description
 from mzplan.connectors.interface import Output, ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
@@ -46,6 +47,7 @@ class _Running:
     java: Any
     stopping: bool = False
     failed: BaseException | None = None
+    interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -102,22 +104,12 @@ class SparkExecutor:
     # ── checking
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
-        try:
-            query = resolve(description, secrets, self._context.directory)
-            if description.address.kind == "source":
-                return self._check_source(query)
-            outputs = self._outputs(query)
-            found = self._connectors.sink(description.type).probe(query, outputs)
-            return CheckResult(diagnostics=found.diagnostics)
-        except MzplanError as problem:
-            return CheckResult(diagnostics=tuple(_addressed(d, description) for d in problem.diagnostics))
-
-    def _check_source(self, query: ResolvedQuery) -> CheckResult:
-        connector = self._connectors.source(query.description.type)
-        found = connector.probe(query)
+        found = check_description(
+            description, secrets, self._connectors, self._outputs, self._context.directory
+        )
         diagnostics = list(found.diagnostics)
         if found.upstream is not None:
-            other = self._other_upstream(query, found.upstream)
+            other = self._other_upstream(self._resolve(description, secrets), found.upstream)
             diagnostics += [other] if other else []
         return CheckResult(diagnostics=tuple(diagnostics), upstream=found.upstream)
 
@@ -153,7 +145,7 @@ class SparkExecutor:
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         spark = self._session()
-        query = resolve(description, secrets, self._context.directory)
+        query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
         running = _Running(name, "", "", None)
         try:
@@ -201,7 +193,8 @@ class SparkExecutor:
         def fail(problem: BaseException) -> None:
             running.failed = problem
 
-        return sink_writer(spark, self._connectors.sink(description.type), query, collection, epoch, fail)
+        sink = self._connectors.sink(description.type)
+        return sink_writer(spark, sink, query, collection, epoch, fail, running.interruptions.append)
 
     def _remember_upstream(self, query: ResolvedQuery) -> None:
         """Record the upstream's identity before the very first start; later, insist on it."""
@@ -221,6 +214,9 @@ class SparkExecutor:
     def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:
         return Checkpoint.of(self._warehouse, query.description.id, query.description.generation)
 
+    def _resolve(self, description: Description, secrets: Secrets) -> ResolvedQuery:
+        return resolve(description, secrets, self._context.directory)
+
     def _session(self) -> SparkSession:
         if self._spark is None:
             raise error("MZ062", "Spark is not open", "start was called before open.")
@@ -236,7 +232,9 @@ class SparkExecutor:
         with running.lock:  # two threads that stop the same query: the second finds it ended
             running.stopping = True
             if running.java.isActive():
-                _wait_for_idle(running.java)
+                if not _becomes_idle(running.java):
+                    for interrupt in running.interruptions:
+                        interrupt()
                 self._interrupt(running)
         with self._lock:
             self._running.pop(name, None)
@@ -305,14 +303,11 @@ def _has_triggered(java: Any) -> bool:
     return java.status().message() in _IDLE_MESSAGES
 
 
-def _wait_for_idle(java: Any) -> None:
-    """Wait for the end of the running micro-batch, for a moment: an interrupted one is done again."""
+def _becomes_idle(java: Any) -> bool:
+    """Wait for the end of the running micro-batch, for a moment: one that is interrupted is done again."""
     deadline = time.monotonic() + _IDLE_WAIT_S
-    while time.monotonic() < deadline and java.isActive() and java.status().isTriggerActive():
+    while java.isActive() and java.status().isTriggerActive():
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.02)
-
-
-def _addressed(diagnostic: Diagnostic, description: Description) -> Diagnostic:
-    from dataclasses import replace
-
-    return diagnostic if diagnostic.address else replace(diagnostic, address=description.address)
+    return True

@@ -80,10 +80,10 @@ def _defaults(application: str) -> dict[str, str]:
         # The defaults, 200 and 50, are for large tables: with them a micro-batch of ten rows takes seconds.
         "spark.sql.shuffle.partitions": str(max(cores, 2)),
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Streaming queries can't use it, and each start would warn of that.
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "5",
-        # A query that runs twice is stopped and started again by its name; Spark need not search.
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     }
 

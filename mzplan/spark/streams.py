@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
 from mzplan.connectors.select import canonical_type
+from mzplan.connectors.spark_types import quoted, spark_type
 from mzplan.model.diagnostics import MzplanError, error
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ def sink_writer(
     collection: str,
     epoch: int,
     fail: Callable[[BaseException], None],
+    interrupt: Callable[[Callable[[], None]], None],
 ) -> DataStreamWriter:
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     rows = project(reader.load(collection), query)
-    run = SinkRun(query=query, outputs=outputs_of(rows), epoch=epoch, fail=fail)
+    run = SinkRun(query=query, outputs=outputs_of(rows), epoch=epoch, fail=fail, interrupt=interrupt)
     return connector.write(rows, run)
 
 
@@ -54,7 +56,7 @@ def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
 
     Raises MzplanError MZ058 when Spark can't make sense of them.
     """
-    own = [_name(column.name) for column in query.columns]
+    own = [quoted(column.name) for column in query.columns]
     items: list[str] = []
     for item in query.body.get("select") or ["*"]:
         items += own if item.strip() == "*" else [item]
@@ -68,8 +70,8 @@ def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
     """The sink's columns, as Spark sees them, without any table. Raises MzplanError MZ058."""
-    ddl = ", ".join(f"{_name(c.name)} {c.type}" for c in query.columns)
-    empty = spark.createDataFrame([], f"{ddl}, {POSITION} {position}")
+    fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
+    empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
     return outputs_of(project(empty, query))
 
 
@@ -91,7 +93,3 @@ def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
         f"the columns are {', '.join(column.name for column in query.columns)}.",
         address=query.address,
     )
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,33 @@
+"""The user's columns as Spark wants them in a table or a parser: a few types it has only on paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mzplan.columns import Column
+
+_SIZED_TEXT = re.compile(r"\b(?:VAR)?CHAR\(\d+\)")
+_TEXT = re.compile(r"(?:VAR)?CHAR\((\d+)\)\Z")
+
+
+def spark_type(type_: str) -> str:
+    """`VARCHAR(20)` → `STRING`, and nothing NOT NULL within: what a record must hold is checked when it is
+    read; in a table it would only stand in the way of adding such a column later."""
+    return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
+
+
+def longest(type_: str) -> int | None:
+    """The most characters that a CHAR(n) or VARCHAR(n) holds; None for any other type."""
+    match = _TEXT.match(type_)
+    return int(match[1]) if match else None
+
+
+def ddl(columns: Sequence[Column]) -> str:
+    """Columns as DDL for Spark, all nullable."""
+    return ", ".join(f"{quoted(column.name)} {spark_type(column.type)}" for column in columns)
+
+
+def quoted(name: str) -> str:
+    """A Spark identifier."""
+    return "`" + name.replace("`", "``") + "`"
