@@ -58,8 +58,21 @@ class Column:
     nullable: bool = True
 
     def __str__(self) -> str:
-        quoted = self.name if re.fullmatch(r"\w+", self.name) else "`" + self.name.replace("`", "``") + "`"
-        return f"{quoted} {self.type}{'' if self.nullable else ' NOT NULL'}"
+        return f"{self.quoted_name} {self._rest}"
+
+    @property
+    def quoted_name(self) -> str:
+        """The name, in backquotes where it needs them."""
+        return self.name if re.fullmatch(r"\w+", self.name) else "`" + self.name.replace("`", "``") + "`"
+
+    @property
+    def as_field(self) -> str:
+        """As a field of a STRUCT."""
+        return f"{self.quoted_name}: {self._rest}"
+
+    @property
+    def _rest(self) -> str:
+        return self.type if self.nullable else f"{self.type} NOT NULL"
 
 
 @lru_cache(maxsize=8192)
@@ -213,8 +226,7 @@ class _Parser:
         while self.accept(","):
             fields.append(self.column())
         self.expect(">")
-        inner = ",".join(str(field).replace(" ", ": ", 1) for field in fields)
-        return f"STRUCT<{inner}>"
+        return f"STRUCT<{','.join(field.as_field for field in fields)}>"
 
     def numbers(self, default: tuple[int, int]) -> tuple[int, int]:
         if not self.accept("("):

@@ -51,6 +51,8 @@ class Document:
             self._above = _containers_above(self.data)
         path = [key]
         while container is not self.data:
+            if id(container) not in self._above:  # the document itself is a scalar
+                return ()
             container, key = self._above[id(container)]
             path.append(key)
         return tuple(reversed(path))

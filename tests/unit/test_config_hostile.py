@@ -118,7 +118,8 @@ def test_memory_stays_bounded(name: str, tmp_path: Path) -> None:
         "import re, sys\nfrom mzplan.config import load_configuration\n"
         "from mzplan.model.diagnostics import MzplanError\n"
         "try: load_configuration(sys.argv[1])\nexcept MzplanError: pass\n"
-        "print(int(re.search('VmHWM: *([0-9]+)', open('/proc/self/status').read().replace('\\t', ' '))[1]) // 1024)"
+        "status = open('/proc/self/status').read()\n"
+        "print(int(re.search('VmHWM:[^0-9]*([0-9]+)', status)[1]) // 1024)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True

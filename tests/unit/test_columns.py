@@ -1,0 +1,74 @@
+"""Spark DDL, parsed without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from mzplan.columns import MAX_LENGTH, Column, DdlError, canonical, parse_columns
+
+
+@pytest.mark.parametrize(
+    ("ddl", "expected"),
+    [
+        ("id BIGINT", "id BIGINT"),
+        ("id long, n int", "id BIGINT, n INT"),
+        ("a decimal, b dec(5), c numeric(10 , 2)", "a DECIMAL(10,0), b DECIMAL(5,0), c DECIMAL(10,2)"),
+        ("a: string", "a STRING"),
+        ("a STRING NOT NULL COMMENT 'it''s'", None),
+        ("a STRING NOT NULL COMMENT 'it\\'s'", "a STRING NOT NULL"),
+        ("`a b` date, `c``d` timestamp_ntz", "`a b` DATE, `c``d` TIMESTAMP_NTZ"),
+        ("a array<array<int>>", "a ARRAY<ARRAY<INT>>"),
+        ("m map<string, array<double>>", "m MAP<STRING,ARRAY<DOUBLE>>"),
+        ("s struct<a: int, `b c`: string NOT NULL>", "s STRUCT<a: INT,`b c`: STRING NOT NULL>"),
+        ("s struct<a int>", "s STRUCT<a: INT>"),
+        ("v varchar(20), c char(1)", "v VARCHAR(20), c CHAR(1)"),
+        ("  id\n\tBIGINT ,\n x  FLOAT ", "id BIGINT, x FLOAT"),
+        ("select INT, from INT", "select INT, from INT"),
+        ("größe INT", "größe INT"),
+    ],
+)
+def test_canonical(ddl: str, expected: str | None) -> None:
+    if expected is None:
+        with pytest.raises(DdlError):
+            parse_columns(ddl)
+        return
+    assert canonical(ddl) == expected
+    assert canonical(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("ddl", "offset", "word"),
+    [
+        ("", 0, "column name"),
+        ("id", 2, "a type"),
+        ("id BIGNIT", 3, "unknown type 'BIGNIT'"),
+        ("id BIGINT name STRING", 10, "a comma separates"),
+        ("id BIGINT,", 10, "column name"),
+        ("id BIGINT, ID INT", 11, "twice"),
+        ("a INT, _position STRUCT<a: INT>", 7, "reserved"),
+        ("a DECIMAL(39,2)", 2, "38"),
+        ("a DECIMAL(5,6)", 2, "s <= p"),
+        ("a DECIMAL(x)", 10, "a number"),
+        ("a DECIMAL(1,2,3)", 16, "at most two"),
+        ("a ARRAY<INT", 11, "'>'"),
+        ("a VARCHAR", 2, "length"),
+        ("a INT NOT", 9, "NULL"),
+        ("a INT; b INT", 5, "unexpected ';'"),
+        ("a `b", 2, "unexpected"),
+        ("a " + "ARRAY<" * 40, 194, "nested"),
+        ("x" * (MAX_LENGTH + 1), 0, "characters"),
+    ],
+)
+def test_errors_say_where(ddl: str, offset: int, word: str) -> None:
+    with pytest.raises(DdlError) as caught:
+        parse_columns(ddl)
+    assert caught.value.offset == offset and word in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert canonical(ddl) == ddl
+
+
+def test_columns_are_named_and_typed() -> None:
+    assert parse_columns("id BIGINT NOT NULL, s STRING") == (
+        Column("id", "BIGINT", nullable=False),
+        Column("s", "STRING"),
+    )

@@ -1,0 +1,221 @@
+"""Whatever is written: diagnostics, never a traceback; and what is right stays right in any spelling."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from mzplan.columns import DdlError, canonical, parse_columns
+from mzplan.config import load_configuration, load_project
+from mzplan.config.expressions import parse_select, parse_where
+from mzplan.config.scalars import ScalarError, resolve
+from mzplan.config.suggestions import nearest
+from mzplan.model.diagnostics import MzplanError
+from mzplan.render.diagnostics import render_diagnostics
+from tests.unit.config_files import PROJECT, SHOP, write
+
+FUZZ = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+# What YAML and mzplan give a meaning to, so that most texts get past the first character.
+WORDS = (
+    "connections sources sinks type kafka postgres files brokers topic format schema select where key mode "
+    "upsert ${var.env} ${env:X} ${ ${var.x} } &a *a << !!str !x --- ... | > - ? : , [ ] { } ' \" # % @ ` \\ ~ null "
+    "true 0x1f 1e5 .inf .nan -1 yes 日本"
+)
+SIGNS = [
+    "\u202e",
+    "\ud7ff",
+    "\x85",
+    "\u2028",
+    "\ufeff",
+    "\x07",
+    "\t",
+    "\n",
+    "\n  ",
+    "\n    ",
+    " ",
+    "\r\n",
+    ": ",
+    "- ",
+]
+PIECES = st.sampled_from([*WORDS.split(), *SIGNS])
+TEXTS = st.lists(PIECES | st.text(max_size=4), max_size=60).map("".join)
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | PIECES | st.text(max_size=8)
+    | st.sampled_from(["shop_kafka", "orders", "shop_pg", "lake", "local", "json", "append", "${env:A}"])
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+)
+
+
+def check(files: dict[str, str | bytes], **options: Any) -> list[str]:
+    """Load; the codes of what is wrong. Anything but an MzplanError fails the test."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), files)
+        found: list[str] = []
+        for load in (load_project, load_configuration):
+            try:
+                load(folder, **options)
+            except MzplanError as error:
+                found = [d.code for d in error.diagnostics]
+                for diagnostic in error.diagnostics:
+                    assert diagnostic.summary and diagnostic.code.startswith("MZ")
+                    if diagnostic.range is not None:
+                        assert diagnostic.range.line >= 1 and diagnostic.range.column >= 1
+                text = render_diagnostics(error.diagnostics, False, folder)
+                text.encode("utf-8")
+                assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
+        return found
+
+
+@FUZZ
+@given(TEXTS)
+@example("a: &a\n<<: *a")
+@example("? ? a")
+@example("<<: {<<: {a: b}}")
+@example("a: !!float ''")
+@example("!!map []")
+@example("!!seq {}")
+@example("- &a a\n- *a")
+@example("%YAML 9.9\n---\n")
+@example("sources:\n  x: {connection: 0x}")
+def test_any_text_as_a_file(text: str) -> None:
+    check({"a.yaml": text.encode("utf-8", "surrogatepass")})
+    check({"mzplan.yaml": text.encode("utf-8", "surrogatepass")})
+
+
+@FUZZ
+@given(st.binary(max_size=200))
+def test_any_bytes_as_a_file(data: bytes) -> None:
+    check({"a.yaml": data})
+    check({"mzplan.yaml": PROJECT.encode() + data})
+
+
+@FUZZ
+@given(st.data())
+def test_a_project_with_characters_changed(data: st.DataObject) -> None:
+    text = SHOP + "    select: [id, 'amount * 2 AS twice']\n    where: amount > 0\n"
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 12)))
+        text = text[:start] + data.draw(PIECES | st.text(max_size=3)) + text[end:]
+    check({"a.yaml": text.encode("utf-8", "surrogatepass")}, variables={"env": "x"})
+
+
+@FUZZ
+@given(st.data())
+def test_a_project_with_values_changed(data: st.DataObject) -> None:
+    project = yaml.safe_load(
+        PROJECT + "variables: {env: {default: dev}}\ninstances: {local: {type: dry}}\n" + SHOP
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(list(_places(project))))
+        match data.draw(st.sampled_from(["change", "remove", "rename"])):
+            case "change":
+                container[key] = data.draw(VALUES)
+            case "remove":
+                del container[key]
+            case "rename" if isinstance(container, dict):
+                container[data.draw(st.text(max_size=5) | PIECES)] = container.pop(key)
+    text = yaml.safe_dump(
+        project, allow_unicode=True, sort_keys=False, width=data.draw(st.sampled_from([30, 500]))
+    )
+    check({"mzplan.yaml": text.encode("utf-8", "surrogatepass")})
+
+
+def _places(value: Any) -> Any:
+    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    for key, inner in pairs:
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+@FUZZ
+@given(st.dictionaries(st.sampled_from(["env", "x", "y"]), TEXTS, max_size=2), TEXTS)
+def test_any_variables(variables: dict[str, str], file: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "variables"
+        path.write_bytes(file.encode("utf-8", "surrogatepass"))
+        files: dict[str, str | bytes] = {
+            "mzplan.yaml": PROJECT + "variables: {env: {default: dev}, x: {}}\n",
+            "a.yaml": SHOP.replace("localhost:9092", "${var.env}:9092").replace(
+                "database: shop", "database: ${var.x}"
+            ),
+        }
+        check(files, variables=variables, variable_files=[path])
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text(max_size=40) | TEXTS)
+def test_small_parsers_take_anything(text: str) -> None:
+    with contextlib.suppress(ScalarError):
+        resolve(text)
+    try:
+        parse_columns(text)
+    except DdlError as failure:
+        assert 0 <= failure.offset <= len(text) and len(str(failure)) < 1000
+    for parsed in (parse_select(text), parse_where(text)):
+        assert 0 <= parsed.offset <= len(text)
+    nearest(text, ["kafka", "postgres", text + "x"])
+
+
+SQL = "id amount sum ( ) , * + - AS x CASE WHEN THEN END OVER SELECT FROM 'a' `b` 1 . [ ] -> IN NOT"
+DDL = "id INT BIGINT DECIMAL ( 10 , 2 ) ARRAY < > MAP STRUCT : NOT NULL COMMENT 'x' `a b`"
+
+
+def phrases(words: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(words.split()), max_size=15).map(" ".join)
+
+
+@settings(max_examples=500, deadline=None)
+@given(phrases(SQL))
+def test_any_words_as_sql(text: str) -> None:
+    for parsed in (parse_select(text), parse_where(text)):
+        assert 0 <= parsed.offset <= len(text)
+
+
+@settings(max_examples=500, deadline=None)
+@given(phrases(DDL))
+def test_any_words_as_a_schema(text: str) -> None:
+    try:
+        parse_columns(text)
+    except DdlError as failure:
+        assert 0 <= failure.offset <= len(text)
+        assert canonical(text) == text
+    else:
+        assert canonical(canonical(text)) == canonical(text)
+        assert parse_columns(canonical(text)) == parse_columns(text)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_spelling_of_the_same_project_is_the_same(seed: int, tmp_path: Path) -> None:
+    """Flow or block, any quotes, any width, any order of keys."""
+    shuffle = random.Random(seed)
+    data = yaml.safe_load(SHOP)
+    for section in data.values():
+        for name, body in section.items():
+            section[name] = dict(shuffle.sample(list(body.items()), len(body)))
+    text = yaml.safe_dump(
+        data,
+        default_flow_style=shuffle.choice([None, True, False]),
+        default_style=shuffle.choice([None, "'", '"', "|", ">"]),
+        width=shuffle.choice([20, 80, 1000]),
+        line_break=shuffle.choice(["\n", "\r\n", "\r"]),
+        indent=shuffle.choice([2, 4, 8]),
+        sort_keys=False,
+    )
+    plain = load_configuration(write(tmp_path / "a", {"a.yaml": SHOP}))
+    again = load_configuration(write(tmp_path / "b", {"a.yaml": text.encode()}))
+    assert again.resources == plain.resources
