@@ -23,7 +23,9 @@ class Project:
         self.folder = folder
         self.environment = dict(environment or {})
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "mzplan.yaml").write_text(f"version: 1\nproject: {name}\nwarehouse: ./warehouse\n")
+        (folder / "mzplan.yaml").write_text(
+            f"version: 1\nproject: {name}\nwarehouse: ./warehouse\nretain_dropped: 1s\n"
+        )
 
     def write(self, name: str, text: str) -> Path:
         """Declare resources in a file of their own."""

@@ -29,6 +29,7 @@ class Settings:
     warehouse: str
     state: dict[str, Any]
     instances: dict[str, Instance]
+    retain_dropped: float
 
     def to_project_settings(self, directory: str) -> ProjectSettings:
         return ProjectSettings(
@@ -37,6 +38,7 @@ class Settings:
             warehouse=self.warehouse,
             state=self.state,
             instances=self.instances,
+            retain_dropped=self.retain_dropped,
         )
 
 
@@ -97,8 +99,16 @@ def _settings(body: dict[str, Any]) -> Settings:
         project=str(body.get("project", "")),
         warehouse=setting("warehouse"),
         state={**properties["state"]["default"], **setting("state")},
+        retain_dropped=_seconds(setting("retain_dropped")),
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
     )
+
+
+def _seconds(duration: str) -> float:
+    """`"24h"` → 86400.0; 0.0 for what the schema does not allow (its error is reported elsewhere)."""
+    number, unit = duration[:-1], duration[-1:]
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(unit)
+    return float(number) * factor if factor and number.isdecimal() and number.isascii() else 0.0
 
 
 def excluded_folders(directory: str, settings: Settings) -> list[str]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
 from mzplan.connectors.files import folder_of, target_problems
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.spark_types import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -25,6 +25,9 @@ class DeltaSink:
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
         if run.query.body["mode"] != "upsert":
+            if run.begins and empties_target(run):
+                # Nothing of this generation is in it yet: a crash before its first batch only repeats this.
+                _empty(rows.sparkSession, path)
             appended = rows.drop(POSITION).writeStream.format("delta").outputMode("append")
             return appended.option("mergeSchema", "true").option("path", path)
         keys = tuple(run.query.body["key"])
@@ -37,6 +40,18 @@ class DeltaSink:
                 raise
 
         return rows.writeStream.foreachBatch(merge_batch)
+
+
+def _empty(session: SparkSession, path: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        session.sql(f"DELETE FROM delta.{quoted(path)}")
+    except AnalysisException as problem:  # no table yet: nothing to empty
+        if problem.getCondition() not in ("PATH_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND") and (
+            "is not a Delta table" not in str(problem) and "DOES_NOT_EXIST" not in str(problem)
+        ):
+            raise
 
 
 def _merge(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:

@@ -75,14 +75,21 @@ class Probe:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRun:
     """One run of a sink's query. `outputs` are its columns as Spark analysed them; `epoch` is the lease's;
-    `fail` takes the error of a batch, to be shown to people instead of what Spark makes of it. `interrupt`
-    takes what ends a batch that waits for a server, called when the query is to stop and it still runs."""
+    `begins` says that its checkpoint is still empty. `fail` takes the error of a batch, to be shown to
+    people instead of what Spark makes of it. `interrupt` takes what ends a batch that waits for a server,
+    called when the query is to stop and it still runs."""
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
     epoch: int
+    begins: bool
     fail: Callable[[BaseException], None]
     interrupt: Callable[[Callable[[], None]], None]
+
+
+def empties_target(run: SinkRun) -> bool:
+    """Whether this run is of a new generation of a sink that wants its target emptied first."""
+    return run.query.description.generation > 1 and run.query.body.get("on_replace") == "truncate"
 
 
 class SourceConnector(Protocol):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.columns import POSITION
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.postgres_client import connect, connect_problem, conninfo, hang_up, place, said
 from mzplan.connectors.postgres_ingest import REPORT, ingest
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
@@ -154,7 +154,8 @@ class _Batches:
             targets=tuple(target for target in targets if target is not None),
             position=position,
         )
-        writer.register(connection, staging_shape(run.outputs, prepared.targets, position))
+        shape = staging_shape(run.outputs, prepared.targets, position)
+        writer.register(connection, shape, table if empties_target(run) else None)
         return prepared
 
     def _stage(self, batch: DataFrame, prepared: _Prepared) -> Mapping[int, int]:

@@ -117,8 +117,11 @@ class Writer:
     def stage_sql(self) -> str:
         return f"{quoted(self.schema)}.{quoted(self.stage)}"
 
-    def register(self, connection: Connection, shape: Sequence[tuple[str, str]]) -> None:
-        """Once a run: make what is missing, take over from older runs, and lay out the staging table.
+    def register(
+        self, connection: Connection, shape: Sequence[tuple[str, str]], emptied: Table | None = None
+    ) -> None:
+        """Once a run: make what is missing, take over from older runs and generations, and lay out the
+        staging table. The table `emptied`, if any, is emptied by a generation's first run, and only once.
 
         Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
         """
@@ -126,12 +129,19 @@ class Writer:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
             self._create(connection)
         with connection.transaction():
+            # Locked, so that an earlier generation's transaction is over, or sees that we have begun.
             connection.execute(
+                f"SELECT 1 FROM {quoted(self.schema)}.writers WHERE sink = %s AND generation < %s FOR UPDATE",
+                (self.sink, self.generation),
+            )
+            begun = connection.execute(
                 f"INSERT INTO {quoted(self.schema)}.writers "
                 "(sink, generation, address, epoch, query_id, step) "
                 "VALUES (%s, %s, %s, %s, %s, -1) ON CONFLICT DO NOTHING",
                 (self.sink, self.generation, self.address, self.epoch, self.query_id),
             )
+            if begun.rowcount and emptied is not None:
+                connection.execute(f"DELETE FROM {emptied.sql}")
             self.lock(connection)
             connection.execute(
                 f"UPDATE {quoted(self.schema)}.writers SET epoch = %s, address = %s, updated_at = now() "
@@ -154,6 +164,16 @@ class Writer:
         if found is None:
             raise self._lost("its row in writers is gone")
         epoch, query_id, step = found
+        newer = connection.execute(
+            f"SELECT max(generation) FROM {quoted(self.schema)}.writers WHERE sink = %s", (self.sink,)
+        ).fetchone()
+        if newer is not None and newer[0] > self.generation:
+            raise error(
+                "MZ068",
+                f"{self.address} was replaced",
+                f"Generation {newer[0]} writes now; this one, generation {self.generation}, writes no more.",
+                "nothing to do: the newer generation goes on.",
+            )
         if epoch > self.epoch:
             raise error(
                 "MZ068",

@@ -110,6 +110,10 @@ class Executor(Protocol):
     def reports(self) -> list[QueryReport]:
         """Every query of this project, those included that ended and were not stopped by `stop`."""
 
+    def reclaim(self, id_: str, generation: int) -> None:
+        """Remove the collection and the checkpoint of a generation that nothing claims; no error when they
+        are gone. Raises MzplanError when they can't be removed."""
+
     def close(self) -> None:
         """Stop every query of this project and release the engine."""
 

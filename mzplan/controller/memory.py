@@ -96,5 +96,8 @@ class InMemoryExecutor:
         """The active queries by address (for tests)."""
         return {r.name.address: r for r in self.reports() if r.active}
 
+    def reclaim(self, id_: str, generation: int) -> None:
+        self.log.append(("reclaim", f"{id_} g{generation}"))
+
     def close(self) -> None:
         """A dry instance's queries are only its status: there is nothing to stop."""

@@ -69,4 +69,5 @@ class ProjectSettings:
     warehouse: str
     state: Mapping[str, Any]
     instances: Mapping[str, Instance]
+    retain_dropped: float = 86_400.0  # seconds that unclaimed storage stays
     range: SourceRange | None = None

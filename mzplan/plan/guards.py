@@ -63,6 +63,8 @@ def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
     for change in changes:
         if change.action in ("delete", "replace"):
             yield from _prevented(change)
+        if change.action == "replace":
+            yield from _doubling(change)
         if change.action != "create":
             yield from _forbidden(change)
         if change.action in ("update", "restart"):
@@ -82,6 +84,30 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
             address=change.address,
             exit_code=ExitCode.REFUSED,
         )
+
+
+def _doubling(change: Change) -> Iterator[Diagnostic]:
+    """A new generation reads its collection from the start: a target that holds rows of the old one would
+    get them again, unless its schema says that it is safe (`x-replace`) or the person says what to do."""
+    if change.after is None:
+        return
+    kind = resource_kind(change.address.kind, change.after.type)
+    rule = kind.schema.get("x-replace")
+    if rule is None or rule["property"] in change.after.body:
+        return
+    body = kind.with_defaults(change.after.body)
+    if any(body.get(name) in values for name, values in rule["safe"].items()):
+        return
+    choices = kind.schema["properties"][rule["property"]]["enum"]
+    yield Diagnostic(
+        code="MZ047",
+        summary=f"Replacing {change.address} would write its rows again",
+        detail=f"{change.reason}. A new generation reads its collection from the start, and this sink "
+        "appends: what the target holds already would be there twice.",
+        hint=f"say {rule['property']}: {' | '.join(choices)} in the sink.",
+        address=change.address,
+        exit_code=ExitCode.REFUSED,
+    )
 
 
 def prevents_destroy(resource: ResourceState) -> bool:

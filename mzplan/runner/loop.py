@@ -11,16 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from mzplan.controller.executor import CheckResult, Executor, QueryReport
 from mzplan.failpoints import Failpoint, failpoint
-from mzplan.inline import Description, describe
+from mzplan.inline import describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease, Observation, State, Status
+from mzplan.runner.answering import Answering
+from mzplan.runner.observing import differs, observe
 from mzplan.runner.reconcile import (
     Accept,
     Command,
@@ -36,8 +38,8 @@ from mzplan.runner.reconcile import (
     rejected,
     start_failed,
 )
+from mzplan.runner.storage import Claims, Place, places_read
 from mzplan.secrets import Secrets
-from mzplan.state.proposals import Answer, Proposal
 from mzplan.state.store import Store
 
 log = logging.getLogger("mzplan.runner")
@@ -69,6 +71,7 @@ class Runner:
         lease: Lease,
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,
+        retain_dropped: float = 86_400.0,
     ):
         self.store = store
         self.executor = executor
@@ -77,20 +80,20 @@ class Runner:
         self.epoch = lease.epoch
         self.pool = pool
         self.clock = clock
-        # Answers wait for checks on the other pool, so they may not take its places.
-        self.answers = ThreadPoolExecutor(2, thread_name_prefix="answer")
         self.wake = threading.Event()
+        self.answering = Answering(store, executor, secrets, self.instance, pool, self.wake)
+        self.claims = Claims(store, executor, self.instance, retain_dropped)
         self.memories: dict[Address, Memory] = {}
         self.desired: dict[Address, Desired] = {}
         self.serial = -1
         self.under_way: dict[Address, Future[Done]] = {}
-        self.answering: dict[str, Future[None]] = {}
         self.upstreams: dict[Address, Any] = {}
         self._seen_state: str | None = None
         self._accepted_changed = False
         self._written: Status | None = None
         self._written_at = float("-inf")
-        for address, description in store.read_accepted(self.instance).items():
+        self._claimed: set[Place] = set()
+        for address, description in self.claims.accepted.items():
             self.memories[address] = Memory(accepted=description)
 
     # --- one round
@@ -99,14 +102,15 @@ class Runner:
         """One look at everything. True while something is under way (look again soon)."""
         self._harvest()
         self._take_in()
-        self._answer_proposals()
+        answering = self.answering.look()
         if not self.executor.is_open():
             self._report({})
-            return bool(self.answering)
+            return answering
         decisions = self._reconcile()
         self._report(decisions)
+        self._reclaim(decisions)
         starting = any(d.condition == "starting" for d in decisions.values())
-        return starting or bool(self.under_way) or bool(self.answering)
+        return starting or bool(self.under_way) or answering
 
     def run(self, stopping: threading.Event) -> None:
         """Rounds until told to stop. A store that can't be reached is ridden out: the lease decides."""
@@ -130,6 +134,7 @@ class Runner:
         if state.serial == self.serial:
             return
         self.desired = self._wanted(state)
+        self._claimed = {(r.id, r.generation) for r in state.resources.values()}
         self.serial = state.serial
         log.info("serial %d: %d queries", self.serial, len(self.desired))
 
@@ -178,10 +183,17 @@ class Runner:
         """Once a round, however many queries were accepted in it."""
         if not self._accepted_changed:
             return
-        failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         accepted = {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
-        self.store.write_accepted(self.instance, accepted)
+        self.claims.record(accepted, self._claimed)
         self._accepted_changed = False
+
+    def _reclaim(self, decisions: dict[Address, Decision]) -> None:
+        running = {(d.description.id, d.description.generation) for d in self.desired.values()}
+        wanted = {a: d.description for a, d in self.desired.items()}
+        read = places_read(wanted) | places_read(self.claims.accepted)
+        stopping = any(a not in self.desired and d.shown is not None for a, d in decisions.items())
+        if not stopping:  # a query that is being stopped still writes to what it has lost
+            self.claims.reclaim(self._claimed | running, read, self.pool)
 
     # --- on the pool
 
@@ -241,44 +253,6 @@ class Runner:
         else:
             self.memories[address] = rejected(memory, text, done.problem.code, self.clock())
 
-    # --- proposals
-
-    def _answer_proposals(self) -> None:
-        for id_ in [i for i, future in self.answering.items() if future.done()]:
-            self.answering.pop(id_).result()
-        for proposal in self.store.open_proposals(self.instance):
-            if proposal.id not in self.answering:
-                self.answering[proposal.id] = self.answers.submit(self._answer, proposal)
-
-    def _answer(self, proposal: Proposal) -> None:
-        diagnostics: list[Diagnostic] = []
-        upstreams: dict[Address, Any] = {}
-        checks = [(d, self.pool.submit(self._check, d)) for d in proposal.descriptions[1:]]
-        results = [(d, self._check(d)) for d in proposal.descriptions[:1]]
-        results += [(d, future.result()) for d, future in checks]
-        for description, result in results:
-            diagnostics.extend(result.diagnostics)
-            if result.upstream is not None:
-                upstreams[description.address] = result.upstream
-        answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
-        try:
-            self.store.answer(answer)
-        except MzplanError as problem:
-            log.warning("%s", problem)
-        self.wake.set()
-
-    def _check(self, description: Description) -> CheckResult:
-        try:
-            return self.executor.check(description, self.secrets)
-        except MzplanError as problem:
-            return CheckResult(diagnostics=problem.diagnostics)
-        except Exception as problem:  # a defect in a connector must not silence the answer
-            log.exception("%s: unexpected", description.address)
-            text = f"The check of {description.address} broke down: {type(problem).__name__}: {problem}"
-            return CheckResult(
-                diagnostics=(Diagnostic(code="MZ064", summary=text[:500], address=description.address),)
-            )
-
     # --- status
 
     def _report(self, decisions: dict[Address, Decision]) -> None:
@@ -298,7 +272,7 @@ class Runner:
         )
         now = self.clock()
         due = now - self._written_at >= STATUS_EVERY
-        if self._written is not None and not _differs(self._written, status, rates_too=due):
+        if self._written is not None and not differs(self._written, status, rates_too=due):
             return
         failpoint(Failpoint.RUNNER_BEFORE_STATUS)
         self.store.write_status(replace(status, heartbeat=time.time()))
@@ -308,47 +282,16 @@ class Runner:
         return self._written.serial if self._written is not None else 0
 
     def _observe(self, address: Address, wanted: Desired | None, decision: Decision | None) -> Observation:
-        memory = self.memories.get(address) or Memory()
-        generation, digest = key_of(wanted.description) if wanted else (0, "")
-        shown = decision.shown if decision is not None else None
-        condition = decision.condition if decision is not None else "starting"
-        return Observation(
-            address=address,
-            generation=shown.name.generation if shown else generation,
-            digest=shown.name.digest if shown else "",
-            wanted_digest=digest,
-            wanted_generation=generation,
-            condition=condition,
-            query_id=shown.query_id if shown else None,
-            run_id=shown.run_id if shown else None,
-            step=shown.step if shown else -1,
-            input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
-            processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
-            lag=shown.lag if shown else None,
-            error=memory.error or (shown.error if shown else None),
-            error_code=memory.error_code or (shown.error_code if shown else None),
-            failures=memory.failures,
-            upstream=self.upstreams.get(address),
+        return observe(
+            address,
+            wanted,
+            decision.condition if decision is not None else "starting",
+            decision.shown if decision is not None else None,
+            self.memories.get(address) or Memory(),
+            self.upstreams.get(address),
         )
 
 
 def _sentence(problem: Diagnostic) -> str:
     parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
     return " ".join(part.rstrip(".") + "." for part in parts if part)
-
-
-def _differs(old: Status, new: Status, *, rates_too: bool) -> bool:
-    """Whether there is something to report: always for a condition, now and then for rates alone."""
-    if old.serial != new.serial or old.observations.keys() != new.observations.keys():
-        return True
-    if rates_too:
-        return old.observations != new.observations
-    for address, observation in new.observations.items():
-        before = old.observations[address]
-        if observation is not before and _essential(observation) != _essential(before):
-            return True
-    return False
-
-
-def _essential(o: Observation) -> tuple[Any, ...]:
-    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.error, o.wanted_generation)

@@ -60,7 +60,9 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
     if lease is None:
         raise error("MZ060", f"Instance {instance} is led by another process", "It is a dry instance.")
     executor = InMemoryExecutor(settings.project, store.read_status(instance))
-    runner = Runner(store, executor, Secrets(settings.directory), lease, _Inline())
+    runner = Runner(
+        store, executor, Secrets(settings.directory), lease, _Inline(), retain_dropped=settings.retain_dropped
+    )
     try:
         for _ in range(8):  # stop, start, accept: each query is settled in three rounds
             if not runner.tick() and not runner.under_way:
@@ -104,7 +106,7 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     keeper = LeaseKeeper(store, lease, on_lost)
     keeper.start()
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="work")
-    runner = Runner(store, executor, secrets, lease, pool)
+    runner = Runner(store, executor, secrets, lease, pool, retain_dropped=settings.retain_dropped)
     listener = WakeListener(folder / f"{lease.instance}.sock", secrets, runner.wake)
     listener.start()
     problem: list[MzplanError] = []
@@ -119,7 +121,7 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
         listener.close()
         opener.join(timeout=60.0)
         pool.shutdown(wait=True, cancel_futures=True)
-        runner.answers.shutdown(wait=False, cancel_futures=True)
+        runner.answering.close()
         executor.close()
         keeper.release()
     if problem:

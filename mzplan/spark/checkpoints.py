@@ -69,7 +69,7 @@ def _has_files(folder: str) -> bool:
         return local.is_dir() and any(local.iterdir())
     from pyarrow import fs
 
-    system, path = _remote(folder)
+    system, path = remote(folder)
     return bool(system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
 
@@ -80,7 +80,7 @@ def _read(place: str) -> str | None:
             return local.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-    system, path = _remote(place)
+    system, path = remote(place)
     try:
         with system.open_input_stream(path) as stream:
             return str(stream.read().decode())
@@ -93,7 +93,7 @@ def _write(place: str, text: str) -> None:
     if local is not None:
         _write_durably(local, text)
         return
-    system, path = _remote(place)
+    system, path = remote(place)
     system.create_dir(path.rpartition("/")[0], recursive=True)
     with system.open_output_stream(path) as stream:  # object stores show an object when it is whole
         stream.write(text.encode())
@@ -114,7 +114,8 @@ def _write_durably(path: Path, text: str) -> None:
         os.close(folder)
 
 
-def _remote(place: str) -> tuple[Any, str]:
+def remote(place: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path in it."""
     from pyarrow import fs
 
     # Hadoop says s3a, everybody else s3.

@@ -23,6 +23,7 @@ from mzplan.spark.checkpoints import Checkpoint, collection_path
 from mzplan.spark.collections import Collections
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import ProgressListener
+from mzplan.spark.storage import remove_storage
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ class SparkExecutor:
             spark, self._spark = self._spark, None
             if spark is not None:
                 spark.stop()
+
+    def reclaim(self, id_: str, generation: int) -> None:
+        remove_storage(self._warehouse, id_, generation)
 
     def _listen(self, spark: SparkSession) -> None:
         from pyspark.java_gateway import ensure_callback_server_started
@@ -193,8 +197,16 @@ class SparkExecutor:
         def fail(problem: BaseException) -> None:
             running.failed = problem
 
-        sink = self._connectors.sink(description.type)
-        return sink_writer(spark, sink, query, collection, epoch, fail, running.interruptions.append)
+        return sink_writer(
+            spark,
+            self._connectors.sink(description.type),
+            query,
+            collection,
+            epoch=epoch,
+            begins=not self._checkpoint(query).has_begun(),
+            fail=fail,
+            interrupt=running.interruptions.append,
+        )
 
     def _remember_upstream(self, query: ResolvedQuery) -> None:
         """Record the upstream's identity before the very first start; later, insist on it."""

@@ -39,7 +39,9 @@ def sink_writer(
     connector: SinkConnector,
     query: ResolvedQuery,
     collection: str,
+    *,
     epoch: int,
+    begins: bool,
     fail: Callable[[BaseException], None],
     interrupt: Callable[[Callable[[], None]], None],
 ) -> DataStreamWriter:
@@ -47,7 +49,9 @@ def sink_writer(
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     rows = project(reader.load(collection), query)
-    run = SinkRun(query=query, outputs=outputs_of(rows), epoch=epoch, fail=fail, interrupt=interrupt)
+    run = SinkRun(
+        query=query, outputs=outputs_of(rows), epoch=epoch, begins=begins, fail=fail, interrupt=interrupt
+    )
     return connector.write(rows, run)
 
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from mzplan.state.formats import (
     encode_state,
     encode_status,
 )
+from mzplan.state.journal import Dropped, decode_journal, encode_journal
 from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.process import is_alive, started_at
 from mzplan.state.proposals import LIFETIME, Answer, Proposal
@@ -117,6 +118,14 @@ class Store:
 
     def write_accepted(self, instance: str, accepted: Mapping[Address, Description]) -> None:
         self.backend.write(f"status/{instance}.accepted.json", encode_accepted(accepted))
+
+    def read_journal(self, instance: str) -> list[Dropped]:
+        key = f"journal/{instance}.jsonl"
+        blob = self.backend.read(key)
+        return decode_journal(blob.data, key) if blob else []
+
+    def write_journal(self, instance: str, entries: Iterable[Dropped]) -> None:
+        self.backend.write(f"journal/{instance}.jsonl", encode_journal(entries))
 
     # --- Leases
 

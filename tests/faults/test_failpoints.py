@@ -81,7 +81,7 @@ class RunningRunner:
         self.runner.wake.set()
         self.thread.join(20)
         self.pool.shutdown()
-        self.runner.answers.shutdown()
+        self.runner.answering.close()
 
 
 @pytest.fixture

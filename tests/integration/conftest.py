@@ -10,7 +10,8 @@ import pytest
 from tests.support import Project
 
 if TYPE_CHECKING:
-    from examples.servers import PostgresServer
+    from examples.servers import KafkaBroker, PostgresServer
+    from tests.integration.spark_lab import Lab
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,16 @@ def project(shared_project: Project) -> Iterator[Project]:
         path.unlink()
     done = shared_project.run("apply", "--auto-approve")
     assert done.returncode == 0, done.stdout + done.stderr + shared_project.log()
+
+
+@pytest.fixture(scope="session")
+def lab(
+    tmp_path_factory: pytest.TempPathFactory, kafka: KafkaBroker, postgres: PostgresServer
+) -> Iterator[Lab]:
+    """A SparkExecutor in this process, shared by all tests of mzplan.spark (tests/integration/test_spark_*)."""
+    from tests.integration.spark_lab import Lab
+
+    lab = Lab(tmp_path_factory.mktemp("lab"), kafka, postgres)
+    lab.executor.open()
+    yield lab
+    lab.executor.close()

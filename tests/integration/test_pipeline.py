@@ -245,3 +245,54 @@ def test_files_to_delta_and_console_without_any_server(project: Project) -> None
     (inbox / "two.tmp").rename(inbox / "two.json")
     eventually("21 rows in Delta", lambda: count("all") == 21)
     eventually("rows in the log", lambda: "sink.fi_out" in project.log())
+
+
+def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> None:
+    name = database()
+    dsn = postgres.dsn(name)
+    execute(dsn, f"CREATE TABLE appended {ORDERS}")
+    execute(dsn, "CREATE TABLE latest (id bigint PRIMARY KEY, customer text, amount numeric(10,2))")
+    old, new = topic("old"), topic("new")
+    produce_json(kafka.bootstrap, old, orders(0, 20))
+    produce_json(kafka.bootstrap, new, orders(100, 130))
+
+    def declare(one: str, on_replace: str = "") -> None:
+        text = "connections:\n" + kafka_connection("re_k", kafka.bootstrap)
+        text += postgres_connection("re_pg", postgres, name)
+        text += "sources:\n" + orders_source("re_s", "re_k", one)
+        text += "sinks:\n" + orders_sink("re_t", "re_s", "re_pg", "appended", on_replace)
+        text += orders_sink("re_u", "re_s", "re_pg", "latest", ", mode: upsert, key: [id]")
+        project.write("replace", text)
+
+    declare(old)
+    project.apply()
+    eventually("20 rows", lambda: len(ids(dsn, "appended")) == len(ids(dsn, "latest")) == 20)
+    before = project.json("show", "source.re_s")
+
+    declare(new)
+    state = project.state_bytes()
+    assert project.apply("--allow-replace", code=7)["diagnostics"][0]["code"] == "MZ047"
+    declare(new, ", on_replace: truncate")
+    assert project.apply(code=7)["diagnostics"][0]["code"] == "MZ040"
+    assert project.state_bytes() == state
+
+    done = project.apply("--allow-replace")
+    assert {c["address"]: c["action"] for c in done["changes"]} == {
+        "source.re_s": "replace",
+        "sink.re_t": "replace",
+        "sink.re_u": "replace",
+    }
+    eventually("the new rows alone", lambda: ids(dsn, "appended") == list(range(100, 130)))
+    eventually("both in the upsert", lambda: len(ids(dsn, "latest")) == 50)
+    after = project.json("show", "source.re_s")
+    assert (after["id"], after["generation"]) == (before["id"], before["generation"] + 1)
+    # The old generation's storage is listed, and removed once it has been kept long enough (here: 1 s).
+    collections = project.folder / "warehouse" / "collections" / after["id"]
+    eventually("the old collection is gone", lambda: [p.name for p in collections.iterdir()] == ["g2"])
+    assert project.apply()["changes"] == []

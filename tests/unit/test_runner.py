@@ -30,7 +30,9 @@ def make_state(serial: int, broker: str = "a:1", **source: object) -> State:
     """One connection, one source, one console sink."""
     body = {"connection": "k", "topic": "t", "format": {"type": "json", "schema": "id BIGINT"}, **source}
     resources = {
-        KAFKA: ResourceState(address=KAFKA, id="c", type="kafka", body={"type": "kafka", "brokers": [broker]}),
+        KAFKA: ResourceState(
+            address=KAFKA, id="c", type="kafka", body={"type": "kafka", "brokers": [broker]}
+        ),
         ORDERS: ResourceState(
             address=ORDERS,
             id="s",
@@ -95,7 +97,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path / "state")
     yield world
     world.pool.shutdown()
-    world.runner.answers.shutdown()
+    world.runner.answering.close()
 
 
 def starts(world: World) -> list[str]:
@@ -229,3 +231,55 @@ def test_a_commit_on_another_serial_is_stale(world: World) -> None:
         world.store.commit(make_state(2), State(project="shop"))
     assert caught.value.exit_code == ExitCode.STALE
     assert world.store.read_state().serial == 1
+
+
+def test_what_is_dropped_is_journalled_kept_and_then_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    replaced = make_state(2, topic="u")
+    resources = dict(replaced.resources)
+    for address in (ORDERS, SINK):
+        again = replace(resources[address], generation=2)
+        resources[address] = replace(again, digest=digest_of(again, {**resources, address: again}))
+    world.commit(replace(replaced, resources=resources))
+    world.settle()
+    assert [d.place for d in world.store.read_journal("local")] == [("o", 1), ("s", 1)]
+    assert not [what for what, _ in world.executor.log if what == "reclaim"]
+    world.runner.claims.retain = 0.0
+    world.settle()
+    world.settle()
+    assert sorted(name for what, name in world.executor.log if what == "reclaim") == ["o g1", "s g1"]
+    assert world.store.read_journal("local") == []
+
+
+def test_dropped_storage_that_is_claimed_again_or_still_read_stays(world: World) -> None:
+    first = make_state(1)
+    world.commit(first)
+    world.settle()
+    world.runner.claims.retain = 0.0
+    # The sink's change is rejected: its old query goes on reading the source's old collection.
+    world.executor.check_result = lambda d: (
+        CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
+        if d.address == SINK and d.generation == 2
+        else CheckResult()
+    )
+    second = make_state(2, topic="u")
+    resources = dict(second.resources)
+    for address in (ORDERS, SINK):
+        again = replace(resources[address], generation=2)
+        resources[address] = replace(again, digest=digest_of(again, {**resources, address: again}))
+    world.commit(replace(second, resources=resources))
+    for _ in range(3):
+        world.settle()
+    assert [d.place for d in world.store.read_journal("local")] == [("s", 1)]
+    assert not [what for what, _ in world.executor.log if what == "reclaim"]
+    # Rolled back: the state claims it again.
+    world.commit(replace(first, serial=3))
+    for _ in range(3):
+        world.settle()
+    assert [d.place for d in world.store.read_journal("local")] == [("s", 2)] or not [
+        d for d in world.store.read_journal("local") if d.place == ("s", 1)
+    ]
+    assert ("reclaim", "s g1") not in world.executor.log

@@ -1,0 +1,56 @@
+"""From decisions to observations: what the Status says of each query, and when it is worth writing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mzplan.controller.executor import QueryReport
+from mzplan.model.address import Address
+from mzplan.model.state import Condition, Observation, Status
+from mzplan.runner.reconcile import Desired, Memory, key_of
+
+
+def observe(
+    address: Address,
+    wanted: Desired | None,
+    condition: Condition,
+    shown: QueryReport | None,
+    memory: Memory,
+    upstream: Any,
+) -> Observation:
+    """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended."""
+    generation, digest = key_of(wanted.description) if wanted else (0, "")
+    return Observation(
+        address=address,
+        generation=shown.name.generation if shown else generation,
+        digest=shown.name.digest if shown else "",
+        wanted_digest=digest,
+        wanted_generation=generation,
+        condition=condition,
+        query_id=shown.query_id if shown else None,
+        run_id=shown.run_id if shown else None,
+        step=shown.step if shown else -1,
+        input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
+        processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
+        lag=shown.lag if shown else None,
+        error=memory.error or (shown.error if shown else None),
+        error_code=memory.error_code or (shown.error_code if shown else None),
+        failures=memory.failures,
+        upstream=upstream,
+    )
+
+
+def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
+    """Whether there is something to report: always for a condition, now and then for rates alone."""
+    if old.serial != new.serial or old.observations.keys() != new.observations.keys():
+        return True
+    if rates_too:
+        return old.observations != new.observations
+    return any(
+        _essential(observation) != _essential(old.observations[address])
+        for address, observation in new.observations.items()
+    )
+
+
+def _essential(o: Observation) -> tuple[Any, ...]:
+    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.error, o.wanted_generation)

@@ -1,0 +1,92 @@
+"""What the runner keeps beside its status: the accepted descriptions, and the storage they leave behind."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+
+from mzplan.controller.executor import Executor
+from mzplan.failpoints import Failpoint, failpoint
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.state.journal import Dropped
+from mzplan.state.store import Store
+
+log = logging.getLogger("mzplan.storage")
+
+RETRY = 60.0  # seconds after a failed removal
+Place = tuple[str, int]  # id, generation
+
+
+class Claims:
+    """Which storage the queries of this instance claim; what is no longer claimed is journalled, kept for
+    `retain` seconds, and removed."""
+
+    def __init__(self, store: Store, executor: Executor, instance: str, retain: float):
+        self.store = store
+        self.executor = executor
+        self.instance = instance
+        self.retain = retain
+        self.accepted: dict[Address, Description] = store.read_accepted(instance)
+        self.dropped: list[Dropped] = store.read_journal(instance)
+        self._removing: dict[Place, Future[None]] = {}
+        self._retry_at = 0.0
+
+    def record(self, accepted: dict[Address, Description], claimed: Collection[Place]) -> None:
+        """Write down what is accepted now. What vanishes with it, and no committed resource claims, is
+        journalled first: a crash in between must not forget it."""
+        before = {(d.id, d.generation): a for a, d in self.accepted.items()}
+        after = {(d.id, d.generation) for d in accepted.values()}
+        known = {entry.place for entry in self.dropped}
+        gone = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}
+        if gone:
+            now = time.time()
+            self.dropped += [Dropped.of(address, *place, now) for place, address in sorted(gone.items())]
+            self.store.write_journal(self.instance, self.dropped)
+        failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
+        self.store.write_accepted(self.instance, accepted)
+        self.accepted = accepted
+
+    def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
+        """Remove what has been unclaimed for long enough and that nobody reads any more."""
+        if not self.dropped:
+            return
+        self._harvest()
+        self._unclaim(claimed)
+        now = time.time()
+        for entry in self.dropped:
+            due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
+            if due and entry.place not in reading and entry.place not in self._removing:
+                self._removing[entry.place] = pool.submit(self.executor.reclaim, *entry.place)
+
+    def _harvest(self) -> None:
+        done = {place: future for place, future in self._removing.items() if future.done()}
+        for place, future in done.items():
+            del self._removing[place]
+            try:
+                future.result()
+            except MzplanError as problem:
+                log.warning("storage %s g%d: %s", *place, problem)
+                self._retry_at = time.monotonic() + RETRY
+                continue
+            log.info("storage %s g%d is removed", *place)
+            self._keep([entry for entry in self.dropped if entry.place != place])
+
+    def _unclaim(self, claimed: Collection[Place]) -> None:
+        """An entry that the state claims again (a rollback) is no garbage."""
+        kept = [entry for entry in self.dropped if entry.place not in claimed]
+        if len(kept) != len(self.dropped):
+            self._keep(kept)
+
+    def _keep(self, entries: list[Dropped]) -> None:
+        self.store.write_journal(self.instance, entries)
+        self.dropped = entries
+
+
+def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
+    """The collections that these descriptions read."""
+    return {(d.upstream.id, d.upstream.generation) for d in descriptions.values() if d.upstream is not None}

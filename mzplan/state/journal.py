@@ -1,0 +1,47 @@
+"""The journal of an instance: what a committed serial can't carry, and a crash must not forget.
+
+One line of JSON per entry. So far one kind: storage that no resource claims any more, written down before
+the runner forgets what it ran, and removed once `retain_dropped` has passed and the storage is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from mzplan.model.address import Address
+from mzplan.state.formats import canonical, decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Dropped:
+    """Storage of one generation of a query. `dropped_at` in seconds since the epoch; `kind` and `name` are
+    what it was called."""
+
+    id: str
+    generation: int
+    kind: str
+    name: str
+    dropped_at: float
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return (self.id, self.generation)
+
+    @classmethod
+    def of(cls, address: Address, id_: str, generation: int, now: float) -> Dropped:
+        return cls(id=id_, generation=generation, kind=address.kind, name=address.name, dropped_at=now)
+
+
+def encode_journal(entries: Iterable[Dropped]) -> bytes:
+    """A line per entry, sorted."""
+    return "".join(f"{canonical(asdict(entry))}\n" for entry in sorted(entries)).encode()
+
+
+def decode_journal(data: bytes, place: str) -> list[Dropped]:
+    """The inverse. Raises MZ030 for a line that is no entry."""
+    return [
+        decode(line, f"{place}:{number}", lambda content: Dropped(**content), "remove that line.")
+        for number, line in enumerate(data.splitlines(), 1)
+        if line.strip()
+    ]

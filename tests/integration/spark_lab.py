@@ -1,0 +1,202 @@
+"""For the tests of mzplan.spark: a real executor, and descriptions as the runner would hand them over."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from examples.servers import KafkaBroker, PostgresServer, produce_json
+from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
+from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+from mzplan.spark.executor import SparkExecutor
+
+PROJECT = "lab"
+ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
+SECONDS = 60.0
+
+
+class Lab:
+    """One executor, and short words for what tests do with it."""
+
+    def __init__(self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer):
+        self.folder = folder
+        self.kafka = kafka
+        self.postgres = postgres
+        self.secrets = Secrets(str(folder), {"PG_PASSWORD": postgres.password})
+        # Tasks are tried twice, as on a cluster; two cores, as the smallest machine that we look at.
+        self.context = ExecutorContext(
+            project=PROJECT,
+            directory=str(folder),
+            warehouse=str(folder / "warehouse"),
+            options={"spark.master": "local[2,2]"},
+        )
+        self.executor = SparkExecutor(self.context)
+
+    # ── descriptions
+
+    def kafka_source(self, topic: str, schema: str = ORDERS, brokers: str = "", **body: Any) -> Description:
+        """A source of JSON records. `body` is what stands in the configuration beside it."""
+        name = f"s{uuid.uuid4().hex[:8]}"
+        connection = {"type": "kafka", "brokers": [brokers or self.kafka.bootstrap]}
+        return Description(
+            address=Address("source", name),
+            id=f"{name}-id",
+            generation=1,
+            digest="1:a",
+            type="kafka",
+            body={
+                "connection": "cluster",
+                "topic": topic,
+                "format": {"type": "json", "schema": schema},
+                "trigger": {"interval": "100ms"},
+                **body,
+            },
+            connections={"connection": _connection("cluster", connection)},
+        )
+
+    def files_source(self, folder: Path, schema: str = ORDERS, **body: Any) -> Description:
+        """A source of JSON files."""
+        name = f"s{uuid.uuid4().hex[:8]}"
+        return Description(
+            address=Address("source", name),
+            id=f"{name}-id",
+            generation=1,
+            digest="1:a",
+            type="files",
+            body={
+                "connection": "folder",
+                "path": folder.name,
+                "format": {"type": "json", "schema": schema},
+                "trigger": {"interval": "100ms"},
+                **body,
+            },
+            connections={"connection": _connection("folder", {"type": "files", "path": str(folder.parent)})},
+        )
+
+    def postgres_sink(self, source: Description, database: str, table: str, **body: Any) -> Description:
+        """A sink into a table of the session's server."""
+        return self.sink(source, "postgres", self.postgres_body(database), table=table, **body)
+
+    def postgres_body(self, database: str, **other: Any) -> dict[str, Any]:
+        return {
+            "type": "postgres",
+            "host": "127.0.0.1",
+            "port": self.postgres.port,
+            "database": database,
+            "user": self.postgres.user,
+            "password": "${env:PG_PASSWORD}",
+            **other,
+        }
+
+    def sink(
+        self, source: Description, type_: str, connection: Mapping[str, Any] | None, **body: Any
+    ) -> Description:
+        name = f"k{uuid.uuid4().hex[:8]}"
+        return Description(
+            address=Address("sink", name),
+            id=f"{name}-id",
+            generation=1,
+            digest="1:a",
+            type=type_,
+            body={"from": source.address.name, "trigger": {"interval": "100ms"}, **body},
+            connections={"connection": _connection("target", connection)} if connection else {},
+            upstream=Upstream(
+                address=source.address,
+                id=source.id,
+                generation=source.generation,
+                type=source.type,
+                body=source.body,
+            ),
+        )
+
+    # ── doing
+
+    def start(self, *descriptions: Description, epoch: int = 1) -> None:
+        for description in descriptions:
+            self.executor.start(description, self.secrets, epoch)
+
+    def stop(self, *descriptions: Description) -> None:
+        for description in descriptions:
+            self.executor.stop(QueryName.of(PROJECT, description))
+
+    def check(self, description: Description) -> CheckResult:
+        return self.executor.check(description, self.secrets)
+
+    def codes(self, description: Description) -> list[str]:
+        """The codes of the errors that a check finds."""
+        return [d.code for d in self.check(description).diagnostics if d.severity == "error"]
+
+    def report(self, description: Description) -> QueryReport:
+        name = QueryName.of(PROJECT, description)
+        return next(report for report in self.executor.reports() if report.name == name)
+
+    def ended(self, description: Description, seconds: float = SECONDS) -> QueryReport:
+        """The report of a query that ends by itself."""
+        until(f"{description.address} has ended", lambda: not self.report(description).active, seconds)
+        return self.report(description)
+
+    def produce(self, topic: str, *rows: Mapping[str, Any]) -> None:
+        produce_json(self.kafka.bootstrap, topic, rows)
+
+    def rows(self, database: str, query: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.postgres.dsn(database)) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def execute(self, database: str, *statements: str) -> None:
+        with psycopg.connect(self.postgres.dsn(database), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def has_rows(self, database: str, table: str, count: int, seconds: float = SECONDS) -> None:
+        """Wait until a table holds so many rows, and fail at once if it holds more."""
+
+        def enough() -> bool:
+            found = self.rows(database, f"SELECT count(*) FROM {table}")[0][0]
+            assert found <= count, f"{table} has {found} rows instead of {count}"
+            return bool(found == count)
+
+        until(f"{table} has {count} rows", enough, seconds)
+
+    def collection(self, source: Description) -> Any:
+        """The collection of a source, as a DataFrame."""
+        path = self.folder / "warehouse" / "collections" / source.id / f"g{source.generation}"
+        spark = self.executor._spark
+        assert spark is not None
+        return spark.read.format("delta").load(str(path))
+
+    def checkpoint(self, description: Description) -> Path:
+        return self.folder / "warehouse" / "checkpoints" / description.id / f"g{description.generation}"
+
+    def undo_commit(self, description: Description) -> int:
+        """As if the driver had been killed after the last batch reached its target and before Spark noted
+        that down: the batch will run again. Returns its number."""
+        commits = self.checkpoint(description) / "spark" / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
+        return last
+
+    def retried(self, description: Description) -> Description:
+        """The same query under another digest, as after a change."""
+        return replace(description, digest=f"1:{uuid.uuid4().hex}")
+
+
+def until(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Wait until something holds; fails, with what it was, when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.03)
+
+
+def _connection(name: str, body: Mapping[str, Any]) -> InlinedConnection:
+    return InlinedConnection(address=Address("connection", name), type=body["type"], body=dict(body))

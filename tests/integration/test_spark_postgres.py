@@ -1,0 +1,230 @@
+"""The postgres sink on a real server: exactly once, whatever is repeated, retried or broken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.integration.spark_lab import SECONDS, until
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+TABLE = "CREATE TABLE orders (id bigint, customer text, amount numeric(10,2))"
+KEYED = "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(10,2))"
+
+
+def orders(first: int, last: int, customer: str = "ann") -> list[dict[str, Any]]:
+    return [{"id": i, "customer": customer, "amount": "1.50"} for i in range(first, last)]
+
+
+def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
+    lab: Lab, topic: Make, database: Make
+) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "public.orders")
+    lab.produce(name, *orders(0, 100))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 100)
+    lab.produce(name, *orders(100, 105))
+    lab.has_rows(shop, "orders", 105)
+    until("the step is reported", lambda: lab.report(sink).step >= 1)
+    lab.stop(source, sink)
+
+    lab.undo_commit(sink)
+    lab.produce(name, *orders(105, 110))
+    lab.start(source, sink, epoch=2)
+    lab.has_rows(shop, "orders", 110)
+    until("both report", lambda: lab.report(source).triggered and lab.report(sink).triggered)
+    steps = lab.rows(shop, "SELECT step, row_count FROM mzplan.steps ORDER BY step")
+    assert sum(rows for _, rows in steps) == 110
+    assert [step for step, _ in steps] == list(range(len(steps)))
+    assert lab.rows(shop, "SELECT count(DISTINCT id), count(*) FROM orders") == [(110, 110)]
+    assert lab.rows(shop, "SELECT epoch FROM mzplan.writers") == [(2,)]
+    lab.stop(source, sink)
+
+
+def test_upsert_keeps_the_latest_row_of_each_key(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(partitions=1), database()
+    lab.execute(shop, KEYED)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(
+        source,
+        shop,
+        "orders",
+        mode="upsert",
+        key=["id"],
+        select=["id", "upper(customer) AS customer", "amount"],
+        where="amount > 0",
+    )
+    changes = [{"id": i % 10, "customer": f"c{i}", "amount": 1 + i} for i in range(500)]
+    lab.produce(name, *changes, {"id": 3, "customer": "dropped", "amount": -1})
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 10)
+    lab.produce(
+        name, {"id": 3, "customer": "newest", "amount": 7}, {"id": 77, "customer": "new", "amount": 7}
+    )
+    lab.has_rows(shop, "orders", 11)
+    lab.stop(source, sink)
+    found = dict(lab.rows(shop, "SELECT id, customer FROM orders"))
+    assert found == {**{i: f"C{490 + i}" for i in range(10)}, 3: "NEWEST", 77: "NEW"}
+
+
+def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, 'CREATE TABLE "Odd Keys" ("Id" bigint, "user" text, PRIMARY KEY ("user", "Id"))')
+    source = lab.kafka_source(name, "id BIGINT, user STRING")
+    sink = lab.postgres_sink(source, shop, "orders", mode="upsert", key=["id", "user"])
+    sink.body["table"] = "public.Odd Keys"  # type: ignore[index]
+    lab.produce(name, *({"id": i % 3, "user": "u"} for i in range(30)))
+    lab.start(source, sink)
+    lab.has_rows(shop, '"Odd Keys"', 3)
+    lab.stop(source, sink)
+
+
+def test_a_task_that_is_tried_twice_doubles_nothing(
+    lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mzplan.connectors import postgres
+
+    ingest = postgres.ingest
+
+    def failing_once(*arguments: Any) -> Any:
+        stage = ingest(*arguments)
+
+        def stage_twice(batches: Any) -> Any:
+            from pyspark import TaskContext
+
+            reports = list(stage(batches))
+            if TaskContext.get().attemptNumber() == 0:  # type: ignore[union-attr]
+                raise RuntimeError("after the COPY")
+            yield from reports
+
+        return stage_twice
+
+    monkeypatch.setattr(postgres, "ingest", failing_once)
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 20))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 20)
+    lab.stop(source, sink)
+    (stage,) = lab.rows(shop, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'")
+    assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage[0]}"') == [(0,)]
+
+
+def test_a_crash_of_the_server_loses_and_doubles_nothing(
+    lab: Lab, topic: Make, own_postgres: PostgresServer
+) -> None:
+    name = topic()
+    own_postgres.create_database("shop")
+    dsn = own_postgres.dsn("shop")
+
+    def count() -> int:
+        with psycopg.connect(dsn) as connection:
+            return int(connection.execute("SELECT count(*) FROM orders").fetchone()[0])  # type: ignore[index]
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(TABLE.encode())
+    lab.secrets.environment["OWN_PASSWORD"] = own_postgres.password
+    source = lab.kafka_source(name)
+    body = lab.postgres_body("shop", port=own_postgres.port, password="${env:OWN_PASSWORD}")
+    sink = lab.sink(source, "postgres", body, table="orders")
+    lab.produce(name, *orders(0, 50))
+    lab.start(source, sink)
+    until("the first rows are there", lambda: count() == 50)
+
+    own_postgres.kill()
+    lab.produce(name, *orders(50, 60))
+    ended = lab.ended(sink)
+    assert ended.error_code == "MZ050", ended.error
+    assert ended.error is not None
+    assert f"127.0.0.1:{own_postgres.port}" in ended.error
+    assert own_postgres.password not in ended.error
+    assert [d.code for d in lab.check(sink).diagnostics] == ["MZ050"]
+
+    own_postgres.start()
+    lab.start(sink)
+    until("the others are there, too", lambda: count() == 60)
+    lab.stop(source, sink)
+    assert count() == 60
+
+
+def test_an_older_runner_is_fenced(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 5))
+    lab.start(source, sink, epoch=7)
+    lab.has_rows(shop, "orders", 5)
+    lab.execute(shop, "UPDATE mzplan.writers SET epoch = 8")  # a newer runner has taken over
+    lab.produce(name, *orders(5, 10))
+    ended = lab.ended(sink)
+    assert ended.error_code == "MZ068", ended.error
+    lab.has_rows(shop, "orders", 5)
+    lab.stop(source, sink)
+
+
+def test_a_table_or_a_checkpoint_from_a_backup_is_noticed(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 5))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 5)
+    lab.execute(shop, "UPDATE mzplan.writers SET step = step - 1")
+    lab.produce(name, *orders(5, 10))
+    ended = lab.ended(sink)
+    assert ended.error_code == "MZ069", ended.error
+    lab.stop(source, sink)
+
+
+def test_a_batch_that_waits_for_a_lock_can_be_stopped(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 5))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 5)
+    with psycopg.connect(lab.postgres.dsn(shop)) as blocker:
+        blocker.execute("LOCK TABLE orders")
+        lab.produce(name, *orders(5, 10))
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'orders'::regclass"
+        until("the sink waits", lambda: lab.rows(shop, waiting) == [(1,)])
+        began = time.monotonic()
+        lab.stop(sink)
+        assert time.monotonic() - began < 10
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 10)
+    lab.stop(source, sink)
+
+
+def test_a_value_that_does_not_fit_says_which_table_and_why(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, "CREATE TABLE orders (id integer, customer varchar(3), amount numeric(10,2))")
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    assert [(d.severity, d.code) for d in lab.check(sink).diagnostics] == [("warning", "MZ053")]
+    lab.produce(name, *orders(0, 5, customer="anna"))
+    lab.start(source, sink)
+    ended = lab.ended(sink)
+    assert ended.error_code == "MZ059", ended.error
+    assert "too long" in str(ended.error)
+    assert "orders" in str(ended.error)
+    lab.execute(shop, "ALTER TABLE orders ALTER customer TYPE text")
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 5, SECONDS)
+    lab.stop(source, sink)

@@ -1,0 +1,102 @@
+"""The delta and console sinks, and what Spark makes of select and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+
+
+def table(lab: Lab, path: Path) -> Any:
+    spark = lab.executor._spark
+    assert spark is not None
+    return spark.read.format("delta").load(str(path))
+
+
+def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_path: Path) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    folder = {"type": "files", "path": str(tmp_path)}
+    append = lab.sink(source, "delta", folder, path="all", select=["id", "amount * 2 AS twice"])
+    upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"])
+    lab.produce(name, *({"id": i % 4, "customer": f"c{i}", "amount": i} for i in range(20)))
+    lab.start(source, append, upsert)
+    for sink in (append, upsert):
+        until("a step is written", lambda sink=sink: lab.report(sink).step >= 0)  # type: ignore[misc]
+    lab.stop(append, upsert)
+    for sink in (append, upsert):
+        lab.undo_commit(sink)
+    lab.start(append, upsert)
+    lab.produce(name, {"id": 0, "customer": "newest", "amount": 50})
+    until("the row is appended", lambda: table(lab, tmp_path / "all").count() == 21)
+    latest = table(lab, tmp_path / "latest")
+    until("the row is updated", lambda: latest.where("customer = 'newest'").count() == 1)
+    lab.stop(source, append, upsert)
+    assert {row.id: row.customer for row in table(lab, tmp_path / "latest").collect()} == {
+        0: "newest",
+        1: "c17",
+        2: "c18",
+        3: "c19",
+    }
+    assert table(lab, tmp_path / "all").columns == ["id", "twice"]
+    # One commit a step: the repeated one left none. (The first creates the table.)
+    history = lab.executor._spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'latest'}`")  # type: ignore[union-attr]
+    assert history.where("operation = 'MERGE'").count() == 2
+
+
+def test_console_shows_rows_with_their_step(
+    lab: Lab, topic: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    sink = lab.sink(source, "console", None, rows=2, select=["id"], where="id <> 1")
+    lab.produce(name, *({"id": i} for i in range(4)))
+    lab.start(source, sink)
+    until("a step is done", lambda: lab.report(sink).step >= 0)
+    lab.stop(source, sink)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f'{sink.address} step 0: {{"id":0}}'
+    assert "1" not in [line[-2] for line in shown if line.endswith("}")]
+    assert any("and more" in line for line in shown) or len(shown) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"select": ["id", "amuont"]}, "amuont"),
+        ({"select": ["sum(amount)"]}, ""),
+        ({"where": "amount"}, "amount"),
+        ({"where": "id ="}, ""),
+    ],
+    ids=["unknown", "aggregate", "no condition", "syntax"],
+)
+def test_select_and_where_are_checked_before_they_run(
+    lab: Lab, database: Make, body: dict[str, Any], said: str
+) -> None:
+    source = lab.kafka_source("none")
+    sink = lab.postgres_sink(source, database(), "orders", **body)
+    (found,) = lab.check(sink).diagnostics
+    assert found.code == "MZ058"
+    assert said in found.detail
+    assert found.address == sink.address
+
+
+def test_idle_queries_have_triggered(lab: Lab, topic: Make) -> None:
+    source = lab.kafka_source(topic())
+    sink = lab.sink(source, "console", None)
+    lab.start(sink, source)  # the sink first: it makes the collection
+    for query in (source, sink):
+        until("it has looked for data", lambda query=query: lab.report(query).triggered, 20)  # type: ignore[misc]
+        report = lab.report(query)
+        assert (report.active, report.step, report.error) == (True, -1, None)
+    lab.stop(source, sink)
+    lab.stop(source)  # again: no error

@@ -1,0 +1,208 @@
+"""The sources on a real broker and real folders: rows, malformed records, and which upstream it is."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from examples.servers import create_topic, delete_topic
+from examples.servers.topics import admin
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+STRICT = "id BIGINT NOT NULL, name VARCHAR(5), amount DECIMAL(10,2), tags ARRAY<INT>"
+
+
+def send(lab: Lab, topic: str, *values: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (b'{"id": 1', "the record is not JSON"),
+        (b'{"id": 1} {"id": 2}', "the record is not one JSON object"),
+        (b'[{"id": 1}]', "the record is not one JSON object"),
+        (b'{"id": "one"}', "id is not a BIGINT"),
+        (b'{"id": 1, "amount": "much", "tags": [1, "x"]}', "amount is not a DECIMAL(10,2)"),
+        (b'{"name": "ann"}', "id is missing (NOT NULL)"),
+        (b'{"id": 1, "name": "annabel"}', "name is longer than VARCHAR(5)"),
+        (b'{"id": 1, "name": "\xff"}', "the record is not UTF-8"),
+        (b"", "the record is empty"),
+        (None, "the record has no value"),
+    ],
+    ids=["broken", "two", "array", "type", "types", "missing", "long", "utf8", "empty", "tombstone"],
+)
+def test_a_malformed_record_has_a_reason(lab: Lab, record: bytes | None, why: str) -> None:
+    from pyspark.sql import functions as f
+
+    from mzplan.columns import parse_columns
+    from mzplan.connectors.records import parse_json
+
+    spark = lab.executor._spark
+    assert spark is not None
+    records = spark.createDataFrame([(record, 7)], "value BINARY, offset BIGINT")
+    texts = records.select(f.col("value").cast("string").alias("value"), "offset")
+
+    def rows(on_error: str) -> list[Any]:
+        where = f.concat(f.lit("offset "), f.col("offset"))
+        return parse_json(
+            texts, parse_columns(STRICT), "value", f.struct("offset"), where, on_error
+        ).collect()
+
+    with pytest.raises(Exception, match=r"mzplan\[MZ066\]: offset 7: ") as caught:
+        rows("fail")
+    assert why in str(caught.value)
+    assert rows("skip") == []
+
+
+def test_a_malformed_record_fails_the_query_or_is_skipped(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    good = [b'{"id": 1, "name": "ann", "amount": 1.5, "unknown": true}', b'{"id": 2}']
+    send(lab, name, *good, b"{oops", *good)
+    failing, skipping = lab.kafka_source(name), lab.kafka_source(name, on_error="skip")
+    lab.start(failing, skipping)
+    ended = lab.ended(failing)
+    assert ended.error_code == "MZ066"
+    assert ended.error == f"topic {name}, partition 0, offset 2: the record is not JSON"
+    assert lab.collection(failing).count() == 0
+    until("the good records are there", lambda: lab.collection(skipping).count() == 4)
+    rows = lab.collection(skipping).orderBy("_position").collect()
+    assert [row["_position"]["offset"] for row in rows] == [0, 1, 3, 4]
+    assert [(row.id, row.customer, str(row.amount)) for row in rows][:2] == [
+        (1, None, "1.50"),
+        (2, None, "None"),
+    ]
+    lab.stop(failing, skipping)
+
+
+def test_columns_that_are_added_are_null_for_older_rows(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(partitions=1), database()
+    lab.execute(shop, "CREATE TABLE o (id bigint, note text)")
+    before = lab.kafka_source(name, "id BIGINT")
+    sink_before = lab.postgres_sink(before, shop, "o")
+    send(lab, name, b'{"id": 1, "note": "a"}')
+    lab.start(before, sink_before)
+    lab.has_rows(shop, "o", 1)
+    lab.stop(before, sink_before)
+
+    after = lab.retried(before)
+    after.body["format"]["schema"] = "id BIGINT, note STRING"
+    sink_after = lab.retried(sink_before)
+    send(lab, name, b'{"id": 2, "note": "b"}')
+    lab.start(after, sink_after)
+    lab.has_rows(shop, "o", 2)
+    assert lab.rows(shop, "SELECT id, note FROM o ORDER BY id") == [(1, None), (2, "b")]
+    lab.stop(after, sink_after)
+
+
+def test_another_topic_of_the_same_name_is_refused(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    send(lab, name, b'{"id": 1}')
+    lab.start(source)
+    until("the row is there", lambda: lab.collection(source).count() == 1)
+    assert lab.check(source).ok
+    lab.stop(source)
+    recorded = json.loads((lab.checkpoint(source) / "upstream.json").read_text())["upstream"]
+    assert recorded["cluster_id"] == lab.kafka.cluster_id
+    assert recorded["partitions"] == 1
+
+    delete_topic(lab.kafka.bootstrap, name)
+    create_topic(lab.kafka.bootstrap, name, 1)
+    (found,) = lab.check(source).diagnostics
+    assert (found.code, found.exit_code, found.address) == ("MZ043", ExitCode.REFUSED, source.address)
+    assert "deleted and created again" in found.detail
+    with pytest.raises(MzplanError) as caught:
+        lab.start(source)
+    assert caught.value.diagnostics[0].code == "MZ043"
+
+
+def test_another_cluster_is_refused(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
+    name = topic(partitions=1)
+    create_topic(own_kafka.bootstrap, name, 1)
+    source = lab.kafka_source(name)
+    send(lab, name, b'{"id": 1}')
+    lab.start(source)
+    until("the row is there", lambda: lab.collection(source).count() == 1)
+    lab.stop(source)
+
+    moved = lab.retried(source)
+    moved.connections["connection"].body["brokers"] = [lab.kafka.bootstrap2]  # type: ignore[index]
+    assert lab.check(moved).ok
+    moved.connections["connection"].body["brokers"] = [own_kafka.bootstrap]  # type: ignore[index]
+    (found,) = lab.check(moved).diagnostics
+    assert found.code == "MZ043"
+    assert own_kafka.cluster_id in found.detail
+    assert own_kafka.bootstrap in found.detail
+
+    # A broker that dies: bounded, whatever is asked of the query.
+    create_topic(own_kafka.bootstrap, "doomed", 1)
+    doomed = lab.kafka_source("doomed", brokers=own_kafka.bootstrap)
+    lab.start(doomed)
+    until("it has looked for data", lambda: lab.report(doomed).triggered)
+    own_kafka.kill()
+    time.sleep(1)
+    began = time.monotonic()
+    assert lab.codes(doomed) == ["MZ050"]
+    assert time.monotonic() - began < 7
+    began = time.monotonic()
+    lab.stop(doomed)
+    assert time.monotonic() - began < 25
+    with pytest.raises(MzplanError) as caught:
+        lab.start(doomed)
+    assert caught.value.diagnostics[0].code == "MZ050"
+
+
+def test_records_that_were_deleted_before_they_were_read_are_missed(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    send(lab, name, b'{"id": 1}')
+    lab.start(source)
+    until("the row is there", lambda: lab.collection(source).count() == 1)
+    lab.stop(source)
+    send(lab, name, *[b'{"id": 2}'] * 5)
+    admin(lab.kafka.bootstrap).delete_records([TopicPartition(name, 0, 4)])[TopicPartition(name, 0)].result(
+        10
+    )
+    (found,) = lab.check(source).diagnostics
+    assert (found.code, found.exit_code) == ("MZ067", ExitCode.REFUSED)
+    lab.stop(source)
+
+
+def test_files_are_read_line_by_line_in_order(lab: Lab, tmp_path: Path, database: Make) -> None:
+    folder, shop = tmp_path / "incoming files", database()
+    source = lab.files_source(folder)
+    (missing,) = lab.check(source).diagnostics
+    assert missing.code == "MZ057"
+    assert f"mkdir -p '{folder}'" in missing.hint
+    folder.mkdir()
+    assert lab.check(source).ok
+    lab.execute(shop, "CREATE TABLE o (id bigint PRIMARY KEY, customer text, amount numeric(10,2))")
+    lines = [json.dumps({"id": i % 3, "customer": f"c{i}"}) for i in range(60)]
+    (folder / "a.json").write_text("\n\n".join(lines) + "\n")
+    sink = lab.postgres_sink(source, shop, "o", mode="upsert", key=["id"])
+    lab.start(source, sink)
+    lab.has_rows(shop, "o", 3)
+    assert lab.rows(shop, "SELECT customer FROM o ORDER BY id") == [("c57",), ("c58",), ("c59",)]
+
+    (tmp_path / "b.json").write_text('{"id": "x"}\n')
+    (tmp_path / "b.json").rename(folder / "b.json")
+    ended = lab.ended(source)
+    assert ended.error_code == "MZ066"
+    assert "b.json" in str(ended.error)
+    lab.stop(source, sink)
