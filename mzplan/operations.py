@@ -20,7 +20,15 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.plan import Change, DriftItem, Plan
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
-from mzplan.model.state import InstanceStatus, ProjectStatus, QueryStatus, ResourceState, State, Status
+from mzplan.model.state import (
+    DroppedStorage,
+    InstanceStatus,
+    ProjectStatus,
+    QueryStatus,
+    ResourceState,
+    State,
+    Status,
+)
 from mzplan.state.store import Store, open_store
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
@@ -384,7 +392,17 @@ def read_project_status(project: Project) -> ProjectStatus:
         if observation is not None and not alive.get(resource.instance, False):
             observation = replace(observation, condition="stopped", input_rows_per_second=0.0)
         queries.append(QueryStatus(resource=resource, observation=observation))
-    return ProjectStatus(serial=state.serial, instances=tuple(shown), queries=tuple(queries))
+    dropped = tuple(
+        DroppedStorage(
+            address=f"{entry.kind}.{entry.name}",
+            id=entry.id,
+            generation=entry.generation,
+            dropped_at=entry.dropped_at,
+        )
+        for name in sorted(instances)
+        for entry in store.read_journal(name)
+    )
+    return ProjectStatus(serial=state.serial, instances=tuple(shown), queries=tuple(queries), dropped=dropped)
 
 
 def find_drift(project: Project) -> tuple[DriftItem, ...]:

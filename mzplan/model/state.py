@@ -139,9 +139,21 @@ class QueryStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedStorage:
+    """A collection or checkpoint that no resource claims: of what was destroyed, or of an earlier
+    generation. It is removed `retain_dropped` after `dropped_at` (seconds since the epoch)."""
+
+    address: str
+    id: str
+    generation: int
+    dropped_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectStatus:
     """What `status` shows. Queries without a live runner are shown as stopped."""
 
     serial: int
     instances: tuple[InstanceStatus, ...]
     queries: tuple[QueryStatus, ...]
+    dropped: tuple[DroppedStorage, ...] = ()

@@ -25,6 +25,15 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
             for instance in status.instances
         ],
         "queries": [_query_to_json(query) for query in status.queries],
+        "dropped": [
+            {
+                "address": storage.address,
+                "id": storage.id,
+                "generation": storage.generation,
+                "dropped_at": storage.dropped_at,
+            }
+            for storage in status.dropped
+        ],
     }
 
 
@@ -70,6 +79,12 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
     for number, row in enumerate(rows):
         text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         lines.append(paint(text, "bold") if number == 0 else _coloured(paint, row[2], text))
+    for storage in status.dropped:
+        lines.append("")
+        lines.append(
+            f"Kept for now: the storage of {storage.address}, generation {storage.generation} ({storage.id}), "
+            "which nothing claims any more; it is removed after retain_dropped."
+        )
     errors = [q for q in status.queries if q.observation is not None and q.observation.error]
     for query in errors:
         assert query.observation is not None
