@@ -33,7 +33,7 @@ _SIMPLE = {
     "TIMESTAMP_NTZ": "TIMESTAMP_NTZ",
 }
 _DECIMAL = {"DECIMAL", "DEC", "NUMERIC"}
-_KNOWN = sorted({*_SIMPLE, *_DECIMAL, "ARRAY", "MAP", "STRUCT", "CHAR", "VARCHAR"})
+TYPE_NAMES = sorted({*_SIMPLE, *_DECIMAL, "ARRAY", "MAP", "STRUCT", "CHAR", "VARCHAR"})
 _TOKEN = re.compile(
     r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))"
 )
@@ -218,7 +218,7 @@ class _Parser:
             return f"MAP<{key},{value}>"
         if word == "STRUCT":
             return self.struct()
-        raise DdlError(f"unknown type {_short(word)}; known are {', '.join(_KNOWN)}", start)
+        raise DdlError(f"unknown type {_short(word)}; known are {', '.join(TYPE_NAMES)}", start)
 
     def struct(self) -> str:
         self.expect("<")

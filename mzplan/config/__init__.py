@@ -8,7 +8,20 @@ May not: import mzplan.plan, touch the store, or reach over the network. Everyth
 wrong ends as a Diagnostic inside one MzplanError; a secret written out is never shown.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from mzplan.config.load import load_configuration, load_project
-from mzplan.config.places import locate, range_of
+
+if TYPE_CHECKING:
+    from mzplan.config.places import locate, range_of
 
 __all__ = ["load_configuration", "load_project", "locate", "range_of"]
+
+
+def __getattr__(name: str) -> Any:
+    # Places are for errors: a run without any does not pay for the import.
+    if name in ("locate", "range_of"):
+        from mzplan.config import places
+
+        return getattr(places, name)
+    raise AttributeError(name)

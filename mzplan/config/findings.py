@@ -64,6 +64,8 @@ class Findings:
         self.found: list[Finding] = []
         self.left_out = 0
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
+        # Values with a reference that can't be filled in: no more is to be said of them (location, path).
+        self.unusable: set[tuple[str, Path]] = set()
         self.broken: set[str] = set()  # locations of files that could be read but not parsed
         self.unread = False  # a file could not be read or parsed: what it declares is not known
         self.bytes = 0  # read so far
@@ -90,6 +92,8 @@ class Findings:
         related: Place | None = None,
         conceal: bool = False,
     ) -> None:
+        if place is not None and not place.at_key and (place.file.location, place.path) in self.unusable:
+            return
         if self.full:
             self.left_out += 1
             return

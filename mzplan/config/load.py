@@ -13,9 +13,9 @@ from mzplan.config.declared import check_top_level, collect
 from mzplan.config.files import SECTIONS, find_files
 from mzplan.config.findings import Findings
 from mzplan.config.parse import load
-from mzplan.config.places import failure
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.variables import Variables, fill, read_variables, require_values
+from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Configuration, ProjectSettings
 
 AnyPath = str | os.PathLike[str]
@@ -31,10 +31,10 @@ def load_project(
     findings = Findings()
     document = open_project(folder, findings)
     if document is None:
-        raise failure(findings)
+        raise _failure(findings)
     _, settings = _settings(document, variables or {}, variable_files, findings, skip=SECTIONS)
     if findings:
-        raise failure(findings)
+        raise _failure(findings)
     return settings.to_project_settings(folder)
 
 
@@ -53,7 +53,7 @@ def load_configuration(
     with _no_collection():
         project = open_project(folder, findings)
         if project is None:
-            raise failure(findings)
+            raise _failure(findings)
         values, settings = _settings(project, variables or {}, variable_files, findings)
         require_values(values, findings)
         documents = [project]
@@ -66,7 +66,7 @@ def load_configuration(
         declared = collect(documents, findings)
         resources = Checker(declared, settings.instances, findings).resources()
     if findings:
-        raise failure(findings)
+        raise _failure(findings)
     return Configuration(
         project=settings.project,
         warehouse=settings.warehouse,
@@ -85,6 +85,13 @@ def _settings(
     values = read_variables(document, variables, variable_files, findings)
     fill(document, values, findings, skip)
     return values, check_settings(document, findings)
+
+
+def _failure(findings: Findings) -> MzplanError:
+    # Imported only now: a run without errors looks up no places.
+    from mzplan.config.places import failure
+
+    return failure(findings)
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from functools import cache
 from mzplan.config.files import SECTIONS
 from mzplan.config.findings import Path
 from mzplan.config.positions import scalars_on
+from mzplan.config.text import LIKE_A_REFERENCE
 from mzplan.kinds import resource_kind, types_of, walk_properties
 from mzplan.secrets import is_reference
 
 _SOUNDS_SECRET = re.compile(r"(?i)pass|pwd|secret|token|jaas|credential|private|api.?key")
-_VARIABLE = re.compile(r"\$\{var\.\w+\}")
 # For text that can't be parsed: a name that sounds secret, up to its colon; and any name at a line's start.
 _SECRET_KEY = re.compile(
     r"(?i)(?:pass|pwd|secret|token|jaas|credential|private|api.?key|\bkey\b)[\w.-]*[\"']?\s*[:=]"
@@ -32,7 +32,7 @@ def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict
     """These lines (number from 0 → text) of a well-formed file, with what may be secret as asterisks."""
     hidden: dict[int, list[tuple[int, int]]] = {}
     for path, span, value in scalars_on(text, set(lines)):
-        if is_reference(value) or _VARIABLE.fullmatch(value):
+        if is_reference(value) or LIKE_A_REFERENCE.fullmatch(value):
             continue
         if not may_be_secret(path) and not any(path[:end] in concealed for end in range(len(path) + 1)):
             continue

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mzplan.columns import DdlError, parse_columns
+from mzplan.columns import TYPE_NAMES, DdlError, parse_columns
 from mzplan.config.declared import Declared, value_at
 from mzplan.config.findings import Findings
-from mzplan.config.text import shown
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import LIKE_A_REFERENCE, shown
 from mzplan.kinds import ResourceKind
 from mzplan.model.address import Address, is_valid_name
-from mzplan.secrets import REFERENCE, is_reference
+from mzplan.secrets import is_reference
 
 
 def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
@@ -23,9 +25,8 @@ def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) ->
             continue
         if not isinstance(value, str):
             continue  # the schema check tells of its type
-        findings.secrets.add(value)
-        if "${" in REFERENCE.sub("", value):
-            continue  # a malformed reference has been told
+        if not LIKE_A_REFERENCE.fullmatch(value):
+            findings.secrets.add(value)
         name = str(path[-1]).upper().replace(".", "_")
         findings.add(
             "MZ016",
@@ -76,13 +77,15 @@ def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) ->
         try:
             parse_columns(ddl)
         except DdlError as failure:
+            word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
+            near = did_you_mean(word.group(), TYPE_NAMES) if word and "unknown type" in str(failure) else ""
             findings.add(
                 "MZ018",
                 "The schema is not Spark DDL",
                 f"{resource.label}: {failure}.",
-                'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
+                near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
                 address=resource.valid_address,
-                place=resource.place(path, offset=failure.offset),
+                place=resource.place(path, offset=failure.offset, length=len(word.group()) if word else 1),
             )
 
 

@@ -99,14 +99,16 @@ class BodyCheck:
         keys = list(unexpected)
         for key in keys[:_MAX_UNKNOWN]:
             free = [word for word in valid if not isinstance(value, dict) or word not in value]
+            near = nearest(key, free)
             self.add(
                 "MZ004",
                 f"Unknown key {shown(key)}",
                 f"Keys of {self._name(path)} are: {listed(valid, 40)}.",
-                did_you_mean(key, free) or "remove it.",
+                f"did you mean {shown(near)}?" if near is not None else "remove it.",
                 (*path, key),
                 at_key=True,
-                conceal=True,
+                # Who knows what is written under a key that nobody knows.
+                conceal=near is None or self.sensitive((*path, near)),
             )
         if len(keys) > _MAX_UNKNOWN:
             self.add(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION, DdlError, parse_columns
 from mzplan.config.declared import Declared, value_at
-from mzplan.config.expressions import Parsed, parse_select, parse_where
 from mzplan.config.findings import Findings, Path
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import listed, shown
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
+
+if TYPE_CHECKING:
+    from mzplan.config.expressions import Parsed
 
 
 def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
@@ -22,9 +25,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
     check = _SinkCheck(resource, findings, columns_of(declared.get(Address("source", body["from"]))))
     outputs = check.select(body["select"]) if "select" in body else check.columns
     if "where" in body:
-        parsed = parse_where(body["where"])
-        if check.parsed(parsed, ("where",)):
-            check.known(parsed, ("where",))
+        check.where(body["where"])
     if outputs is not None and "key" in body:
         check.key(body["key"], outputs)
 
@@ -50,6 +51,8 @@ class _SinkCheck:
 
     def select(self, items: list[str]) -> list[str] | None:
         """The columns that come out; None when they can't be known."""
+        from mzplan.config.expressions import parse_select  # most sinks have no expressions
+
         outputs: list[str] = []
         seen: dict[str, int] = {}
         complete = True
@@ -68,6 +71,13 @@ class _SinkCheck:
                 seen.setdefault(name.lower(), index)
                 outputs.append(name)
         return outputs if complete else None
+
+    def where(self, condition: str) -> None:
+        from mzplan.config.expressions import parse_where
+
+        parsed = parse_where(condition)
+        if self.parsed(parsed, ("where",)):
+            self.known(parsed, ("where",))
 
     def parsed(self, parsed: Parsed, path: Path) -> bool:
         if not parsed.problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -157,20 +157,11 @@ def _filled(
 ) -> Any:
     """The text with its variables filled in; what can't be is reported, and stays as written."""
     names = [match[1] for match in _VARIABLE.finditer(text)]
-    unknown = False
-    for match in _VARIABLE.finditer(text):
-        if match[1] in variables.values:
-            continue
-        unknown = True
-        if match[1] in variables.declared:
-            _missing(match[1], variables, findings)
-        else:
-            place = Place(
-                document.file, document.path_of(container, key), False, match.start(), len(match[0])
-            )
-            details = _undeclared(match[1], variables.declared)
-            findings.add("MZ015", f"Unknown variable {shown(match[1])}", *details, place=place)
-    if unknown:
+    if any(name not in variables.values for name in names):
+        place = Place(document.file, document.path_of(container, key))
+        for match in _VARIABLE.finditer(text):
+            _report(match, place, variables, findings)
+        findings.unusable.add((place.file.location, place.path))
         return text
     if len(names) == 1 and _VARIABLE.fullmatch(text):
         filled = variables.values[names[0]]
@@ -187,18 +178,33 @@ def _filled(
     return filled
 
 
+def _report(match: re.Match[str], place: Place, variables: Variables, findings: Findings) -> None:
+    """Tell of a variable that has no value, or does not exist."""
+    name = match[1]
+    if name in variables.values:
+        return
+    if name in variables.declared:
+        _missing(name, variables, findings)
+        return
+    place = replace(place, offset=match.start(), length=len(match[0]))
+    details = _undeclared(name, variables.declared)
+    findings.add("MZ015", f"Unknown variable {shown(name)}", *details, place=place)
+
+
 def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:
+    place = Place(document.file, document.path_of(container, key))
     findings.add(
         "MZ007",
         "Variables make the project too long",
         f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
         "give the variables shorter values.",
-        place=Place(document.file, document.path_of(container, key)),
+        place=place,
     )
+    findings.unusable.add((place.file.location, place.path))
 
 
 def _check_references(text: str, document: Document, container: Any, key: Any, findings: Findings) -> None:
@@ -207,13 +213,17 @@ def _check_references(text: str, document: Document, container: Any, key: Any, f
     while (start := text.find("${", at)) >= 0:
         match = REFERENCE.match(text, start)
         if match is None or not _provider_exists(match["provider"]):
+            path = document.path_of(container, key)
             findings.add(
                 "MZ017",
                 "Malformed reference",
                 _what_is_wrong(text[start:], match),
                 _how_to_write(text[start:], match),
-                place=Place(document.file, document.path_of(container, key), offset=start),
+                place=Place(
+                    document.file, path, offset=start, length=max(2, text.find("}", start) + 1 - start)
+                ),
             )
+            findings.unusable.add((document.file.location, path))
             return
         at = match.end()
 
