@@ -32,8 +32,8 @@ MAX_DEPTH = 64
 # Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.
 MAX_NODES = 8_000_000
 MAX_REPEATED = 1_000_000
-# What a value may not hold once its escapes are resolved.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+# What a value may not hold once its escapes are resolved; nor half a surrogate pair.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass(slots=True)
@@ -69,6 +69,13 @@ def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
                 above[id(value)] = (container, key)
                 below.append(value)
     return above
+
+
+def _unusable_character(text: str) -> str:
+    """The first control character or half surrogate pair of a text; "" when there is none."""
+    if bad := _CONTROL.search(text):
+        return bad.group()
+    return next((char for char in text if "\ud800" <= char <= "\udfff"), "")
 
 
 class StopError(Exception):
@@ -183,7 +190,7 @@ class Builder:
             self.anchors[event.anchor] = (word, 1)
         if event.tag is not None and TAGS.get(event.tag) != "str":
             self._unknown_tag(event)
-        if _CONTROL.search(word):
+        if _unusable_character(word):
             self._stop(event, "Control character in a key", "A key is printable text.", "remove the escape.")
         if word == "<<" and event.implicit[0]:
             return _MERGE
@@ -215,10 +222,8 @@ class Builder:
         kind = TAGS.get(event.tag or "", "")
         if event.tag not in (None, "!") and kind in ("", "map", "seq"):
             self._unknown_tag(event)
-        if bad := _CONTROL.search(value):
-            self._bad(
-                event, f"The text holds the control character U+{ord(bad.group()):04X}.", "remove the escape."
-            )
+        if bad := _unusable_character(value):
+            self._bad(event, f"The text holds the control character U+{ord(bad):04X}.", "remove the escape.")
             value = ""
         elif kind or (event.implicit[0] and event.tag is None):
             value = self._resolved(event, kind)

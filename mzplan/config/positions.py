@@ -88,8 +88,11 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
 
 def scalars_on(text: str, lines: set[int]) -> Iterator[tuple[Path, Span, str]]:
     """Every scalar value that touches one of the lines (from 0): its path, place and value."""
+    last = max(lines, default=-1)
     for node in _nodes(text, None):
         event = node.event
+        if event.start_mark.line > last:
+            return
         if isinstance(event, ScalarEvent):
             span = span_of(event)
             if span.line in lines or any(line in lines for line in range(span.line + 1, span.end_line + 1)):

@@ -67,10 +67,22 @@ def requirement(rule: str, inner: Json) -> str:
             return f"It does not meet {rule}."
 
 
-def value_hint(inner: Json) -> str:
-    """How to write a value that fits."""
+def value_hint(rule: str, inner: Json) -> str:
+    """How to write a value that meets a rule."""
     _, example = _PATTERNS.get(inner.get("pattern", ""), ("", ""))
-    return f"write it as in {shown(example)}." if example else "write a value that fits."
+    match rule:
+        case "pattern" if example:
+            return f"write it as in {shown(example)}."
+        case "minimum":
+            return f"write {inner['minimum']} or more."
+        case "maximum":
+            return f"write {inner['maximum']} or less."
+        case "minLength" | "minItems":
+            return "write at least one, or remove the key."
+        case "uniqueItems":
+            return "remove what is there twice."
+        case _:
+            return "write a value that fits."
 
 
 def type_hint(types: list[str], value: Any, secret: bool) -> str:

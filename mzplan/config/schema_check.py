@@ -191,7 +191,7 @@ class BodyCheck:
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
             f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
-            value_hint(inner),
+            value_hint(rule, inner),
             path,
         )
 

@@ -181,7 +181,17 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     "a number out of range": (
         {"a.yaml": SHOP.replace("host: localhost", "host: localhost\n    port: 70000")},
         ['a.yaml:6:11 MZ005 Wrong value for "port"'],
-        ["from 1 to 65535"],
+        ["from 1 to 65535", "write 65535 or less"],
+    ),
+    "an empty list": (
+        {"a.yaml": SHOP.replace('["localhost:9092"]', "[]")},
+        ['a.yaml:2:29 MZ005 Wrong value for "brokers"'],
+        ["empty list", "at least one"],
+    ),
+    "a key column twice": (
+        {"a.yaml": SHOP.replace("key: [id]", "key: [id, id]")},
+        ['a.yaml:21:5 MZ005 Wrong value for "key"'],
+        ["twice"],
     ),
     "a wrong choice": (
         {"a.yaml": SHOP.replace("mode: upsert", "mode: upsrt")},
