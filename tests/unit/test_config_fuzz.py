@@ -28,8 +28,8 @@ FUZZ = settings(
 # What YAML and mzplan give a meaning to, so that most texts get past the first character.
 WORDS = (
     "connections sources sinks type kafka postgres files brokers topic format schema select where key mode "
-    "upsert ${var.env} ${env:X} ${ ${var.x} } &a *a << !!str !x --- ... | > - ? : , [ ] { } ' \" # % @ ` \\ ~ null "
-    "true 0x1f 1e5 .inf .nan -1 yes 日本"
+    "upsert ${var.env} ${env:X} ${ ${var.x} } &a *a << !!str !x --- ... | > - ? : , [ ] { } ' \" # % @ ` \\ "
+    "~ null true 0x1f 1e5 .inf .nan -1 yes 日本"
 )
 SIGNS = [
     "\u202e",
