@@ -189,21 +189,20 @@ class _Reader:
 
         for node in tree.walk():
             name = str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
-            what, offset = "", self._offset(node)
+            what, names = "", frozenset[str]()
             if isinstance(node, exp.Window | exp.RowNumber) or name in _WINDOWS:
                 what = "a window function needs other rows"
             elif isinstance(node, exp.Query | exp.Subquery):
                 what = "a subquery needs other rows"
             elif isinstance(node, exp.UDTF | exp.QueryTransform) or name in _GENERATORS:
-                called, offset = self._called(_GENERATORS, offset)
-                what = f"{called or 'this'} makes several rows of one"
+                what, names = "makes several rows of one", _GENERATORS
             elif isinstance(node, exp.AggFunc) or name in _AGGREGATES or _is_any(node):
-                called, offset = self._called(_AGGREGATES | _WINDOWS, offset)
-                what = f"{called or 'an aggregate'} needs other rows"
+                what, names = "needs other rows", _AGGREGATES | _WINDOWS
             elif isinstance(node, exp.Placeholder | exp.Parameter):
                 what = "a placeholder has no value here"
             if what:
-                return f"{what}; {_STATELESS}", offset
+                called, offset = self._called(names, self._offset(node))
+                return f"{called} {what}; {_STATELESS}".lstrip(), offset
         return None
 
     def _called(self, names: frozenset[str], otherwise: int) -> tuple[str, int]:
@@ -211,7 +210,7 @@ class _Reader:
         for call in _CALL.finditer(self.text):
             if call[1].lower() in names:
                 return call[1], call.start()
-        return "", otherwise
+        return "this" if names else "", otherwise
 
     def _columns(self, tree: Any) -> list[tuple[str, int]]:
         """The columns it reads. Of `payload.address.city` that is the first part."""
