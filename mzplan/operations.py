@@ -236,8 +236,10 @@ def _commit(
     changed = [c for c in plan.changes if c.address.kind != "connection"]
     instances = {i.name: i for i in _touched(new, state, changed)}
     environment = _environment(new)
+    needed = _instances_used(new)
     for instance in instances.values():
-        runners.ensure(instance)
+        if instance.name in needed:  # no Spark is started only to see that there is nothing to stop
+            runners.ensure(instance)
         runners.wake(instance, environment)
     if live is not False:
         _validate_live(store, runners, reporter, plan, new, instances, environment, from_here=live is True)
@@ -318,18 +320,23 @@ def _follow(
     """Wait for what the plan touched, and for whatever else has not converged yet."""
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
     touched = {c.address for c in plan.changes if c.address.kind != "connection"}
-    used = {r.instance for r in state.resources.values() if r.address.kind != "connection"}
-    used |= {
-        c.before.instance for c in plan.changes if c.before is not None and c.address.kind != "connection"
-    }
+    needed = _instances_used(state)
+    left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
     outcomes: dict[Address, Outcome] = {}
-    for name in sorted(used):
+    for name in sorted(needed | left):
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
-        runners.ensure(instance)
+        if name in needed:
+            runners.ensure(instance)
+        elif instance.type != "dry" and project.store.leader(name) is None:
+            continue  # nothing runs there, and nothing is to
         runners.settle(instance)
         follower = Follower(project.store, state, name, touched)
         outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
     return Applied(plan=plan, serial=state.serial, outcomes=outcomes, before=before)
+
+
+def _instances_used(state: State) -> set[str]:
+    return {r.instance for r in state.resources.values() if r.address.kind != "connection"}
 
 
 def _touched(new: State, old: State, changes: Sequence[Change]) -> Iterator[Instance]:

@@ -45,6 +45,9 @@ def start(settings: ProjectSettings, store: Store, instance: str) -> Lease:
         instance,
         "--no-standby",
     ]
+    # Without it, a file json.py in the project's folder would be imported for Python's own, here and in Spark's
+    # workers: `python -m` looks into the current folder first.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -52,6 +55,7 @@ def start(settings: ProjectSettings, store: Store, instance: str) -> Lease:
             stdout=output,
             stderr=output,
             cwd=settings.directory,
+            env=environment,
             start_new_session=True,
         )
     until = time.monotonic() + LEASE_WAIT

@@ -120,9 +120,10 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
         log.info("stopping")
         listener.close()
         opener.join(timeout=60.0)
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
         runner.answering.close()
-        executor.close()
+        executor.close()  # first the queries: when the lease is lost, a slow check must not delay them
+        pool.shutdown(wait=True)
         keeper.release()
     if problem:
         fatal.write_text(json.dumps([d.to_json() for d in problem[0].diagnostics]), encoding="utf-8")
