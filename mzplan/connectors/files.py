@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
-# A row's number within its task has 33 bits in Spark; blocks of a file begin at multiples of some MiB.
-_ROW_BITS = 40
-_BLOCK_BITS = 20
-
 
 class FilesSource:
     """Reads each file of a folder once, line by line, in the order of their modification."""
 
-    position = "STRUCT<path: STRING, row_group: BIGINT>"
+    position = "STRUCT<path: STRING, row_group: BIGINT, row: BIGINT>"
+    """`row_group` is the byte at which the task that read the line began; `row` grows along the lines."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Whether the folder is there and can be listed. A folder has no identity to compare."""
@@ -34,19 +32,25 @@ class FilesSource:
     ) -> Diagnostic | None:
         return None
 
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        return None
+
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         from pyspark.sql import functions as f
 
         body = query.body
         reader = spark.readStream.format("text").option("maxFilesPerTrigger", body["max_files_per_trigger"])
         lines = reader.load(folder_of(query)).select(
-            "value", f.col("_metadata.file_path").alias("path"), _row_number().alias("row_group")
+            "value",
+            f.col("_metadata.file_path").alias("path"),
+            f.col("_metadata.file_block_start").alias("row_group"),
+            _row().alias("row"),
         )
         return parse_json(
             lines.where(f.trim("value") != ""),
             query.columns,
             "value",
-            position=f.struct("path", "row_group"),
+            position=f.struct("path", "row_group", "row"),
             where=f.concat(f.lit("file "), f.col("path")),
             on_error=body["on_error"],
         )
@@ -57,13 +61,12 @@ def folder_of(query: ResolvedQuery) -> str:
     return absolute(query.directory, query.link.body["path"], query.body["path"])
 
 
-def _row_number() -> Expression:
-    """A number that grows along the lines of one file, also of one that several tasks read."""
+def _row() -> Expression:
+    """What grows along the lines that one task reads. Spark has no row number for text, and refuses
+    monotonically_increasing_id in streams; a clock that only goes forward is as good for ordering."""
     from pyspark.sql import functions as f
 
-    block = f.shiftright(f.col("_metadata.file_block_start"), _BLOCK_BITS)
-    row = f.monotonically_increasing_id().bitwiseAND(f.lit((1 << 33) - 1))
-    return f.shiftleft(block, _ROW_BITS).bitwiseOR(row)
+    return f.reflect(f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")
 
 
 def _folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
@@ -76,7 +79,9 @@ def _folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         next(local.iterdir(), None)
     except FileNotFoundError:
         what = "is a file, not a folder" if local.exists() else "does not exist"
-        return [_problem(query, folder, f"Folder {folder} {what}", f"create it: mkdir -p {folder}")]
+        return [
+            _problem(query, folder, f"Folder {folder} {what}", f"create it: mkdir -p {shlex.quote(folder)}")
+        ]
     except OSError as problem:
         return [
             _problem(

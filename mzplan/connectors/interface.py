@@ -106,6 +106,10 @@ class SourceConnector(Protocol):
     ) -> Diagnostic | None:
         """Why offsets of the `recorded` upstream mean nothing on the `found` one; None if they hold."""
 
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """Whether the upstream still holds what comes after `position`, the source's entry in Spark's offset
+        log. None if it does, or if there is no telling. Never raises for what a server did."""
+
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """The stream of rows: the user's columns in order, then `_position`."""
 

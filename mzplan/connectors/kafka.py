@@ -36,6 +36,9 @@ class KafkaSource:
     ) -> Diagnostic | None:
         return compare_upstreams(query, recorded, found)
 
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        return self._probe.check_position(query, position)
+
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         from pyspark.sql import functions as f
 

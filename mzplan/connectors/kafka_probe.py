@@ -5,14 +5,15 @@ No pyspark. Every question has a time limit, and one admin client serves all sou
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import librdkafka_options
@@ -56,6 +57,28 @@ class KafkaProbe:
             return Probe(upstream=self._ask(query))
         except _Failed as found:
             return Probe(diagnostics=(_diagnostic(query, found),))
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """Whether the topic still holds the offsets that come next (MZ067 if not)."""
+        topic = query.body["topic"]
+        try:
+            wanted = {int(p): int(offset) for p, offset in json.loads(position)[topic].items()}
+            options = librdkafka_options(query.link.body, query.directory)
+        except (ValueError, KeyError, OSError):
+            return None
+        client = self._client(fingerprint(options), options)
+        try:
+            first = _offsets(client, query, topic, wanted, "earliest")
+            end = _offsets(client, query, topic, wanted, "latest")
+        except _Failed as found:
+            return _diagnostic(query, found)
+        gone = []
+        for partition, offset in sorted(wanted.items()):
+            if first[partition] > offset:
+                gone.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
+            elif end[partition] < offset:
+                gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
+        return _lost(query, gone) if gone else None
 
     def _ask(self, query: ResolvedQuery) -> dict[str, Any]:
         try:
@@ -127,6 +150,19 @@ def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
             raise _classify(query, failure, list(client.problems))
 
 
+def _offsets(
+    client: _Client,
+    query: ResolvedQuery,
+    topic: str,
+    partitions: Iterable[int],
+    which: Literal["earliest", "latest"],
+) -> dict[int, int]:
+    spec: OffsetSpec = getattr(OffsetSpec, which)()
+    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
+    return {place.partition: _answer(client, query, future).offset for place, future in futures.items()}
+
+
 def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
@@ -148,6 +184,19 @@ def compare_upstreams(
         "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
         hint="point the connection back to the former upstream; or let the source begin anew on this one, "
         f"with its sinks: mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
+    return Diagnostic(
+        code="MZ067",
+        summary=f"{query.address} can't go on where it stopped",
+        detail=f"{_place(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
+        "retention, or by somebody) before they were read.",
+        hint="bring them back if you can; or let the source begin anew, with its sinks: "
+        f"mzplan apply --replace {query.address} --allow-replace",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -112,9 +112,9 @@ def _reason(columns: Sequence[Column]) -> Expression:
         .when(f.length(f.trim(f.col("v"))) == 0, f.lit("the record is empty"))
         .when(~f.is_valid_utf8(f.col("v")), f.lit("the record is not UTF-8"))
         .when(f.get_json_object(f.col("v"), "$").isNull(), f.lit("the record is not JSON"))
-        .when(~f.ltrim(f.col("v")).startswith("{"), f.lit("the record is not a JSON object"))
+        .when(f.col(f"j.{_RECORD}").isNull(), f.lit("the record is not one JSON object"))
         .when(f.length(named) > 0, named)
-        .otherwise(f.lit("the record is not a JSON object of these columns"))
+        .otherwise(f.lit("the record does not fit the columns"))
     )
 
 

@@ -44,7 +44,18 @@ class Checkpoint:
 
     def has_begun(self) -> bool:
         """Whether Spark has noted down offsets here, so that they mean something from now on."""
-        return any(_has_files(f"{self.spark}/{inner}") for inner in ("sources", "offsets"))
+        return any(_names(f"{self.spark}/{inner}") for inner in ("sources", "offsets"))
+
+    def position(self) -> str | None:
+        """The source's entry in Spark's offset log after which it resumes; None when no batch is done.
+
+        Raises OSError.
+        """
+        done = [int(name) for name in _names(f"{self.spark}/commits") if name.isdecimal()]
+        text = _read(f"{self.spark}/offsets/{max(done)}") if done else None
+        # A version, the batch's settings, then one line for each source.
+        lines = (text or "").splitlines()
+        return lines[2] if len(lines) == 3 else None
 
     def upstream(self) -> dict[str, Any] | None:
         """The recorded identity of the upstream, None if there is none. Raises OSError, also for a file
@@ -63,14 +74,14 @@ class Checkpoint:
         _write(f"{self.folder}/upstream.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
 
 
-def _has_files(folder: str) -> bool:
+def _names(folder: str) -> list[str]:
     local = local_path(folder)
     if local is not None:
-        return local.is_dir() and any(local.iterdir())
+        return [path.name for path in local.iterdir()] if local.is_dir() else []
     from pyarrow import fs
 
     system, path = remote(folder)
-    return bool(system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+    return [info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True))]
 
 
 def _read(place: str) -> str | None:

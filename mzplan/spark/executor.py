@@ -113,15 +113,17 @@ class SparkExecutor:
         )
         diagnostics = list(found.diagnostics)
         if found.upstream is not None:
-            other = self._other_upstream(self._resolve(description, secrets), found.upstream)
+            other = self._misplaced(self._resolve(description, secrets), found.upstream)
             diagnostics += [other] if other else []
         return CheckResult(diagnostics=tuple(diagnostics), upstream=found.upstream)
 
-    def _other_upstream(self, query: ResolvedQuery, found: Mapping[str, Any]) -> Diagnostic | None:
+    def _misplaced(self, query: ResolvedQuery, found: Mapping[str, Any]) -> Diagnostic | None:
         """Why the checkpoint's offsets mean nothing on the upstream that was found (None: they hold)."""
+        connector = self._connectors.source(query.description.type)
         checkpoint = self._checkpoint(query)
         try:
             recorded = checkpoint.upstream() if checkpoint.has_begun() else None
+            position = checkpoint.position()
         except OSError as problem:
             return Diagnostic(
                 code="MZ063",
@@ -130,9 +132,10 @@ class SparkExecutor:
                 hint="check the warehouse and its rights.",
                 address=query.address,
             )
-        if recorded is None:
-            return None
-        return self._connectors.source(query.description.type).compare(query, recorded, found)
+        other = connector.compare(query, recorded, found) if recorded is not None else None
+        if other is None and position is not None:
+            return connector.check_position(query, position)
+        return other
 
     def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
         """A sink's columns: exactly, once Spark is there; before that, as far as we can tell."""
@@ -216,7 +219,7 @@ class SparkExecutor:
             raise MzplanError(errors)
         if found.upstream is None:
             return
-        other = self._other_upstream(query, found.upstream)
+        other = self._misplaced(query, found.upstream)
         if other is not None:
             raise MzplanError(other)
         checkpoint = self._checkpoint(query)

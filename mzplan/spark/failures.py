@@ -76,14 +76,14 @@ def of_query(query: Any) -> Failure | None:
 
 def of_messages(chain: list[tuple[str, str]]) -> Failure:
     """Of exceptions, outermost first, each as (class, message)."""
-    everything = "\n".join(f"{name}: {message}" for name, message in chain)
-    marked = _MARKED.search(everything)
+    chain = [(name, _without_plan(message)) for name, message in chain]
+    marked = next((found for _, message in reversed(chain) if (found := _MARKED.search(message))), None)
     if marked:
         return Failure(_clean(marked[2]), marked[1])
     for code, pattern in _KNOWN:
-        found = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
-        if found is not None:
-            return Failure(f"{_HELP[code]}: {_first_line(found[1])}", code)
+        known = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
+        if known is not None:
+            return Failure(f"{_HELP[code]}: {_first_line(known[1])}", code)
     # The innermost is the cause, unless it says nothing.
     said = [_first_line(message) for _, message in reversed(chain)]
     return Failure(next((line for line in said if line), chain[-1][0] if chain else "it ended"), OTHER)
@@ -97,6 +97,11 @@ def _chain(caught: Any) -> list[tuple[str, str]]:
         caught = caught.getCause()
         seen += 1
     return chain
+
+
+def _without_plan(message: str) -> str:
+    # Spark appends the query's plan, which holds our own error texts as expressions, raised or not.
+    return message.partition("=== Streaming Query ===")[0]
 
 
 def _first_line(message: str) -> str:

@@ -37,7 +37,7 @@ def project(shared_project: Project) -> Iterator[Project]:
 def lab(
     tmp_path_factory: pytest.TempPathFactory, kafka: KafkaBroker, postgres: PostgresServer
 ) -> Iterator[Lab]:
-    """A SparkExecutor in this process, shared by all tests of mzplan.spark (tests/integration/test_spark_*)."""
+    """A SparkExecutor in this process, shared by all tests of mzplan.spark."""
     from tests.integration.spark_lab import Lab
 
     lab = Lab(tmp_path_factory.mktemp("lab"), kafka, postgres)

@@ -176,12 +176,13 @@ def test_records_that_were_deleted_before_they_were_read_are_missed(lab: Lab, to
     until("the row is there", lambda: lab.collection(source).count() == 1)
     lab.stop(source)
     send(lab, name, *[b'{"id": 2}'] * 5)
-    admin(lab.kafka.bootstrap).delete_records([TopicPartition(name, 0, 4)])[TopicPartition(name, 0)].result(
-        10
-    )
+    client = admin(lab.kafka.bootstrap)
+    client.delete_records([TopicPartition(name, 0, 4)])[TopicPartition(name, 0)].result(10)
     (found,) = lab.check(source).diagnostics
     assert (found.code, found.exit_code) == ("MZ067", ExitCode.REFUSED)
-    lab.stop(source)
+    assert "partition 0: offsets 1 to 3 are gone" in found.detail
+    with pytest.raises(MzplanError):
+        lab.start(source)
 
 
 def test_files_are_read_line_by_line_in_order(lab: Lab, tmp_path: Path, database: Make) -> None:
