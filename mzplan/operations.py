@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.following import Follower, Outcome
-from mzplan.inline import describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.plan import Change, DriftItem, Plan
@@ -25,11 +23,14 @@ from mzplan.model.state import (
     InstanceStatus,
     ProjectStatus,
     QueryStatus,
-    ResourceState,
     State,
     Status,
 )
+from mzplan.render.text import count
 from mzplan.state.store import Store, open_store
+
+if TYPE_CHECKING:
+    from mzplan.validation import Reach
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
@@ -53,8 +54,20 @@ class Runners(Protocol):
 class Reporter(Protocol):
     """Where progress goes."""
 
+    def working(self, text: str) -> AbstractContextManager[None]:
+        """What is being done meanwhile: said when it takes longer than a second."""
+
     def stage(self, text: str) -> None:
-        """What is being done now."""
+        """What is being done now, always said."""
+
+    def detail(self, text: str) -> None:
+        """What only somebody who looks for a cause wants to know."""
+
+    def committing(self, serial: int) -> None:
+        """A serial is about to be written; until `committed` it is open whether it was."""
+
+    def committed(self, serial: int) -> None:
+        """It is written."""
 
     def outcome(self, outcome: Outcome) -> None:
         """A query has converged, was rejected, or failed."""
@@ -106,21 +119,84 @@ def open_project(
     return Project(settings=load_project(directory), variables=variables or {}, variable_files=variable_files)
 
 
-def validate(project: Project) -> Configuration:
+def validate(project: Project, reporter: Reporter) -> Configuration:
     """The static checks alone. Raises MzplanError with every problem."""
-    return project.configuration()
+    with reporter.working("reading the files"):
+        configuration = project.configuration()
+    reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
+    return configuration
+
+
+def validate_live(
+    project: Project, runners: Runners, reporter: Reporter
+) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
+    """The static checks, and every connection reached through what uses it. Changes nothing.
+
+    Returns what was reached, and what was found that is no error; raises MzplanError with every problem.
+    """
+    from mzplan.plan import apply_changes, build_plan
+    from mzplan.validation import reach, reached
+
+    configuration = validate(project, reporter)
+    state = read_state(project.store, reporter)
+    wanted = apply_changes(state, build_plan(configuration, state))
+    queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
+    found = reach(project, runners, reporter, wanted, queries, from_here=True)
+    if any(d.severity == "error" for d in found):
+        raise MzplanError(found)
+    return configuration, reached(wanted, queries), tuple(found)
 
 
 def make_plan(
-    project: Project, *, targets: Sequence[Address] = (), replacing: Sequence[Address] = ()
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    *,
+    targets: Sequence[Address] = (),
+    replacing: Sequence[Address] = (),
+    live: bool = False,
 ) -> Plan:
-    """What apply would do now. Changes nothing."""
+    """What apply would do now. Changes nothing. With `live`, its queries are validated as apply would do it
+    (from here, where no runner is alive), and what is found is among the plan's diagnostics."""
+    from mzplan.plan import apply_changes
+    from mzplan.validation import queries_to_validate, reach
+
+    state = read_state(project.store, reporter)
+    plan = _planned(project, reporter, state, targets, replacing)
+    if not live or any(d.severity == "error" for d in plan.diagnostics):
+        return plan
+    new = apply_changes(state, plan)
+    found = reach(project, runners, reporter, new, queries_to_validate(plan, new), from_here=True)
+    return replace(plan, diagnostics=(*plan.diagnostics, *found))
+
+
+def read_state(store: Store, reporter: Reporter) -> State:
+    """The committed state."""
+    with reporter.working("reading the state"):
+        state = store.read_state()
+    reporter.detail(
+        f"read the state: serial {state.serial}, lineage {state.lineage or '(none)'}, "
+        f"{count(len(state.resources), 'resource')}"
+    )
+    return state
+
+
+def _planned(
+    project: Project,
+    reporter: Reporter,
+    state: State,
+    targets: Sequence[Address],
+    replacing: Sequence[Address],
+) -> Plan:
     from mzplan.plan import build_plan
 
-    store = project.store
-    configuration = project.configuration()
-    state = store.read_state()
-    return build_plan(configuration, state, store.read_statuses(), targets=targets, replace=replacing)
+    configuration = validate(project, reporter)
+    with reporter.working("planning"):
+        plan = build_plan(
+            configuration, state, project.store.read_statuses(), targets=targets, replace=replacing
+        )
+    reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
+    return plan
 
 
 def apply_configuration(
@@ -138,15 +214,42 @@ def apply_configuration(
     """Plan, have it approved, validate it where it will run, commit, and follow until it has converged."""
 
     def planned(state: State) -> Plan:
-        from mzplan.plan import build_plan
+        return _planned(project, reporter, state, targets, replacing)
 
-        return build_plan(
-            project.configuration(),
-            state,
-            project.store.read_statuses(),
-            targets=targets,
-            replace=replacing,
-        )
+    return _carry_out(
+        project,
+        runners,
+        reporter,
+        "apply",
+        planned,
+        approve,
+        allow_replace=allow_replace,
+        live=live,
+        wait=wait,
+    )
+
+
+def apply_saved(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    plan: Plan,
+    *,
+    approve: Callable[[Plan], None],
+    allow_replace: bool = False,
+    live: bool | None = None,
+    wait: float,
+) -> Applied:
+    """Carry out a plan that was saved earlier, exactly as it was reviewed: the files are not read again.
+    Raises MZ036 (exit 5) when the state has moved on since, saying what has changed of it."""
+    from mzplan.plan import ensure_fresh
+
+    def planned(state: State) -> Plan:
+        if (plan.lineage, plan.serial) != (state.lineage, state.serial):
+            then = project.store.read_serial(plan.serial) if plan.lineage == state.lineage else None
+            ensure_fresh(plan, state, then)
+        ensure_fresh(plan, replace(state, project=project.settings.project))
+        return plan
 
     return _carry_out(
         project,
@@ -190,9 +293,11 @@ def _carry_out(
     wait: float,
 ) -> Applied:
     store = project.store
-    with store.lock(command, LOCK_WAIT):
+    with ExitStack() as held:
+        with reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock(command, LOCK_WAIT))
         failpoint(Failpoint.APPLY_LOCKED)
-        state = store.read_state()
+        state = read_state(store, reporter)
         plan = planned(state)
         refuse(plan, allow_replace)
         statuses = store.read_statuses()
@@ -230,6 +335,7 @@ def _commit(
 ) -> State:
     """Validate live, then commit, then wake. The caller holds the lock."""
     from mzplan.plan import apply_changes
+    from mzplan.validation import queries_to_validate, reach
 
     store = project.store
     new = apply_changes(state, plan)
@@ -242,70 +348,19 @@ def _commit(
             runners.ensure(instance)
         runners.wake(instance, environment)
     if live is not False:
-        _validate_live(store, runners, reporter, plan, new, instances, environment, from_here=live is True)
+        queries = queries_to_validate(plan, new)
+        found = reach(project, runners, reporter, new, queries, environment, from_here=live is True)
+        if any(d.severity == "error" for d in found):
+            raise MzplanError(found)
     failpoint(Failpoint.APPLY_VALIDATED)
+    reporter.committing(new.serial)
     store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
+    reporter.committed(new.serial)
     for instance in instances.values():
         runners.wake(instance, environment)
     failpoint(Failpoint.APPLY_WOKEN)
-    reporter.stage(f"Committed serial {new.serial}")
     return new
-
-
-def _validate_live(
-    store: Store,
-    runners: Runners,
-    reporter: Reporter,
-    plan: Plan,
-    new: State,
-    instances: Mapping[str, Instance],
-    environment: Mapping[str, str],
-    *,
-    from_here: bool,
-) -> None:
-    """Ask each touched instance's runner; raise every error it found. Nothing is committed then."""
-    from mzplan.following import ask
-
-    asked: dict[str, list[ResourceState]] = {}
-    for change in plan.changes:
-        after = new.resources.get(change.address)
-        if change.address.kind == "connection" or after is None or after.paused:
-            continue
-        if change.effect in ("none", "in-place") and change.action not in ("create", "replace"):
-            continue
-        if instances[after.instance].type != "dry":
-            asked.setdefault(after.instance, []).append(after)
-    found: list[Diagnostic] = []
-    for name, resources in asked.items():
-        descriptions = tuple(describe(resource, new.resources) for resource in resources)
-        if store.leader(name) is None:
-            if from_here:
-                reporter.stage(
-                    f"Validating {len(descriptions)} queries from here (no runner of {name} is alive)"
-                )
-                found += _check_here(store, descriptions)
-            continue
-        reporter.stage(f"Validating {len(descriptions)} queries on instance {name}")
-        instance = instances[name]
-        found += ask(
-            store,
-            name,
-            descriptions,
-            wake=lambda instance=instance: runners.wake(instance, environment),  # type: ignore[misc]
-            ended=lambda instance=instance: runners.ended(instance),  # type: ignore[misc]
-        )
-    errors = [d for d in found if d.severity == "error"]
-    if errors:
-        raise MzplanError(found)
-
-
-def _check_here(store: Store, descriptions: Sequence[Any]) -> list[Diagnostic]:
-    from mzplan.connectors.checks import check_description
-    from mzplan.secrets import Secrets
-
-    secrets = Secrets(str(Path.cwd()))
-    return [d for description in descriptions for d in check_description(description, secrets).diagnostics]
 
 
 def _follow(
