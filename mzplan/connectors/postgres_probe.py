@@ -15,6 +15,13 @@ from mzplan.model.diagnostics import Diagnostic
 
 _KEEP_FAILURE_S = 3.0
 
+# Of the tables in the staging schema that all sinks share.
+_OWN_TABLES = {"writers": "SELECT, INSERT, UPDATE", "steps": "SELECT, INSERT"}
+_STAGING = """
+SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
+       has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE')
+FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
+"""
 _UNIQUE = """
 SELECT array_agg(a.attname::text) FROM pg_index i
 CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
@@ -183,40 +190,39 @@ def _privileges(
 def _staging_privileges(connection: Connection, query: ResolvedQuery) -> list[Diagnostic]:
     """Whether mzplan's own tables can be made, or used where they are."""
     schema = query.body["staging_schema"]
-    there = connection.execute(
-        "SELECT has_schema_privilege(oid, 'USAGE, CREATE') FROM pg_namespace WHERE nspname = %s", (schema,)
-    ).fetchone()
-    if there is None:
-        allowed = connection.execute(
-            "SELECT has_database_privilege(current_database(), 'CREATE'), current_database()"
-        ).fetchone()
-        if allowed and not allowed[0]:
-            grants = [
-                f"GRANT CREATE ON DATABASE {shown(allowed[1])} TO {_user(query)};",
-                f"-- or: CREATE SCHEMA {shown(schema)} AUTHORIZATION {_user(query)};",
-            ]
-            return [_forbidden(query, f"staging schema {schema} is missing and may not be created", grants)]
-        return []
-    usage_and_create = connection.execute(
-        "SELECT has_schema_privilege(%s, 'USAGE') AND has_schema_privilege(%s, 'CREATE')", (schema, schema)
-    ).fetchone()
-    if not (usage_and_create and usage_and_create[0]):
+    found = connection.execute(_STAGING, {"schema": schema}).fetchone()
+    assert found is not None, "a SELECT of expressions has a row"
+    database, may_create, there, usable, may_create_in = found
+    if not there:
+        if may_create:
+            return []
+        grants = [
+            f"GRANT CREATE ON DATABASE {shown(database)} TO {_user(query)};",
+            f"-- or: CREATE SCHEMA {shown(schema)} AUTHORIZATION {_user(query)};",
+        ]
+        return [_forbidden(query, f"staging schema {schema} is missing and may not be created", grants)]
+    if not (usable and may_create_in):
         grant = f"GRANT USAGE, CREATE ON SCHEMA {shown(schema)} TO {_user(query)};"
         return [_forbidden(query, f"staging schema {schema} lacks USAGE or CREATE", [grant])]
-    missing = []
-    for name, privileges in (("writers", "SELECT, INSERT, UPDATE"), ("steps", "SELECT, INSERT")):
-        for privilege in privileges.split(", "):
-            allowed = connection.execute(
-                "SELECT has_table_privilege(c.oid, %s) FROM pg_class c JOIN pg_namespace n "
-                "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
-                (privilege, schema, name),
-            ).fetchone()
-            if allowed is not None and not allowed[0]:
-                missing.append(f"GRANT {privileges} ON {shown(schema)}.{name} TO {_user(query)};")
-                break
+    grants = [
+        f"GRANT {privileges} ON {shown(schema)}.{name} TO {_user(query)};"
+        for name, privileges in _OWN_TABLES.items()
+        if not _has_all(connection, schema, name, privileges)
+    ]
     return (
-        [_forbidden(query, f"tables of staging schema {schema} can't be written", missing)] if missing else []
+        [_forbidden(query, f"tables of staging schema {schema} can't be written", grants)] if grants else []
     )
+
+
+def _has_all(connection: Connection, schema: str, name: str, privileges: str) -> bool:
+    """Whether a table may be used so; one that is not there yet will be our own."""
+    found = connection.execute(
+        "SELECT bool_and(has_table_privilege(c.oid, p)) FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN unnest(%s::text[]) AS p "
+        "WHERE n.nspname = %s AND c.relname = %s",
+        (privileges.split(", "), schema, name),
+    ).fetchone()
+    return found is None or found[0] is None or bool(found[0])
 
 
 def _unique_index(connection: Connection, query: ResolvedQuery, table: Table) -> list[Diagnostic]:

@@ -68,11 +68,13 @@ def split_name(table: str) -> tuple[str | None, str]:
 def find_table(connection: Connection, table: str) -> Table | None:
     """The table, found as PostgreSQL would (search_path, where no schema is given)."""
     schema, name = split_name(table)
-    wanted = f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
+    # By name in the catalogue, where a schema is given: to_regclass fails without USAGE of the schema, and
+    # then nobody would learn which privilege is missing.
+    which = "n.nspname = %(schema)s AND c.relname = %(name)s" if schema else "c.oid = to_regclass(%(quoted)s)"
     found = connection.execute(
         "SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'f')",
-        (wanted,),
+        f"WHERE {which} AND c.relkind IN ('r', 'p', 'v', 'f')",
+        {"schema": schema, "name": name, "quoted": quoted(name)},
     ).fetchone()
     if found is None:
         return None

@@ -1,0 +1,215 @@
+"""Each thing that a live check finds, with its code and its fix, on real servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from mzplan.connectors.checks import check_description
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.spark.executor import SparkExecutor
+
+if TYPE_CHECKING:
+    from mzplan.inline import Description
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+SECRET = "pass'wo\\rd \"%40"
+
+
+def only(lab: Lab, description: Description) -> Diagnostic:
+    """The one thing that is found, by a session and without one."""
+    (found,) = lab.check(description).diagnostics
+    assert found.address == description.address
+    assert SECRET not in str(found)
+    assert lab.postgres.password not in str(found)
+    (without,) = check_description(description, lab.secrets).diagnostics
+    assert without.code == found.code
+    return found
+
+
+def test_kafka_that_can_not_be_reached(lab: Lab) -> None:
+    source = lab.kafka_source("orders", brokers="127.0.0.1:1")
+    began = time.monotonic()
+    (found,) = lab.check(source).diagnostics
+    assert time.monotonic() - began < 6
+    assert found.code == "MZ050"
+    assert "connection.cluster (127.0.0.1:1)" in found.detail
+    assert "refused" in found.detail
+    began = time.monotonic()
+    assert lab.codes(lab.kafka_source("others", brokers="127.0.0.1:1")) == ["MZ050"]
+    assert time.monotonic() - began < 0.5, "the second source of a dead cluster must not wait again"
+
+
+def test_kafka_without_the_topic(lab: Lab) -> None:
+    found = only(lab, lab.kafka_source("no-such-topic"))
+    assert found.code == "MZ052"
+    assert "--create --topic no-such-topic" in found.hint
+    assert only(lab, lab.kafka_source("no-such-topic")).code == "MZ052", "asking must not create it"
+
+
+def test_kafka_spoken_to_in_the_wrong_protocol(lab: Lab, topic: Make) -> None:
+    source = lab.kafka_source(topic())
+    source.connections["connection"].body["security"] = {  # type: ignore[index]
+        "protocol": "SASL_PLAINTEXT",
+        "sasl": {"mechanism": "PLAIN", "username": "app", "password": "${env:KAFKA_PASSWORD}"},
+    }
+    (found,) = lab.check(source).diagnostics
+    assert (found.code, found.severity) == ("MZ056", "error"), "the secret has no value yet"
+    lab.secrets.environment["KAFKA_PASSWORD"] = SECRET
+    assert only(lab, source).code in ("MZ050", "MZ051")
+
+
+def test_postgres_that_can_not_be_reached(lab: Lab) -> None:
+    source = lab.kafka_source("orders")
+    body = lab.postgres_body("shop", port=1)
+    found = only(lab, lab.sink(source, "postgres", body, table="orders"))
+    assert found.code == "MZ050"
+    assert "connection.target (127.0.0.1:1, database shop)" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"password": "${env:WRONG}"}, "MZ051"),
+        ({"user": "nobody_here"}, "MZ051"),
+        ({"database": "no_such_database"}, "MZ052"),
+    ],
+    ids=["password", "user", "database"],
+)
+def test_postgres_that_refuses(lab: Lab, change: dict[str, Any], code: str) -> None:
+    lab.secrets.environment["WRONG"] = SECRET
+    body = {**lab.postgres_body("postgres"), **change}
+    found = only(lab, lab.sink(lab.kafka_source("orders"), "postgres", body, table="orders"))
+    assert found.code == code, found
+
+
+def test_a_missing_table_comes_with_its_create_table(lab: Lab, database: Make) -> None:
+    shop = database()
+    schema = (
+        "id BIGINT, order STRING, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, more STRUCT<a: INT>"
+    )
+    source = lab.kafka_source("orders", schema)
+    sink = lab.postgres_sink(
+        source,
+        shop,
+        "public.orders",
+        mode="upsert",
+        key=["id"],
+        select=["*", "CAST(amount AS DOUBLE) AS rough", "id AS Id2"],
+    )
+    found = only(lab, sink)
+    assert found.code == "MZ052"
+    statement = found.hint.partition("\n")[2]
+    assert statement.splitlines() == [
+        "CREATE TABLE public.orders (",
+        "  id bigint,",
+        '  "order" text,',
+        "  amount numeric(10,2),",
+        "  at timestamptz,",
+        "  tags text[],",
+        "  more jsonb,",
+        "  rough double precision,",
+        '  "Id2" bigint,',
+        "  PRIMARY KEY (id)",
+        ");",
+    ]
+    lab.execute(shop, statement)
+    assert lab.check(sink).diagnostics == ()
+
+
+def test_a_table_with_other_columns(lab: Lab, database: Make) -> None:
+    shop = database()
+    lab.execute(
+        shop,
+        "CREATE TABLE orders (id date, amount numeric(8,1), needed int NOT NULL, "
+        "twice bigint GENERATED ALWAYS AS (1) STORED)",
+    )
+    source = lab.kafka_source("orders", "id BIGINT, customer STRING, amount DECIMAL(10,2), twice BIGINT")
+    sink = lab.postgres_sink(source, shop, "orders")
+    found = only(lab, sink)
+    assert found.code == "MZ053"
+    for part in (
+        "id is date, which does not take BIGINT",
+        "no column customer (STRING)",
+        "amount is numeric(8,1), which does not take DECIMAL(10,2)",
+        "needed is NOT NULL",
+        "twice is generated",
+    ):
+        assert part in found.detail
+    assert "CREATE TABLE orders (" in found.hint
+
+
+def test_upsert_without_a_unique_index(lab: Lab, database: Make) -> None:
+    shop = database()
+    lab.execute(
+        shop,
+        "CREATE TABLE orders (id bigint, customer text, amount numeric)",
+        "CREATE UNIQUE INDEX ON orders (id, customer)",
+        "CREATE UNIQUE INDEX ON orders (id) WHERE id > 0",
+    )
+    sink = lab.postgres_sink(lab.kafka_source("orders"), shop, "orders", mode="upsert", key=["id"])
+    found = only(lab, sink)
+    assert found.code == "MZ055"
+    lab.execute(shop, found.hint)
+    assert lab.check(sink).diagnostics == ()
+
+
+def test_privileges_come_with_their_grants(lab: Lab, database: Make) -> None:
+    shop = database()
+    user = f"app_{shop}"[:50]
+    lab.execute(
+        shop,
+        "CREATE SCHEMA inner_",
+        "CREATE TABLE inner_.orders (id bigint PRIMARY KEY, customer text, amount numeric)",
+        f"CREATE ROLE {user} LOGIN PASSWORD 'app'",
+    )
+    try:
+        lab.secrets.environment["APP"] = "app"
+        body = lab.postgres_body(shop, user=user, password="${env:APP}")
+        sink = lab.sink(
+            lab.kafka_source("orders"), "postgres", body, table="inner_.orders", mode="upsert", key=["id"]
+        )
+        found = lab.check(sink).diagnostics
+        assert [d.code for d in found] == ["MZ054", "MZ054"]
+        for diagnostic in found:
+            for line in diagnostic.hint.splitlines():
+                if line.startswith("GRANT"):
+                    lab.execute(shop, line)
+        assert lab.check(sink).diagnostics == ()
+        # A staging schema that somebody else made.
+        lab.execute(shop, "CREATE SCHEMA mzplan")
+        (found_schema,) = lab.check(sink).diagnostics
+        assert found_schema.code == "MZ054"
+        lab.execute(shop, found_schema.hint.splitlines()[-1])
+        assert lab.check(sink).diagnostics == ()
+    finally:
+        lab.execute(shop, f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+
+
+def test_a_folder_that_can_not_be_written(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    body = {"type": "files", "path": str(tmp_path / "file")}
+    found = only(lab, lab.sink(lab.kafka_source("orders"), "delta", body, path="t"))
+    assert found.code == "MZ057"
+
+
+def test_checks_work_before_the_session(lab: Lab, topic: Make, database: Make) -> None:
+    executor = SparkExecutor(replace(lab.context, project="other"))
+    assert not executor.is_open()
+    name, shop = topic(), database()
+    source = lab.kafka_source(name)
+    found = executor.check(source, lab.secrets)
+    assert found.ok
+    assert found.upstream is not None
+    assert found.upstream["topic"] == name
+    with psycopg.connect(lab.postgres.dsn(shop)) as connection:
+        connection.execute("CREATE TABLE o (id bigint, twice numeric)")
+    sink = lab.postgres_sink(source, shop, "o", select=["id", "amount * 2 AS twice"])
+    assert executor.check(sink, lab.secrets).diagnostics == ()
