@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -245,10 +245,11 @@ def apply_saved(
     from mzplan.plan import ensure_fresh
 
     def planned(state: State) -> Plan:
-        if (plan.lineage, plan.serial) != (state.lineage, state.serial):
-            then = project.store.read_serial(plan.serial) if plan.lineage == state.lineage else None
-            ensure_fresh(plan, state, then)
-        ensure_fresh(plan, replace(state, project=project.settings.project))
+        then = None
+        if plan.lineage == state.lineage and plan.serial != state.serial:
+            with suppress(MzplanError):  # only to say more
+                then = project.store.read_serial(plan.serial)
+        ensure_fresh(plan, replace(state, project=project.settings.project), then)
         return plan
 
     return _carry_out(

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.context import ADDRESS, DURATION, Invocation, command
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.ending import Declined
+from mzplan.cli.output import is_interactive
+from mzplan.cli.types import ADDRESS, DURATION, QUERY
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode
-from mzplan.model.plan import Plan
-from mzplan.model.state import State
-from mzplan.operations import Applied, apply_configuration, operate, unknown_address
+from mzplan.render.text import count, safe
+
+if TYPE_CHECKING:
+    from mzplan.model.plan import Plan
+    from mzplan.model.state import State
+    from mzplan.operations import Applied
 
 _wait = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
 )
 _auto = click.option("--auto-approve", is_flag=True, help="Don't ask.")
+_DONE = {
+    "create": "created",
+    "update": "updated",
+    "restart": "restarted",
+    "replace": "replaced",
+    "delete": "deleted",
+    "move": "moved",
+}
 
 
-@command("apply")
+@command("apply", changing=True)
 @click.argument("planfile", required=False, type=click.Path())
 @_auto
 @click.option("--live/--no-live", default=None, help="Reach out in validation (default: where a runner can).")
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
-@click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Begin a new generation of it.")
+@click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
 @_wait
 def command_apply(
     invocation: Invocation,
@@ -39,19 +51,38 @@ def command_apply(
     replacing: tuple[Address, ...],
     wait: float,
 ) -> int:
-    """Commit the changes, then restart only the queries that they reach."""
-    from mzplan.cli.progress import reporter
-    from mzplan.cli.runners import LocalRunners
+    """Commit the changes, then restart only the queries that they reach.
+
+    With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
+    """
+    from mzplan.operations import apply_configuration, apply_saved
 
     project = invocation.project()
+    runners = invocation.runners(project)
     if planfile is not None:
-        raise click.UsageError(
-            "Applying a saved plan is not possible yet: run apply without a file, it plans again."
+        if target or replacing:
+            raise click.UsageError(
+                "--target and --replace belong to `plan`: a saved plan is applied as it is."
+            )
+        from mzplan.plan.file import read_plan
+
+        return _finish(
+            invocation,
+            apply_saved(
+                project,
+                runners,
+                invocation.progress,
+                read_plan(planfile),
+                approve=_approval(invocation, True, "apply"),
+                allow_replace=allow_replace,
+                live=live,
+                wait=wait,
+            ),
         )
     applied = apply_configuration(
         project,
-        LocalRunners(project.settings, project.store, invocation.note),
-        reporter(invocation),
+        runners,
+        invocation.progress,
         approve=_approval(invocation, auto_approve, "apply"),
         targets=target,
         replacing=replacing,
@@ -65,14 +96,13 @@ def command_apply(
 def _operation(
     invocation: Invocation, name: str, planned: Callable[[State], Plan], auto_approve: bool, wait: float
 ) -> int:
-    from mzplan.cli.progress import reporter
-    from mzplan.cli.runners import LocalRunners
+    from mzplan.operations import operate
 
     project = invocation.project()
     applied = operate(
         project,
-        LocalRunners(project.settings, project.store, invocation.note),
-        reporter(invocation),
+        invocation.runners(project),
+        invocation.progress,
         name,
         planned,
         approve=_approval(invocation, auto_approve, name),
@@ -81,7 +111,7 @@ def _operation(
     return _finish(invocation, applied)
 
 
-@command("destroy")
+@command("destroy", changing=True)
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @_auto
 @_wait
@@ -97,10 +127,11 @@ def command_destroy(
 
 
 def _override(name: str, text: str) -> click.Command:
-    @command(name, help=text)
-    @click.argument("address", type=ADDRESS)
+    @command(name, help=text, changing=True)
+    @click.argument("address", type=QUERY)
     @_wait
     def called(invocation: Invocation, address: Address, wait: float) -> int:
+        from mzplan.operations import unknown_address
         from mzplan.plan import by_hand as plans
 
         def planned(state: State) -> Plan:
@@ -129,13 +160,12 @@ def _approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable
             invocation.out(render_plan(plan, invocation.color))
         if auto_approve:
             return
-        if not sys.stdin.isatty() or invocation.json:
-            raise click.UsageError(f"{verb} without a terminal needs --auto-approve.")
-        answer = click.prompt(
-            f"\nDo you want to {verb} this? Only 'yes' is taken for yes", default="no", err=True
-        )
-        if answer.strip() != "yes":
-            raise click.exceptions.Abort
+        if invocation.json or not is_interactive():
+            where = "with --json" if invocation.json else "without a terminal"
+            also = " (or a plan file)" if verb == "apply" else ""
+            raise click.UsageError(f"{verb} {where} can't ask: it needs --auto-approve{also}.")
+        if invocation.ask(f"\nDo you want to {verb} this? Only 'yes' is taken for yes: ") != "yes":
+            raise Declined(verb)
 
     return approve
 
@@ -146,17 +176,19 @@ def _finish(invocation: Invocation, applied: Applied) -> int:
         return applied.exit_code
     bad = {a: o for a, o in applied.outcomes.items() if o.status != "applied"}
     good = len(applied.outcomes) - len(bad)
-    if applied.plan.is_empty and not bad:
-        invocation.out(f"No changes: serial {applied.serial} is what is wanted, and every query is there.")
-        return applied.exit_code
-    counts = ", ".join(f"{n} {action}" for action, n in applied.plan.summary().items() if n)
     if not applied.plan.is_empty:
-        invocation.out(f"\nCommitted serial {applied.serial}: {counts}. {good} queries converged.")
+        done = [f"{n} {_DONE[action]}" for action, n in applied.plan.summary().items() if n]
+        counts = ", ".join(done) or "the declared instances"
+        converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
+        invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
+    elif not bad:
+        invocation.out(f"No changes: serial {applied.serial} is what is wanted, and every query is there.")
     if bad:
-        invocation.out(f"{len(bad)} did not converge; what is committed stays, and it goes on trying:")
+        number = count(len(bad), "query has", "queries have")
+        invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
         for address, outcome in sorted(bad.items()):
             code = f"[{outcome.code}] " if outcome.code else ""
-            invocation.out(f"  {address}: {outcome.status}: {code}{outcome.reason}")
+            invocation.out(f"  {address}: {outcome.status}: {code}{safe(outcome.reason)}")
     return applied.exit_code
 
 
@@ -186,6 +218,3 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
         if outcome.status != "applied"
     ]
     return document
-
-
-__all__ = ["ExitCode", "applied_to_json"]

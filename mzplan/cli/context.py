@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,10 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from mzplan.model.address import Address
+from mzplan.cli.output import Output
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
+    from mzplan.cli.progress import Progress
+    from mzplan.cli.runners import LocalRunners
     from mzplan.operations import Project
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,41 +30,76 @@ class Invocation:
     variables: dict[str, str] = field(default_factory=dict)
     variable_files: list[str] = field(default_factory=list)
     json: bool = False
-    no_color: bool = False
     verbose: int = 0
+    output: Output = field(default_factory=Output)
+    changing: bool = False  # whether the command may commit: what to say when it is interrupted
+
+    @functools.cached_property
+    def progress(self) -> Progress:
+        """Where progress goes; its clock begins with the command."""
+        from mzplan.cli.progress import Progress
+
+        return Progress(self.output, self.verbose)
+
+    def end_progress(self) -> None:
+        """Take away the live line; what follows is printed below what was."""
+        if "progress" in self.__dict__:
+            self.progress.close()
 
     @property
     def color(self) -> bool:
-        """Whether to write colours: a terminal, no --no-color, no NO_COLOR."""
-        return sys.stdout.isatty() and not self.no_color and not os.environ.get("NO_COLOR")
+        """Whether results may have colours: a terminal, no --no-color, no NO_COLOR."""
+        return self.output.color
+
+    @property
+    def folder(self) -> str:
+        """The project's folder, absolute."""
+        return str(Path(self.directory).resolve())
 
     def project(self) -> Project:
         from mzplan.operations import open_project
 
-        return open_project(str(Path(self.directory).resolve()), self.variables, self.variable_files)
+        project = open_project(self.folder, self.variables, self.variable_files)
+        if self.verbose:
+            settings = project.settings
+            place = project.store.backend.describe()
+            self.progress.detail(f"project {settings.project} in {settings.directory}, state in {place}")
+        return project
+
+    def runners(self, project: Project) -> LocalRunners:
+        """The runners of this machine."""
+        from mzplan.cli.runners import LocalRunners
+
+        return LocalRunners(project.settings, project.store, self.progress)
 
     def out(self, text: str) -> None:
         """Results, on stdout."""
-        click.echo(text.rstrip("\n"), color=self.color or None)
+        self.output.out(text)
 
     def document(self, content: Any) -> None:
         """Results as one JSON document on stdout."""
-        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        self.output.document(content)
 
     def note(self, text: str) -> None:
         """Progress, on stderr."""
-        click.echo(text, err=True)
+        self.progress.stage(text)
 
-    def show(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """Errors and warnings: JSON on stdout with --json, else text on stderr."""
+    def ask(self, question: str) -> str:
+        """An answer of the person at the terminal; "" where stdin ends."""
+        self.end_progress()
+        self.output.live(question)
+        return sys.stdin.readline().strip()
+
+    def show(self, diagnostics: Iterable[Diagnostic], **more: Any) -> None:
+        """Errors and warnings: the one JSON document with --json (unless there is one already), else text
+        on stderr. `more` goes into the document."""
         found = list(diagnostics)
-        if self.json:
-            self.document({"diagnostics": [d.to_json() for d in found]})
+        if self.json and not self.output.documents:
+            self.document({"diagnostics": [d.to_json() for d in found], **more})
             return
         from mzplan.render.diagnostics import render_diagnostics
 
-        color = sys.stderr.isatty() and not self.no_color and not os.environ.get("NO_COLOR")
-        click.echo(render_diagnostics(found, color, str(Path(self.directory).resolve())), err=True)
+        self.output.err(render_diagnostics(found, self.output.error_color, self.folder))
 
 
 def global_options(command: F) -> F:
@@ -96,51 +131,21 @@ def _take(invocation: Invocation, arguments: dict[str, Any]) -> None:
         invocation.variables[name] = value
     invocation.variable_files += arguments.pop("var_file")
     invocation.json |= arguments.pop("json_")
-    invocation.no_color |= arguments.pop("no_color")
+    invocation.output.no_color |= arguments.pop("no_color")
     invocation.verbose += arguments.pop("verbose")
 
 
-class AddressType(click.ParamType[Address]):
-    """`source.orders` on the command line."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        if isinstance(value, Address):
-            return value
-        try:
-            return Address.parse(value)
-        except ValueError as problem:
-            self.fail(str(problem), param, ctx)
-
-
-class DurationType(click.ParamType[float]):
-    """`90s`, `5m`, `1h`, `500ms`: seconds as a float."""
-
-    name = "duration"
-    UNITS = (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float | int):
-            return float(value)
-        for unit, seconds in self.UNITS:
-            number = str(value).removesuffix(unit)
-            if str(value).endswith(unit) and number.isdecimal() and number.isascii():
-                return int(number) * seconds
-        raise click.BadParameter(f"{value!r} is not a duration: write 90s, 5m or 1h", ctx, param)
-
-
-ADDRESS = AddressType()
-DURATION = DurationType()
-
-
-def command(*arguments: Any, **options: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """A click command with the global options, called with the Invocation first."""
+def command(
+    *arguments: Any, changing: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A click command with the global options, called with the Invocation first. `changing`: it commits."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
         def called(**given: Any) -> Any:
-            return function(click.get_current_context().ensure_object(Invocation), **given)
+            invocation = click.get_current_context().ensure_object(Invocation)
+            invocation.changing = changing
+            return function(invocation, **given)
 
         made: click.Command = click.command(*arguments, **options)(global_options(called))
         return made

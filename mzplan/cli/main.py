@@ -1,18 +1,17 @@
-"""`mzplan`: the command group, and the one place where errors become exit codes."""
+"""`mzplan`: the command group. How a command line ends is told by mzplan.cli.ending."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from mzplan import __version__
 from mzplan.cli.context import Invocation, global_options
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.cli.ending import ended
 
 # command → module; the function in it is `command_<name>` with - as _.
 COMMANDS: dict[str, str] = {
@@ -32,7 +31,9 @@ COMMANDS: dict[str, str] = {
     "run": "running",
     "up": "running",
     "down": "running",
+    "completion": "completion",
 }
+COMPLETE = "_MZPLAN_COMPLETE"  # set by the shell's completion script
 
 
 class LazyGroup(click.Group):
@@ -53,7 +54,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
@@ -62,59 +63,54 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    invocation = ctx.ensure_object(Invocation)
+    if invocation.json:
+        invocation.document({"version": __version__})
+    else:
+        invocation.out(f"mzplan {__version__}")
+    ctx.exit()
+
+
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    no_args_is_help=False,
+    invoke_without_command=True,
 )
-@click.version_option(__version__, prog_name="mzplan")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="The version."
+)
 @global_options
-def cli() -> None:
+def cli() -> int | None:
     """Terraform for Spark streaming: plan and apply changes of connections, sources and sinks."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        return None
+    if context.ensure_object(Invocation).json:
+        raise click.UsageError("A command is missing.", context)
+    context.ensure_object(Invocation).note(context.get_help())
+    return 64
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line and exit with a code of interface.md. Never shows a traceback for what a user
     wrote or a server did."""
-    invocation = Invocation()
+    if COMPLETE in os.environ:
+        from mzplan.cli.completion import complete
+
+        sys.exit(complete(cli, os.environ[COMPLETE]))
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    # Known before anything is parsed, so that even an unparsable command line answers in JSON.
-    invocation.json = "--json" in argv
-    code: int = ExitCode.OK
-    try:
-        result = cli.main(argv, prog_name="mzplan", standalone_mode=False, obj=invocation)
-        code = int(result) if isinstance(result, int) else ExitCode.OK
-    except MzplanError as problem:
-        invocation.show(problem.diagnostics)
-        code = problem.exit_code
-    except click.UsageError as problem:
-        invocation.show([_usage(problem)])
-        code = ExitCode.USAGE
-    except click.exceptions.Abort:
-        click.echo("\nAborted: nothing was changed.", err=True)
-        code = 130
-    except click.ClickException as problem:
-        invocation.show([Diagnostic(code="MZ070", summary=problem.format_message())])
-        code = ExitCode.ERROR
-    except BrokenPipeError:
-        # `mzplan plan | head`: the reader has had enough.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-        code = ExitCode.OK
-    except RecursionError:
-        invocation.show([Diagnostic(code="MZ007", summary="The input is nested too deeply to be understood")])
-        code = ExitCode.ERROR
-    except OSError as problem:
-        where = f" ({problem.filename})" if problem.filename else ""
-        invocation.show([Diagnostic(code="MZ035", summary=f"{problem.strerror or problem}{where}")])
-        code = ExitCode.ERROR
-    sys.exit(code)
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    # Known before anything is parsed, so that even a command line that can't be answers in JSON.
+    invocation = Invocation(json="--json" in options)
+    invocation.output.no_color = "--no-color" in options
 
+    def run() -> int | None:
+        with cli.make_context("mzplan", argv, obj=invocation) as context:
+            result = cli.invoke(context)
+        return result if isinstance(result, int) else None
 
-def _usage(problem: click.UsageError) -> Diagnostic:
-    command = problem.ctx.command_path if problem.ctx else "mzplan"
-    return Diagnostic(
-        code="MZ070", summary=problem.format_message(), hint=f"`{command} --help` shows how it is used."
-    )
-
-
-def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    sys.exit(ended(invocation, run))

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
-from mzplan.cli.context import ADDRESS, Invocation, command
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.types import ADDRESS, ADDRESS_OR_FILE
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.plan import Plan
+from mzplan.render.text import count
 
 
 @command("plan")
-@click.option("--out", type=click.Path(dir_okay=False), help="Save the plan to a file, for apply.")
+@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan, for apply.")
+@click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
+@click.option(
+    "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
+)
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
 @click.option("--detailed-exitcode", is_flag=True, help="2: changes, 3: drift, 4: both.")
 def command_plan(
     invocation: Invocation,
     out: str | None,
+    explain: bool,
+    live: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
     detailed_exitcode: bool,
@@ -24,22 +35,28 @@ def command_plan(
     """Show what apply would change, which running queries it reaches, and why."""
     from mzplan.operations import make_plan
 
-    plan = make_plan(invocation.project(), targets=target, replacing=replacing)
+    project = invocation.project()
+    plan = make_plan(
+        project,
+        invocation.runners(project),
+        invocation.progress,
+        targets=target,
+        replacing=replacing,
+        live=live,
+    )
     errors = [d for d in plan.diagnostics if d.severity == "error"]
-    if errors:
-        raise MzplanError(errors)
-    if out is not None:
+    if out is not None and not errors:
         from mzplan.plan.file import write_plan
 
         write_plan(plan, out)
-    if invocation.json:
-        from mzplan.render.json import plan_to_json
-
-        invocation.document(plan_to_json(plan))
-    else:
-        from mzplan.render.human import render_plan
-
-        invocation.out(render_plan(plan, invocation.color))
+    show_plan(invocation, plan, explain=explain)
+    if errors:
+        saved = "" if out is None else " It was not saved."
+        number = count(len(errors), "error")
+        invocation.note(f"This plan can't be applied: {number}, shown with it.{saved}")
+        return MzplanError(errors).exit_code
+    if out is not None:
+        invocation.note(f"Saved the plan. To apply it: mzplan apply {shlex.quote(out)}")
     if not detailed_exitcode:
         return ExitCode.OK
     changed, drifted = not plan.is_empty, bool(plan.drift)
@@ -48,6 +65,28 @@ def command_plan(
     if changed:
         return ExitCode.CHANGES
     return ExitCode.DRIFT if drifted else ExitCode.OK
+
+
+def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> None:
+    """A plan as the results of a command."""
+    if invocation.json:
+        from mzplan.render.json import plan_to_json
+
+        document = plan_to_json(plan)
+        if explain:
+            from mzplan.render.explain import stages_to_json
+
+            document["stages"] = stages_to_json(plan)
+        invocation.document(document)
+        return
+    from mzplan.render.human import render_plan
+
+    text = render_plan(plan, invocation.color)
+    if explain:
+        from mzplan.render.explain import render_stages
+
+        text += "\n" + render_stages(plan, invocation.color)
+    invocation.out(text)
 
 
 @command("graph")
@@ -72,24 +111,19 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
 
 
 @command("show")
-@click.argument("what", required=False)
-def command_show(invocation: Invocation, what: str | None) -> int:
+@click.argument("what", required=False, metavar="[ADDRESS|PLANFILE]", type=ADDRESS_OR_FILE)
+@click.option("--explain", is_flag=True, help="Of a saved plan: also the stages that apply will walk.")
+def command_show(invocation: Invocation, what: str | None, explain: bool) -> int:
     """Show a resource as recorded, or a saved plan; without an argument, the whole state."""
     from pathlib import Path
 
     if what is not None and Path(what).is_file():
         from mzplan.plan.file import read_plan
 
-        plan = read_plan(what)
-        if invocation.json:
-            from mzplan.render.json import plan_to_json
-
-            invocation.document(plan_to_json(plan))
-        else:
-            from mzplan.render.human import render_plan
-
-            invocation.out(render_plan(plan, invocation.color))
+        show_plan(invocation, read_plan(what), explain=explain)
         return ExitCode.OK
+    if explain:
+        raise click.UsageError("--explain goes with a saved plan: mzplan show FILE --explain.")
     from mzplan.render.state import resource_to_json, state_to_json
 
     state = invocation.project().store.read_state()
@@ -125,8 +159,3 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool) -> int:
         for item in drift:
             invocation.out(f"{item.address}: {item.kind}: {item.detail}")
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK
-
-
-def warnings_of(diagnostics: tuple[Diagnostic, ...]) -> list[Diagnostic]:
-    """Those that are no errors."""
-    return [d for d in diagnostics if d.severity != "error"]

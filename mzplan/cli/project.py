@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.types import EXAMPLE, SCHEMA
 from mzplan.model.diagnostics import ExitCode, error
+from mzplan.render.text import count
+
+if TYPE_CHECKING:
+    from mzplan.model.diagnostics import Diagnostic
+    from mzplan.validation import Reach
 
 _PROJECT = """\
 version: 1
@@ -17,49 +24,91 @@ warehouse: ./warehouse          # where collections and checkpoints live: a path
 
 
 @command("init")
-def command_init(invocation: Invocation) -> int:
+@click.option("--from", "example", metavar="EXAMPLE", type=EXAMPLE, help="Begin with a copy of an example.")
+def command_init(invocation: Invocation, example: str | None) -> int:
     """Begin a new project here."""
+    from mzplan.cli.examples import copy_example
+
     folder = Path(invocation.directory)
+    if example is not None:
+        written = copy_example(example, folder)
+        text = f"Copied example {example}: {count(len(written), 'file')} in {folder.resolve()}."
+    else:
+        written = [_begin(folder)]
+        text = f"Wrote {written[0]}. Declare connections, sources and sinks beside it."
+    if invocation.json:
+        invocation.document({"written": [str(path) for path in written]})
+    else:
+        invocation.out(f"{text} Then run `mzplan plan`.")
+    return ExitCode.OK
+
+
+def _begin(folder: Path) -> Path:
+    import re
+
     file = folder / "mzplan.yaml"
     if file.exists():
         raise error(
             "MZ070", f"{file} exists already", "Nothing was changed.", "edit it, or begin in another folder."
         )
-    import re
-
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9_-]+", "_", folder.resolve().name.lower()).strip("_-") or "project"
     if not name[0].isalpha():
         name = f"p_{name}"
     file.write_text(_PROJECT.format(name=name[:60]), encoding="utf-8")
-    invocation.out(f"Wrote {file}. Declare connections, sources and sinks beside it, then run `mzplan plan`.")
-    return ExitCode.OK
+    return file
 
 
 @command("validate")
-def command_validate(invocation: Invocation) -> int:
-    """Check every file, without reaching any server."""
-    from mzplan.operations import validate
+@click.option("--live", is_flag=True, help="Also reach every connection, through what uses it.")
+def command_validate(invocation: Invocation, live: bool) -> int:
+    """Check every file; with --live also the servers behind them."""
+    from mzplan.operations import validate, validate_live
 
-    configuration = validate(invocation.project())
-    if invocation.json:
-        invocation.document({"diagnostics": []})
+    project = invocation.project()
+    if live:
+        runners = invocation.runners(project)
+        configuration, reached, found = validate_live(project, runners, invocation.progress)
     else:
-        invocation.out(f"Valid: {len(configuration.resources)} resources.")
+        configuration, reached, found = validate(project, invocation.progress), (), ()
+    if invocation.json:
+        document: dict[str, object] = {"diagnostics": [d.to_json() for d in found]}
+        if live:
+            document["connections"] = [
+                {"address": str(r.address), "queries": [str(q) for q in r.queries]} for r in reached
+            ]
+        invocation.document(document)
+        return ExitCode.OK
+    _show_reached(invocation, reached, found)
+    invocation.out(f"Valid: {count(len(configuration.resources), 'resource')}.")
     return ExitCode.OK
 
 
+def _show_reached(invocation: Invocation, reached: tuple[Reach, ...], found: tuple[Diagnostic, ...]) -> None:
+    for connection in reached:
+        if connection.queries:
+            number = count(len(connection.queries), "query", "queries")
+            invocation.out(f"Reached: {connection.address}, for {number}")
+        else:
+            invocation.out(f"Not reached: {connection.address}, for nothing that runs uses it")
+    if found:
+        invocation.show(found)
+
+
 @command("schema")
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, type=SCHEMA)
 def command_schema(invocation: Invocation, kind: str | None) -> int:
     """Print the JSON Schema of a kind (connection.kafka, sink.postgres, …); without one, list them."""
     from mzplan.kinds import load_schema, schema_names
 
     names = (*schema_names(), "project")
     if kind is None:
-        invocation.out("\n".join(names))
+        if invocation.json:
+            invocation.document({"schemas": list(names)})
+        else:
+            invocation.out("\n".join(names))
         return ExitCode.OK
     if kind not in names:
-        raise click.UsageError(f"There is no kind {kind!r}. There are: {', '.join(names)}.")
+        raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
     invocation.document(load_schema(kind))
     return ExitCode.OK

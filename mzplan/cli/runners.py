@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings
 from mzplan.state.store import Store
 
+if TYPE_CHECKING:
+    from mzplan.operations import Reporter
+
 
 class LocalRunners:
     """Starts embedded runners, wakes them, and takes dry instances through their pass."""
 
-    def __init__(self, settings: ProjectSettings, store: Store, note: Callable[[str], None]):
+    def __init__(self, settings: ProjectSettings, store: Store, reporter: Reporter):
         self.settings = settings
         self.store = store
-        self.note = note
+        self.reporter = reporter
         self._seen_dead: dict[str, float] = {}
 
     def ensure(self, instance: Instance) -> None:
@@ -25,22 +29,34 @@ class LocalRunners:
         from mzplan.runner.embedded import start
         from mzplan.spark.java import require_java
 
-        require_java()
-        self.note(f"Starting the runner of instance {instance.name} (log: .mzplan/{instance.name}.log)")
-        start(self.settings, self.store, instance.name)
+        with self.reporter.working("looking for Java"):
+            require_java()
+        self.reporter.stage(
+            f"Starting the runner of instance {instance.name} (log: .mzplan/{instance.name}.log)"
+        )
+        with self.reporter.working("the runner starts"):
+            lease = start(self.settings, self.store, instance.name)
+        self.reporter.detail(f"it is process {lease.pid}, epoch {lease.epoch}; Spark takes some seconds more")
 
     def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
         if instance.type != "embedded":
             return
         from mzplan.runner.wake import send_wake
 
-        send_wake(self.settings.directory, instance.name, environment)
+        heard = send_wake(self.settings.directory, instance.name, environment)
+        handed = f", with values of {', '.join(environment)}" if environment else ""
+        self.reporter.detail(
+            f"woke the runner of instance {instance.name}{handed}"
+            if heard
+            else f"the runner of instance {instance.name} can't be woken: it looks by itself"
+        )
 
     def settle(self, instance: Instance) -> None:
         if instance.type == "dry":
             from mzplan.runner.main import run_dry
 
-            run_dry(self.settings, instance.name)
+            with self.reporter.working(f"dry instance {instance.name} takes the commit in"):
+                run_dry(self.settings, instance.name)
 
     def ended(self, instance: Instance) -> MzplanError | None:
         if instance.type != "embedded" or self.store.leader(instance.name) is not None:

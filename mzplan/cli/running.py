@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.types import INSTANCE
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.resources import ProjectSettings
 
 
 @command("run")
-@click.option("--instance", required=True, metavar="NAME", help="The instance to lead.")
+@click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
 @click.option(
     "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or leave."
 )
@@ -25,13 +26,13 @@ def command_run(invocation: Invocation, instance: str, standby: bool) -> int:
 
 
 @command("up")
-@click.option("--instance", metavar="NAME", help="Only this instance (default: every embedded one).")
+@click.option(
+    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
+)
 def command_up(invocation: Invocation, instance: str | None) -> int:
     """Start the embedded runner, detached."""
-    from mzplan.cli.runners import LocalRunners
-
     project = invocation.project()
-    runners = LocalRunners(project.settings, project.store, invocation.note)
+    runners = invocation.runners(project)
     for name in _embedded(project.settings, instance):
         before = project.store.leader(name)
         runners.ensure(project.settings.instances[name])
@@ -43,7 +44,9 @@ def command_up(invocation: Invocation, instance: str | None) -> int:
 
 
 @command("down")
-@click.option("--instance", metavar="NAME", help="Only this instance (default: every embedded one).")
+@click.option(
+    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
+)
 def command_down(invocation: Invocation, instance: str | None) -> int:
     """Stop the embedded runner and its queries; their checkpoints stay."""
     from mzplan.runner.embedded import stop
@@ -51,7 +54,8 @@ def command_down(invocation: Invocation, instance: str | None) -> int:
     project = invocation.project()
     for name in _embedded(project.settings, instance):
         invocation.note(f"Stopping the runner of instance {name}")
-        stopped = stop(project.settings, project.store, name)
+        with invocation.progress.working("its queries end"):
+            stopped = stop(project.settings, project.store, name)
         text = "The runner of instance {} has stopped." if stopped else "No runner of instance {} runs here."
         invocation.out(text.format(name))
     return ExitCode.OK

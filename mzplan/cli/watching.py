@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
@@ -11,6 +10,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.model.diagnostics import ExitCode
 
 WATCH_EVERY = 1.0  # seconds
+_REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 
 
 @command("status")
@@ -20,18 +20,18 @@ def command_status(invocation: Invocation, watch: bool) -> int:
     from mzplan.operations import read_project_status
     from mzplan.render.status import render_status, status_to_json
 
+    if watch and invocation.json:
+        raise click.UsageError("--watch and --json don't go together: --json is one document.")
     project = invocation.project()
     while True:
-        status = read_project_status(project)
+        with invocation.progress.working("reading the status"):
+            status = read_project_status(project)
         if invocation.json:
             invocation.document(status_to_json(status))
         else:
-            if watch:
-                click.clear()
-            invocation.out(render_status(status, color=invocation.color))
-        if not watch:
+            text = render_status(status, color=invocation.color)
+            redraw = _REDRAW if watch and invocation.output.is_screen else ""
+            invocation.output.raw(redraw + text)
+        if not watch or invocation.output.reader_gone:
             return ExitCode.OK
         time.sleep(WATCH_EVERY)
-
-
-__all__: list[Any] = []

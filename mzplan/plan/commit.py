@@ -6,9 +6,11 @@ import dataclasses
 import os
 from collections.abc import Callable
 
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
+
+MAX_TOLD = 8  # resources that a stale plan names
 
 
 def new_id() -> str:
@@ -52,16 +54,34 @@ def apply_changes(
     )
 
 
-def ensure_fresh(plan: Plan, state: State) -> None:
-    """Raises MzplanError MZ036 (exit 5) when the plan was made from another state than this one."""
+def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> None:
+    """Raises MzplanError MZ036 (exit 5) when the plan was made from another state than this one. `then` is
+    that of the plan's serial, where it is still known: to say what has changed since."""
+    if plan.project != state.project:
+        why = f"It is of project {plan.project!r}, and this is {state.project!r}."
+        raise _stale("The plan is of another project", why, "apply it in its own folder.")
     if (plan.lineage, plan.serial) == (state.lineage, state.serial):
         return
-    other = plan.lineage != state.lineage
-    raise error(
-        "MZ036",
-        "The plan is stale",
-        f"It was made for {'another state' if other else f'serial {plan.serial}'}; "
-        f"the state is now at serial {state.serial}.",
-        "plan again.",
-        exit_code=ExitCode.STALE,
-    )
+    if plan.lineage != state.lineage:
+        why = "It was made for another state: one that was begun anew, or lies elsewhere."
+    else:
+        why = f"It was made for serial {plan.serial}; the state is now at serial {state.serial}."
+    if then is not None:
+        why += _changed_since(then, state)
+    raise _stale("The plan is stale", f"{why} Nothing was changed.", "plan again.")
+
+
+def _stale(summary: str, why: str, hint: str) -> MzplanError:
+    return error("MZ036", summary, why, hint, exit_code=ExitCode.STALE)
+
+
+def _changed_since(then: State, now: State) -> str:
+    """` Since then: source.a changed, sink.b was removed.`"""
+    before, after = then.resources, now.resources
+    told = [f"{a} was added" for a in sorted(after.keys() - before.keys())]
+    told += [f"{a} was removed" for a in sorted(before.keys() - after.keys())]
+    told += [f"{a} changed" for a in sorted(before.keys() & after.keys()) if before[a] != after[a]]
+    if not told:
+        return " Since then no resource has changed, but the settings have."
+    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+    return f" Since then: {', '.join(told[:MAX_TOLD])}{more}."

@@ -82,8 +82,8 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
     for storage in status.dropped:
         lines.append("")
         lines.append(
-            f"Kept for now: the storage of {storage.address}, generation {storage.generation} ({storage.id}), "
-            "which nothing claims any more; it is removed after retain_dropped."
+            f"Kept for now: the storage of {storage.address}, generation {storage.generation} "
+            f"({storage.id}), which nothing claims any more; it is removed after retain_dropped."
         )
     errors = [q for q in status.queries if q.observation is not None and q.observation.error]
     for query in errors:

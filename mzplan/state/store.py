@@ -63,6 +63,12 @@ class Store:
             return State(project=self.project)
         return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
 
+    def read_serial(self, serial: int) -> State | None:
+        """An earlier serial, from the history; None when it is not there (any more)."""
+        key = f"history/{serial:08d}.json"
+        blob = self.backend.read(key)
+        return decode_state(blob.data, key) if blob else None
+
     def state_version(self) -> str | None:
         """Differs after every commit: to see cheaply whether there is a new serial."""
         return self.backend.version(STATE_KEY)

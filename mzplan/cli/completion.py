@@ -1,0 +1,91 @@
+"""completion: the script that makes a shell complete commands, options and addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
+
+from mzplan.cli.context import Invocation, command
+from mzplan.model.diagnostics import ExitCode
+
+VARIABLE = "_MZPLAN_COMPLETE"
+_INSTALL = {
+    "bash": 'add this line to ~/.bashrc:  eval "$(mzplan completion bash)"',
+    "zsh": 'add this line to ~/.zshrc, below compinit:  eval "$(mzplan completion zsh)"',
+    "fish": "mzplan completion fish > ~/.config/fish/completions/mzplan.fish",
+}
+_OWN_STATE = re.compile(rb"^[\"']?state[\"']?\s*:", re.MULTILINE)
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(list(_INSTALL)))
+def command_completion(invocation: Invocation, shell: str) -> int:
+    """Print the completion script of a shell, and how to install it."""
+    class_ = get_completion_class(shell)
+    assert class_ is not None
+    # Not `source()`: for bash, that starts one to ask its version.
+    made = class_(click.Group("mzplan"), {}, "mzplan", VARIABLE)
+    script = (class_.source_template % made.source_vars()).strip()
+    if invocation.json:
+        invocation.document({"shell": shell, "script": script, "install": _INSTALL[shell]})
+    else:
+        invocation.out(f"# To install: {_INSTALL[shell]}\n{script}")
+    return ExitCode.OK
+
+
+def complete(cli: click.Command, instruction: str) -> int:
+    """Answer the shell. Whatever goes wrong, nothing but completions is printed."""
+    try:
+        return shell_complete(cli, {"obj": Invocation()}, "mzplan", VARIABLE, instruction)
+    except Exception:
+        return 1
+
+
+def addresses(ctx: click.Context, incomplete: str, *, queries_only: bool = False) -> list[CompletionItem]:
+    """The committed resources whose address begins so."""
+    found = _state(ctx).get("resources", {})
+    kinds = ("source.", "sink.") if queries_only else ("connection.", "source.", "sink.")
+    return items((a for a in found if a.startswith(kinds)), incomplete)
+
+
+def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The committed instances whose name begins so."""
+    return items(_state(ctx).get("instances", {}), incomplete)
+
+
+def items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Those that begin so."""
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def _state(ctx: click.Context) -> dict[str, Any]:
+    """The state file's content, unchecked; {} where there is none. A shell waits for this: where mzplan.yaml
+    does not say where the state is, it is not even parsed."""
+    try:
+        folder = Path(_directory(ctx))
+        path = "state"
+        if _OWN_STATE.search((folder / "mzplan.yaml").read_bytes()):
+            from mzplan.config import load_project
+
+            path = str(load_project(folder).state.get("path", path))
+        found = json.loads((folder / path / "mzplan.state.json").read_bytes())
+        return found if isinstance(found, dict) else {}
+    except Exception:  # a shell can't be told
+        return {}
+
+
+def _directory(ctx: click.Context) -> str:
+    """-C, given after the command or before it."""
+    context: click.Context | None = ctx
+    while context is not None:
+        given = context.params.get("directory")
+        if given:
+            return str(given)
+        context = context.parent
+    return "."

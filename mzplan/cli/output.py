@@ -1,0 +1,118 @@
+"""Where a command writes: results on stdout, all the rest on stderr. Either may be closed, full or a pipe
+whose reader has left; a command that is changing something goes on then, and the exit code tells."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from typing import Any, TextIO
+
+_NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
+
+
+class Output:
+    """The two streams of one command line."""
+
+    def __init__(self) -> None:
+        self.no_color = False
+        self.problem: OSError | None = None  # why results could not be written (not: nobody reads them)
+        self.reader_gone = False
+        self.documents = 0
+
+    def out(self, text: str) -> None:
+        """Results."""
+        self._write(sys.stdout, f"{text.rstrip()}\n", results=True)
+
+    def raw(self, text: str) -> None:
+        """Results that bring their own line ends (and what moves the cursor)."""
+        self._write(sys.stdout, text, results=True)
+
+    def document(self, content: Any) -> None:
+        """Results as one JSON document."""
+        self.documents += 1
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        try:
+            text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:  # a lone surrogate, or an output that is not UTF-8
+            text = json.dumps(content, indent=2)
+        self.out(text)
+
+    def err(self, text: str) -> None:
+        """A line of progress, or an error for people."""
+        self._write(sys.stderr, f"{text.rstrip()}\n")
+
+    def live(self, text: str) -> None:
+        """What is to stay on the last line of the terminal; no line end."""
+        self._write(sys.stderr, text)
+
+    @property
+    def color(self) -> bool:
+        """Whether results may have colours."""
+        return self._color(sys.stdout)
+
+    @property
+    def error_color(self) -> bool:
+        return self._color(sys.stderr)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether stderr is a terminal on which a line can be drawn again."""
+        return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether stdout is a terminal that can be drawn anew."""
+        return _is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
+
+    def _color(self, stream: TextIO | None) -> bool:
+        plain = self.no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return not plain and _is_terminal(stream)
+
+    def _write(self, stream: TextIO | None, text: str, *, results: bool = False) -> None:
+        if stream is None:  # closed before we began
+            return
+        try:
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                encoding = stream.encoding or "ascii"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except OSError as problem:
+            _silence(stream)
+            if isinstance(problem, BrokenPipeError):
+                self.reader_gone |= results
+            elif results and self.problem is None:
+                self.problem = problem
+
+
+def width() -> int:
+    """Columns of the terminal that stderr is; 80 where it is none or does not say."""
+    try:
+        found = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        found = shutil.get_terminal_size().columns
+    return found if found >= _NARROWEST else 80
+
+
+def is_interactive() -> bool:
+    """Whether somebody can be asked."""
+    return _is_terminal(sys.stdin)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is written from now on, and what is still buffered, go nowhere."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -1,0 +1,181 @@
+"""Stages: what apply will do with a plan, step by step, and what a failure at each of them leaves.
+
+Calculated from the plan alone. docs/protocol.md tells the same story from the store's side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mzplan.inline import collection_columns
+from mzplan.model.address import Address
+from mzplan.model.plan import Action, Change, Plan
+from mzplan.model.state import ResourceState
+
+StageName = Literal["lock", "validate", "commit", "switch", "follow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A query on an instance, and the checkpoint that it has there, below the warehouse (None: it is named
+    when the query is committed)."""
+
+    instance: str
+    generation: int
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What becomes of one query: the run that stops, the run that starts, and what else is to be said."""
+
+    address: Address
+    action: Action
+    stops: Run | None
+    starts: Run | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of apply. `asked` (validate): which queries each instance's runner is asked about.
+    `steps` (switch): the queries that are touched. `on_failure` says what is left when it fails."""
+
+    name: StageName
+    does: str
+    on_failure: str
+    asked: tuple[tuple[str, tuple[Address, ...]], ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+def is_validated(change: Change) -> bool:
+    """Whether apply has this change validated before it commits: it starts a query that is described in
+    another way than the one that runs."""
+    after = change.after
+    if change.address.kind == "connection" or after is None or after.paused:
+        return False
+    return change.action in ("create", "replace") or change.effect not in ("none", "in-place")
+
+
+def stages_of(plan: Plan) -> tuple[Stage, ...]:
+    """The stages that apply will walk; none for a plan that is empty."""
+    if plan.is_empty:
+        return ()
+    return tuple(
+        stage for stage in (_lock(), _validate(plan), _commit(plan), _switch(plan), _follow(plan)) if stage
+    )
+
+
+def _lock() -> Stage:
+    return Stage(
+        name="lock",
+        does="take the lock of the state, and see that it is still the one that was planned on",
+        on_failure="exit 6 when another command holds the lock, 5 when the plan is stale; nothing is changed",
+    )
+
+
+def _validate(plan: Plan) -> Stage | None:
+    asked: dict[str, list[Address]] = {}
+    for change in plan.changes:
+        if is_validated(change) and change.after is not None and not _is_dry(plan, change.after.instance):
+            asked.setdefault(change.after.instance, []).append(change.address)
+    if not asked:
+        return None
+    return Stage(
+        name="validate",
+        does="have each instance's runner reach, authenticate and find what these queries need",
+        on_failure="nothing is committed and every query runs on: exit 1, or 7 for another upstream. Where "
+        "no runner is alive this is left to it: it looks before it stops anything",
+        asked=tuple((name, tuple(addresses)) for name, addresses in sorted(asked.items())),
+    )
+
+
+def _commit(plan: Plan) -> Stage:
+    counts = ", ".join(f"{number} to {action}" for action, number in plan.summary().items() if number)
+    return Stage(
+        name="commit",
+        does=f"commit serial {plan.serial + 1} in place of {plan.serial}"
+        + (f": {counts}" if counts else ": the declared instances"),
+        on_failure=f"the state is serial {plan.serial} or serial {plan.serial + 1}, whole, and the runners "
+        "follow the one that is there",
+    )
+
+
+def _switch(plan: Plan) -> Stage | None:
+    steps = tuple(_step(plan, change) for change in plan.changes if change.address.kind != "connection")
+    if not steps:
+        return None
+    return Stage(
+        name="switch",
+        does="the runners check each query once more, then stop and start them, in parallel",
+        on_failure="a query whose check fails is rejected, and runs on as it was; one that can't start is "
+        "failed, and what ran before starts again from the same checkpoint (if it has one). Both are "
+        "tried again, and exit is 8",
+        steps=steps,
+    )
+
+
+def _follow(plan: Plan) -> Stage | None:
+    if all(change.address.kind == "connection" for change in plan.changes):
+        return None
+    return Stage(
+        name="follow",
+        does="wait, at most as long as --wait says, until each of them has finished a first trigger",
+        on_failure="exit 8; what is committed stays, and the runners go on. Ctrl-C ends only the waiting",
+    )
+
+
+def _step(plan: Plan, change: Change) -> Step:
+    before, after = change.before, change.after
+    touched = change.action in ("create", "replace", "delete") or change.effect not in ("none", "in-place")
+    was, will_be = _runs(before), _runs(after)
+    stops = before if was and (touched or not will_be) else None
+    starts = after if will_be and (touched or not was) else None
+    return Step(
+        address=change.address,
+        action=change.action,
+        stops=_run(stops) if stops else None,
+        starts=_run(starts) if starts else None,
+        notes=tuple(_notes(plan, change, bool(stops or starts))),
+    )
+
+
+def _runs(resource: ResourceState | None) -> bool:
+    return resource is not None and not resource.paused
+
+
+def _run(resource: ResourceState) -> Run:
+    checkpoint = f"checkpoints/{resource.id}/g{resource.generation}" if resource.id else None
+    return Run(instance=resource.instance, generation=resource.generation, checkpoint=checkpoint)
+
+
+def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
+    before, after = change.before, change.after
+    notes = []
+    if after is None:
+        notes.append("its storage is kept for retain_dropped, then removed")
+        return notes
+    if after.paused:
+        notes.append("paused: it starts when it is resumed")
+    elif not switched:
+        notes.append("runs on, nothing of it is stopped")
+    if change.action == "replace":
+        notes.append("reads from the start; the former storage is kept for retain_dropped, then removed")
+        if after.body.get("on_replace") == "truncate":
+            notes.append("empties its target first")
+    elif before is not None and _columns(before) != _columns(after):
+        notes.append("its collection is altered first")
+    if before is not None and before.instance != after.instance:
+        notes.append(f"moves from instance {before.instance} to {after.instance}")
+    if _is_dry(plan, after.instance):
+        notes.append(f"instance {after.instance} is dry: nothing really runs")
+    return notes
+
+
+def _columns(resource: ResourceState) -> Any:
+    return collection_columns(resource) if resource.address.kind == "source" else None
+
+
+def _is_dry(plan: Plan, instance: str) -> bool:
+    return instance in plan.instances and plan.instances[instance].type == "dry"

@@ -1,0 +1,108 @@
+"""`plan --explain`: the stages that apply will walk, for people and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from mzplan.model.plan import Plan
+from mzplan.plan.stages import Run, Stage, Step, stages_of
+from mzplan.render.human import MAX_LISTED, SIGNS
+from mzplan.render.text import Paint, count, safe
+
+_WIDTH = 100
+_INDENT = "   "
+
+
+def render_stages(plan: Plan, colour: bool = False) -> str:
+    """The stages as text, ending in a newline."""
+    paint = Paint(colour)
+    stages = stages_of(plan)
+    if not stages:
+        return "Nothing to apply: no stage is walked.\n"
+    lines = [paint("What apply will do:", "bold")]
+    for number, stage in enumerate(stages, 1):
+        lines += ["", *_wrapped(stage.does[0].upper() + stage.does[1:] + ".", f"{number}. ")]
+        lines += _content(plan, stage)
+        lines += [paint(line, "dim") for line in _wrapped(f"If it fails: {stage.on_failure}.", _INDENT)]
+    return "\n".join(lines) + "\n"
+
+
+def stages_to_json(plan: Plan) -> list[dict[str, Any]]:
+    """The stages as JSON values: `"stages"` of `plan --explain --json`."""
+    return [_stage_to_json(plan, stage) for stage in stages_of(plan)]
+
+
+def _content(plan: Plan, stage: Stage) -> Iterator[str]:
+    for instance, addresses in stage.asked:
+        shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
+        more = f" and {len(addresses) - MAX_LISTED} more" if len(addresses) > MAX_LISTED else ""
+        yield f"{_INDENT}  instance {safe(instance)}: {shown}{more}"
+    width = max((len(str(step.address)) for step in stage.steps), default=0)
+    for step in stage.steps:
+        yield f"{_INDENT}{SIGNS[step.action]} {step.address!s:<{width}}  {_deed(step)}"
+    if stage.name == "switch" and (plan.downstream or plan.unaffected):
+        kept = [str(address) for address in plan.downstream[:MAX_LISTED]]
+        others = plan.unaffected + len(plan.downstream) - len(kept)
+        parts = kept + ([f"{count(others, 'other resource')}"] if others else [])
+        yield f"{_INDENT}  Not touched: {', '.join(parts)}"
+
+
+def _deed(step: Step) -> str:
+    """`stops on local; starts from checkpoints/3f…/g1 on local`."""
+    stops, starts = step.stops, step.starts
+    parts = []
+    if stops is not None and starts is not None and stops.instance == starts.instance:
+        parts.append(f"stops and starts on {safe(stops.instance)}, {_from(starts, fresh=stops != starts)}")
+    else:
+        if stops is not None:
+            parts.append(f"stops on {safe(stops.instance)}")
+        if starts is not None:
+            parts.append(f"starts on {safe(starts.instance)}, {_from(starts, fresh=stops is None)}")
+    return "; ".join([*parts, *(safe(note) for note in step.notes)])
+
+
+def _from(run: Run, *, fresh: bool) -> str:
+    if run.checkpoint is None:
+        return "with a new checkpoint"
+    return f"{'with' if fresh else 'from'} {safe(run.checkpoint)}"
+
+
+def _stage_to_json(plan: Plan, stage: Stage) -> dict[str, Any]:
+    found: dict[str, Any] = {"stage": stage.name, "does": stage.does, "on_failure": stage.on_failure}
+    match stage.name:
+        case "validate":
+            found["instances"] = [
+                {"instance": name, "queries": [str(address) for address in addresses]}
+                for name, addresses in stage.asked
+            ]
+        case "commit":
+            found |= {"serial_before": plan.serial, "serial_after": plan.serial + 1}
+        case "switch":
+            found["queries"] = [_step_to_json(step) for step in stage.steps]
+            found["keeps_running"] = [str(address) for address in plan.downstream]
+            found["unaffected"] = plan.unaffected
+    return found
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    return {
+        "address": str(step.address),
+        "action": step.action,
+        "stops": _run_to_json(step.stops),
+        "starts": _run_to_json(step.starts),
+        "notes": list(step.notes),
+    }
+
+
+def _run_to_json(run: Run | None) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    return {"instance": run.instance, "generation": run.generation, "checkpoint": run.checkpoint}
+
+
+def _wrapped(text: str, first: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_long_words=False
+    )

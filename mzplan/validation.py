@@ -1,0 +1,165 @@
+"""Live validation: what queries need is reached, where they will run or from here. Changes nothing.
+
+Where a runner of the instance is alive, it is asked: it has the network, the secrets and the checkpoints.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from mzplan.following import ask
+from mzplan.inline import Description, InlinedConnection, describe
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Instance
+from mzplan.model.state import ResourceState, State
+from mzplan.plan.stages import is_validated
+from mzplan.render.text import count
+
+if TYPE_CHECKING:
+    from mzplan.connectors.lookup import Connectors
+    from mzplan.operations import Project, Reporter, Runners
+    from mzplan.secrets import Secrets
+
+AT_ONCE = 8  # checks from here
+_NO_VALUES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """A connection, and the queries through which it was reached (none: nothing uses it, or only what
+    runs on dry instances, which reach nothing)."""
+
+    address: Address
+    queries: tuple[Address, ...]
+
+
+def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
+    """The queries of a plan that are validated before it is committed, as they will be in the state `new`."""
+    return [new.resources[change.address] for change in plan.changes if is_validated(change)]
+
+
+def reach(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    state: State,
+    queries: Iterable[ResourceState],
+    environment: Mapping[str, str] = _NO_VALUES,
+    *,
+    from_here: bool,
+) -> list[Diagnostic]:
+    """Have queries of a state validated by the runners of their instances. Returns everything they found.
+
+    Where no runner is alive: from here, if so asked, else not at all (the runner will, before it stops
+    anything). `environment` are values of `${env:…}` references to hand to local runners.
+    """
+    asked: dict[str, list[ResourceState]] = {}
+    for query in queries:
+        asked.setdefault(query.instance, []).append(query)
+    found: list[Diagnostic] = []
+    for name, resources in sorted(asked.items()):
+        instance = state.instances.get(name) or Instance(name=name, type="embedded")
+        if instance.type == "dry":
+            reporter.detail(f"instance {name} is dry: its queries reach nothing, so nothing is validated")
+            continue
+        descriptions = tuple(describe(resource, state.resources) for resource in resources)
+        number = count(len(descriptions), "query", "queries")
+        lease = project.store.leader(name)
+        if lease is not None:
+            reporter.stage(f"Validating {number} on instance {name}")
+            reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
+            with reporter.working(f"the runner of instance {name} validates {number}"):
+                found += _ask(project, runners, instance, descriptions, environment)
+        elif from_here:
+            reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
+            with reporter.working(f"validating {number} from here"):
+                found += check_here(descriptions, project.settings.directory)
+        else:
+            reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
+    return found
+
+
+def _ask(
+    project: Project,
+    runners: Runners,
+    instance: Instance,
+    descriptions: tuple[Description, ...],
+    environment: Mapping[str, str],
+) -> list[Diagnostic]:
+    return ask(
+        project.store,
+        instance.name,
+        descriptions,
+        wake=lambda: runners.wake(instance, environment),
+        ended=lambda: runners.ended(instance),
+    )
+
+
+def check_here(descriptions: Sequence[Description], directory: str) -> list[Diagnostic]:
+    """Check queries from this process, without Spark: with its network, its environment, its files."""
+    from mzplan.connectors.lookup import Connectors
+    from mzplan.secrets import Secrets
+
+    secrets, connectors = Secrets(directory), Connectors()
+    todo: SimpleQueue[int] = SimpleQueue()
+    for number in range(len(descriptions)):
+        todo.put(number)
+    found: list[tuple[Diagnostic, ...]] = [()] * len(descriptions)
+
+    def work() -> None:
+        while True:
+            try:
+                number = todo.get_nowait()
+            except Empty:
+                return
+            found[number] = _check(descriptions[number], secrets, connectors, directory)
+
+    # Daemons: an interrupted command does not wait for a server that does not answer.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(descriptions)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [diagnostic for each in found for diagnostic in each]
+
+
+def _check(
+    description: Description, secrets: Secrets, connectors: Connectors, directory: str
+) -> tuple[Diagnostic, ...]:
+    from mzplan.connectors.checks import check_description
+
+    try:
+        return check_description(description, secrets, connectors, directory=directory).diagnostics
+    except Exception as problem:  # a defect of one connector must not hide what the others found
+        return (
+            Diagnostic(
+                code="MZ064",
+                summary=f"The check of {description.address} broke down: {type(problem).__name__}",
+                hint="that is a defect of mzplan: report it; --no-live leaves the check out.",
+                address=description.address,
+            ),
+        )
+
+
+def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
+    """Every connection of a state, and which of the queries reach it, at any depth."""
+    through: dict[Address, set[Address]] = {a: set() for a in state.resources if a.kind == "connection"}
+    for query in queries:
+        instance = state.instances.get(query.instance)
+        if instance is not None and instance.type == "dry":
+            continue
+        for connection in _connections(describe(query, state.resources).connections):
+            through[connection].add(query.address)
+    return tuple(Reach(address=a, queries=tuple(sorted(q))) for a, q in sorted(through.items()))
+
+
+def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:
+    for connection in inlined.values():
+        yield connection.address
+        yield from _connections(connection.connections)
