@@ -1,17 +1,21 @@
-"""The postgres sink: rows by Arrow and binary COPY into staging, then rows and step in one transaction.
+"""The postgres sink: rows by Arrow and binary COPY, rows and step in one transaction.
 
-Exactly once, also across kill -9 of the driver or the server at any point:
-- The tasks of a batch COPY in parallel into an unlogged staging table. Each attempt marks its rows, so
-  that a task which Spark tried twice doubles nothing; an emptied staging table is noticed by its count.
-- Then one transaction on the driver locks the writer's row, moves the staged rows into the table and
-  notes the step down. It commits or it does not; a step that was written is not written again.
-- A runner that was cut off is fenced: the row holds the epoch of the newest.
+Two ways, exactly once both, also across kill -9 of the driver or the server at any point:
+- Straight: an append whose columns PostgreSQL takes as they are. One task copies the batch into the table
+  and claims the step in the same transaction.
+- Staged, where values must be cast, or the latest row of each key found: the tasks of a batch copy in
+  parallel into an unlogged staging table. Each attempt marks its rows, so that a task which Spark tried
+  twice doubles nothing; a staging table that a crash has emptied is noticed by its count. Then one
+  transaction on the driver moves the staged rows into the table and notes the step down.
+
+Every step passes through the sink's row in `writers`: one that was written is not written again, and a
+runner that was cut off is fenced, for the row holds the epoch of the newest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,29 +23,19 @@ import psycopg
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.postgres_client import connect, connect_problem, conninfo, hang_up, place, said
-from mzplan.connectors.postgres_ingest import REPORT, ingest
+from mzplan.connectors.postgres_ingest import REPORT, SESSION, ingest
+from mzplan.connectors.postgres_moves import Move, Position, staging_shape
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
-from mzplan.connectors.postgres_target import (
-    Connection,
-    Table,
-    Writer,
-    find_table,
-    staging_shape,
-)
-from mzplan.connectors.postgres_types import TargetColumn, quoted, staged_as_json
-from mzplan.connectors.spark_types import quoted as _column
+from mzplan.connectors.postgres_target import Connection, Table, find_table
+from mzplan.connectors.postgres_types import copies_straight, staged_as_json
+from mzplan.connectors.postgres_writer import Writer
+from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import MzplanError, error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-# Up to so many staged rows are deleted one by one; emptying the table costs as much as some thousands.
-_TRUNCATE_FROM = 5_000
-# Sorting a batch by key, for upsert.
-_WORK_MEM = "64MB"
-_OURS = "_attempt = ANY(%(attempts)s)"
 
 
 class PostgresSink:
@@ -64,6 +58,9 @@ class PostgresSink:
                 run.fail(batches.explained(problem))
                 raise
 
+        if run.query.body["mode"] != "upsert":
+            # Here, not in the batch: Spark reads only what comes into foreachBatch.
+            rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)
 
 
@@ -72,10 +69,8 @@ class _Prepared:
     """What one run of a query needs to know of its target; looked up at its first batch."""
 
     writer: Writer
-    table: Table
-    targets: tuple[TargetColumn, ...]
-    position: tuple[tuple[str, str], ...]
-    """Fields of `_position`, with the staging column's type: in the order in which they order."""
+    move: Move
+    straight: bool
 
 
 class _Batches:
@@ -84,9 +79,16 @@ class _Batches:
     def __init__(self, run: SinkRun):
         self._run = run
         self._query = run.query
-        self._conninfo = conninfo(run.query.link, run.query.directory)
+        self._writer = Writer(
+            schema=run.query.body["staging_schema"],
+            sink=run.query.description.id,
+            address=str(run.query.address),
+            generation=run.query.description.generation,
+            epoch=run.epoch,
+            query_id="",
+        )
+        self._conninfo = conninfo(run.query.link, run.query.directory, self._writer.application)
         self._secret: str | None = run.query.link.body.get("password")
-        self._upsert = run.query.body["mode"] == "upsert"
         self._prepared: _Prepared | None = None
         self._connection: Connection | None = None
         run.interrupt(self._hang_up)
@@ -97,21 +99,12 @@ class _Batches:
             self._connection = connection
             prepared = self._prepared or self._prepare(connection, batch)
             self._prepared = prepared
-            last = prepared.writer.lock(connection, for_update=False)
-            if not prepared.writer.expect(last, step):
+            if not _is_due(prepared.writer, connection, step):
                 return
-            attempts = self._stage(batch, prepared)
-            with connection.transaction():
-                last = prepared.writer.lock(connection)
-                if prepared.writer.expect(last, step):
-                    if attempts:
-                        self._move(connection, prepared, attempts)
-                    prepared.writer.record(connection, step, sum(attempts.values()))
-
-    def _hang_up(self) -> None:
-        """End a wait for the server (a lock, a server that is frozen), from another thread."""
-        if self._connection is not None:
-            hang_up(self._connection)
+            if prepared.straight:
+                self._write_straight(connection, prepared, batch, step)
+            else:
+                self._write_staged(connection, prepared, batch, step)
 
     def explained(self, problem: BaseException) -> BaseException:
         """The problem, as a person should read it."""
@@ -120,127 +113,137 @@ class _Batches:
         if isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None:
             return MzplanError(connect_problem(self._query.link, problem, self._query.address))
         if isinstance(problem, psycopg.Error):
-            return error(
-                "MZ059",
-                f"PostgreSQL refused a batch of {self._query.address}",
-                f"{place(self._query.link)}, table {self._query.body['table']}: "
-                f"{said(problem, self._secret)}.",
-                "correct the table or the sink's select and where; the batch is tried again from its start.",
-                address=self._query.address,
-            )
+            return self._refused(said(problem, self._secret))
+        if "mzplan[COPY]: " in str(problem):
+            return self._copy_failed(str(problem).partition("mzplan[COPY]: ")[2].splitlines()[0])
         return problem
+
+    def _refused(self, why: str) -> MzplanError:
+        return error(
+            "MZ059",
+            f"PostgreSQL refused a batch of {self._query.address}",
+            f"{place(self._query.link)}, table {self._query.body['table']}: {why}.",
+            "correct the table or the sink's select and where; the batch is tried again from its start.",
+            address=self._query.address,
+        )
+
+    def _copy_failed(self, text: str) -> MzplanError:
+        why = RuntimeError(text)
+        if "connect" in text or "terminat" in text or "closed the connection" in text:
+            return MzplanError(connect_problem(self._query.link, why, self._query.address))
+        return self._refused(said(why, self._secret))
+
+    def _hang_up(self) -> None:
+        """End a wait for the server (a lock, a server that is frozen), from another thread."""
+        if self._connection is not None:
+            hang_up(self._connection)
 
     def _prepare(self, connection: Connection, batch: DataFrame) -> _Prepared:
         run, body = self._run, self._query.body
         table = find_table(connection, body["table"])
-        problems = check_table(self._query, table, run.outputs)
-        errors = [problem for problem in problems if problem.severity == "error"]
+        errors = [d for d in check_table(self._query, table, run.outputs) if d.severity == "error"]
         if errors or table is None:
             raise MzplanError(errors)
-        targets = [table.column(output.name) for output in run.outputs]
-        position = _position_of(batch) if self._upsert else ()
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        writer = Writer(
-            schema=body["staging_schema"],
-            sink=self._query.description.id,
-            address=str(self._query.address),
-            generation=self._query.description.generation,
-            epoch=run.epoch,
-            query_id=query_id or "",
-        )
-        prepared = _Prepared(
-            writer=writer,
+        writer = replace(self._writer, query_id=query_id or "")
+        move = self._plan_move(writer, table, batch)
+        straight = not move.keys and table.takes_copy and copies_straight(_types(run.outputs), move.targets)
+        shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
+        writer.register(connection, shape, table if empties_target(run) else None)
+        return _Prepared(writer=writer, move=move, straight=straight)
+
+    def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
+        body = self._query.body
+        keys = body["key"] if body["mode"] == "upsert" else ()
+        targets = (table.column(output.name) for output in self._run.outputs)
+        found_keys = (table.column(key) for key in keys)
+        return Move(
+            stage=writer.stage_sql,
             table=table,
             targets=tuple(target for target in targets if target is not None),
-            position=position,
+            keys=tuple(key for key in found_keys if key is not None),
+            position=_position_of(batch) if keys else (),
         )
-        shape = staging_shape(run.outputs, prepared.targets, position)
-        writer.register(connection, shape, table if empties_target(run) else None)
-        return prepared
 
-    def _stage(self, batch: DataFrame, prepared: _Prepared) -> Mapping[int, int]:
-        """Copy the batch into staging. How many rows each attempt staged that counts."""
-        staged = batch.select(*self._staged(prepared))
+    # ── straight into the table
+
+    def _write_straight(
+        self, connection: Connection, prepared: _Prepared, batch: DataFrame, step: int
+    ) -> None:
+        writer, move = prepared.writer, prepared.move
+        statements = (SESSION, writer.claim(step), writer.note(step))
+        table = (move.table.schema, move.table.name)
+        columns = [target.name for target in move.targets]
+        task = ingest(self._conninfo, self._secret, table, columns, statements)
+        try:
+            reports = batch.coalesce(1).mapInArrow(task, REPORT).collect()
+        except Exception:
+            # It may have committed, and failed only to say so.
+            if _is_due(writer, connection, step):
+                raise
+            return
+        if not reports:
+            self._record_empty(connection, prepared, step)
+        elif reports[0].row_count < 0 and _is_due(writer, connection, step):
+            raise self._refused("the step could not be claimed")
+
+    def _record_empty(self, connection: Connection, prepared: _Prepared, step: int) -> None:
+        with connection.transaction():
+            if prepared.writer.expect(prepared.writer.lock(connection), step):
+                prepared.writer.record(connection, step, 0)
+
+    # ── through staging
+
+    def _write_staged(self, connection: Connection, prepared: _Prepared, batch: DataFrame, step: int) -> None:
         writer = prepared.writer
-        task = ingest(self._conninfo, self._secret, writer.schema, writer.stage, staged.columns)
-        reports = staged.mapInArrow(task, REPORT).collect()
-        return {report.attempt: report.row_count for report in reports}
+        attempts = {row.attempt: row.row_count for row in self._stage(batch, prepared)}
+        with connection.transaction():
+            if not writer.expect(writer.lock(connection), step):
+                return
+            if attempts and not prepared.move.move(connection, attempts):
+                raise self._emptied(writer)
+            writer.record(connection, step, sum(attempts.values()))
 
-    def _staged(self, prepared: _Prepared) -> list[Expression]:
+    def _stage(self, batch: DataFrame, prepared: _Prepared) -> list[Row]:
+        staged = batch.select(*self._staged(prepared.move))
+        writer = prepared.writer
+        task = ingest(self._conninfo, self._secret, (writer.schema, writer.stage), staged.columns)
+        return staged.mapInArrow(task, REPORT).collect()
+
+    def _staged(self, move: Move) -> list[Expression]:
         from pyspark.sql import functions as f
 
         staged: list[Expression] = []
-        for i, (output, target) in enumerate(zip(self._run.outputs, prepared.targets, strict=True)):
-            value = f.col(_column(output.name))
+        for i, (output, target) in enumerate(zip(self._run.outputs, move.targets, strict=True)):
+            value = f.col(quoted(output.name))
             if staged_as_json(output.type or "STRING", target):
                 value = f.to_json(value, {"ignoreNullFields": "false"})
             staged.append(value.alias(f"c{i}"))
-        for i, (name, _) in enumerate(prepared.position):
-            staged.append(f.col(f"{POSITION}.{_column(name)}").alias(f"p{i}"))
+        for i, (name, _) in enumerate(move.position):
+            staged.append(f.col(f"{POSITION}.{quoted(name)}").alias(f"p{i}"))
         return staged
 
-    def _move(self, connection: Connection, prepared: _Prepared, attempts: Mapping[int, int]) -> None:
-        """From staging into the table, and staging emptied. Raises MzplanError if staged rows are missing."""
-        stage = prepared.writer.stage_sql
-        expected = sum(attempts.values())
-        ours = {"attempts": list(attempts)}
-        if self._upsert:
-            connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
-            counted = connection.execute(
-                f"SELECT count(*) FROM {stage} WHERE _attempt = ANY(%(attempts)s)", ours
-            )
-            found = counted.fetchone()
-            moved = int(found[0]) if found else 0
-            connection.execute(self._upsert_statement(prepared), ours)
-        else:
-            moved = connection.execute(self._append_statement(prepared), ours).rowcount
-        if moved != expected:
-            raise error(
-                "MZ059",
-                f"Staged rows of {self._query.address} are gone",
-                f"{expected} rows were staged in {stage}, and {moved} are there: the server crashed "
-                "meanwhile (the table is unlogged), or somebody emptied it. Nothing was written.",
-                "nothing to do: the batch is tried again.",
-                address=self._query.address,
-            )
-        _empty(connection, stage, expected)
-
-    def _append_statement(self, prepared: _Prepared) -> str:
-        return (
-            f"INSERT INTO {prepared.table.sql} ({_listed(prepared.targets)}) "
-            f"SELECT {_casts(prepared.targets)} FROM {prepared.writer.stage_sql} WHERE {_OURS}"
+    def _emptied(self, writer: Writer) -> MzplanError:
+        return error(
+            "MZ059",
+            f"Staged rows of {self._query.address} are gone",
+            f"{place(self._query.link)}: fewer rows are in {writer.stage_sql} than were staged: the server "
+            "crashed meanwhile (the table is unlogged), or somebody emptied it. Nothing was written.",
+            "nothing to do: the batch is tried again.",
+            address=self._query.address,
         )
 
-    def _upsert_statement(self, prepared: _Prepared) -> str:
-        """The latest row of each key, by position. Keys are compared as the table's type, hence the inner
-        SELECT: two texts may be one uuid."""
-        keys = [quoted(key.name) for key in self._keys(prepared)]
-        columns = [quoted(target.name) for target in prepared.targets]
-        others = [column for column in columns if column not in keys]
-        # Text in byte order, as Spark compares it, whatever the database's collation.
-        order = ", ".join(
-            f'p{i} COLLATE "C" DESC NULLS LAST' if type_ == "text" else f"p{i} DESC NULLS LAST"
-            for i, (_, type_) in enumerate(prepared.position)
-        )
-        positions = "".join(f", p{i}" for i in range(len(prepared.position)))
-        named = ", ".join(
-            f"{cast} AS {column}" for cast, column in zip(_cast_list(prepared.targets), columns, strict=True)
-        )
-        updates = ", ".join(f"{column} = EXCLUDED.{column}" for column in others)
-        return (
-            f"INSERT INTO {prepared.table.sql} ({', '.join(columns)}) "
-            f"SELECT DISTINCT ON ({', '.join(keys)}) {', '.join(columns)} FROM "
-            f"(SELECT {named}{positions} FROM {prepared.writer.stage_sql} WHERE {_OURS}) AS s "
-            f"ORDER BY {', '.join(keys)}, {order} "
-            f"ON CONFLICT ({', '.join(keys)}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
-        )
 
-    def _keys(self, prepared: _Prepared) -> list[TargetColumn]:
-        found = [prepared.table.column(key) for key in self._query.body["key"]]
-        return [key for key in found if key is not None]
+def _is_due(writer: Writer, connection: Connection, step: int) -> bool:
+    """Whether the step is still to be written. Raises MzplanError when we are fenced, or on a gap."""
+    return writer.expect(writer.lock(connection, for_update=False), step)
 
 
-def _position_of(batch: DataFrame) -> tuple[tuple[str, str], ...]:
+def _types(outputs: Sequence[Output]) -> list[str]:
+    return [output.type or "STRING" for output in outputs]
+
+
+def _position_of(batch: DataFrame) -> Position:
     types = {
         "string": "text",
         "int": "integer",
@@ -249,30 +252,3 @@ def _position_of(batch: DataFrame) -> tuple[tuple[str, str], ...]:
     }
     struct: Any = batch.schema[POSITION].dataType
     return tuple((field.name, types[field.dataType.simpleString()]) for field in struct.fields)
-
-
-def _empty(connection: Connection, stage: str, rows: int) -> None:
-    """Empty the staging table, of what killed attempts left there, too."""
-    if rows < _TRUNCATE_FROM:
-        connection.execute(f"DELETE FROM {stage}")
-        return
-    try:
-        with connection.transaction():  # a savepoint: the rows stay moved, whatever happens here
-            connection.execute(f"LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE NOWAIT")
-            connection.execute(f"TRUNCATE {stage}")
-    except psycopg.errors.LockNotAvailable:  # an attempt that nobody waits for still copies into it
-        connection.execute(f"DELETE FROM {stage}")
-
-
-def _casts(targets: Sequence[TargetColumn]) -> str:
-    return ", ".join(_cast_list(targets))
-
-
-def _cast_list(targets: Sequence[TargetColumn]) -> list[str]:
-    # To the type without its length: the length is left to the assignment, which fails for a text that is
-    # too long, where a cast would cut it.
-    return [f"c{i}::{quoted(target.type_schema)}.{quoted(target.type)}" for i, target in enumerate(targets)]
-
-
-def _listed(targets: Sequence[TargetColumn]) -> str:
-    return ", ".join(quoted(target.name) for target in targets)

@@ -33,7 +33,7 @@ FROM current_setting('synchronous_commit') AS s;
 """
 
 
-def conninfo(connection: ResolvedConnection, directory: str) -> str:
+def conninfo(connection: ResolvedConnection, directory: str, application: str = "mzplan") -> str:
     """A libpq connection string (with the password: never show it)."""
     body = connection.body
     tls: Mapping[str, Any] = body["tls"]
@@ -45,7 +45,7 @@ def conninfo(connection: ResolvedConnection, directory: str) -> str:
         "password": body.get("password"),
         "sslmode": tls["mode"],
         "sslrootcert": str(Path(directory) / tls["ca"]) if tls.get("ca") else None,
-        "application_name": "mzplan",
+        "application_name": application,
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "tcp_user_timeout": _SILENCE_MS,
         "keepalives_idle": 10,

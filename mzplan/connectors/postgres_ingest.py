@@ -1,4 +1,4 @@
-"""What runs on an executor: one task's rows, as Arrow, into the staging table by binary COPY.
+"""What runs on an executor: one task's rows, as Arrow, into a table by binary COPY.
 
 A closure that uses nothing of this module is sent to the executors whole: they need pyarrow and
 adbc-driver-postgresql, but no mzplan.
@@ -10,49 +10,67 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 REPORT = "attempt BIGINT, row_count BIGINT"
-"""What a task returns: under which attempt it staged how many rows."""
+"""What a task returns: under which attempt it wrote how many rows. A row count of -1: it wrote nothing,
+for the step could not be claimed."""
+
+SESSION = (
+    "SELECT set_config('lock_timeout', '20s', false), "
+    "set_config('idle_in_transaction_session_timeout', '30s', false), "
+    "set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false) "
+    "FROM current_setting('synchronous_commit') AS s"
+)
 
 
 def ingest(
-    conninfo: str, secret: str | None, schema: str, table: str, columns: list[str]
+    conninfo: str,
+    secret: str | None,
+    table: tuple[str, str],
+    columns: list[str],
+    step: tuple[str, str, str] | None = None,
 ) -> Callable[[Iterable[Any]], Iterable[Any]]:
-    """A function for mapInArrow. `columns` are the staging table's, without `_attempt`.
+    """A function for mapInArrow that copies a task's rows into `table` (schema, name).
 
-    Each attempt of a task draws a number of its own, and every row it stages carries it: of a task that
-    was tried twice, or runs twice, the rows of the attempt that Spark reported are told from the others.
+    Without `step`, into a staging table: each attempt of a task draws a number of its own, and every row
+    carries it as `_attempt`: of a task that was tried twice, or runs twice, the rows of the attempt that
+    Spark reported are told from the others.
+
+    With `step` (statements: for the session, to claim the step, to note it down with `{rows}`), straight
+    into the sink's table, rows and step in one transaction; for a batch that is one task. The step is claimed
+    after the rows are copied: a task that freezes in the middle holds no lock that a newer runner waits for.
     """
 
-    def stage(arriving: Iterable[Any]) -> Iterator[Any]:
+    def write(arriving: Iterable[Any]) -> Iterator[Any]:
         import secrets
+        import zipimport
 
         import pyarrow as pa
+
+        # Before each task, Spark's worker has Python read the directory of every zip on its path again,
+        # Spark's largest jar among them: a tenth of a second, for files that never change.
+        zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
 
         batches = iter(arriving)
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
         attempt = secrets.randbits(63)
-        staged = [0]
-        names = ["_attempt", *columns]
-        schema_ = pa.schema(
-            [
-                pa.field(name, type_)
-                for name, type_ in zip(names, [pa.int64(), *first.schema.types], strict=True)
-            ]
-        )
+        marked = [] if step else [("_attempt", pa.int64())]
+        schema = pa.schema([*marked, *zip(columns, first.schema.types, strict=True)])
+        count = 0
 
         def rows() -> Iterator[Any]:
+            nonlocal count
             batch: Any = first
             while batch is not None:
-                staged[0] += batch.num_rows
-                marks = pa.repeat(pa.scalar(attempt, pa.int64()), batch.num_rows)
-                yield pa.RecordBatch.from_arrays([marks, *batch.columns], schema=schema_)
+                count += batch.num_rows
+                marks = [pa.repeat(pa.scalar(attempt, pa.int64()), batch.num_rows)] if marked else []
+                yield pa.RecordBatch.from_arrays([*marks, *batch.columns], schema=schema)
                 batch = next(batches, None)
 
         # What goes wrong is told in one line of our own: a driver's message may repeat what it was given.
         failure = ""
         try:
-            _copy(conninfo, schema, table, pa.RecordBatchReader.from_batches(schema_, rows()))
+            written = copy(pa.RecordBatchReader.from_batches(schema, rows()), lambda: count)
         except Exception as problem:
             text = str(problem)
             text = text.replace(secret, "***") if secret else text
@@ -60,14 +78,42 @@ def ingest(
         if failure:
             raise RuntimeError(failure)
         yield pa.RecordBatch.from_pydict(
-            {"attempt": pa.array([attempt], pa.int64()), "row_count": pa.array([staged[0]], pa.int64())}
+            {"attempt": pa.array([attempt], pa.int64()), "row_count": pa.array([written], pa.int64())}
         )
 
-    def _copy(conninfo: str, schema: str, table: str, reader: Any) -> None:
-        from adbc_driver_postgresql import dbapi
+    def copy(reader: Any, count: Callable[[], int]) -> int:
+        # The driver's own interface: its DB-API imports pandas, a second for each new Python worker.
+        import adbc_driver_manager as adbc
+        import adbc_driver_postgresql
 
-        with dbapi.connect(conninfo) as connection, connection.cursor() as cursor:
-            cursor.adbc_ingest(table, reader, mode="append", db_schema_name=schema)
-            connection.commit()
+        def execute(connection: Any, statement: str) -> int:
+            with adbc.AdbcStatement(connection) as prepared:
+                prepared.set_sql_query(statement)
+                return int(prepared.execute_update())
 
-    return stage
+        with (
+            adbc_driver_postgresql.connect(conninfo) as database,
+            adbc.AdbcConnection(database) as connection,
+        ):
+            if step:
+                connection.set_autocommit(False)
+                execute(connection, step[0])
+            with adbc.AdbcStatement(connection) as statement:
+                statement.set_options(
+                    **{
+                        "adbc.ingest.target_table": table[1],
+                        "adbc.ingest.target_db_schema": table[0],
+                        "adbc.ingest.mode": "adbc.ingest.mode.append",
+                    }
+                )
+                statement.bind_stream(reader)
+                statement.execute_update()
+            if step:
+                if execute(connection, step[1]) != 1:
+                    connection.rollback()
+                    return -1
+                execute(connection, step[2].replace("{rows}", str(count())))
+                connection.commit()
+        return count()
+
+    return write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,6 +93,39 @@ def staged_as_json(spark_type: str, target: TargetColumn) -> bool:
     if _simple_element(spark_type) is not None:
         return not target.is_array
     return spark_type.startswith(("ARRAY<", "MAP<", "STRUCT<"))
+
+
+# What a COPY in binary may be given as it is, by the type that Arrow writes: that type's own name first.
+_SAME_BYTES = {
+    "boolean": ("bool",),
+    "smallint": ("int2",),
+    "integer": ("int4",),
+    "bigint": ("int8",),
+    "real": ("float4",),
+    "double precision": ("float8",),
+    "text": ("text", "varchar", "bpchar", "json"),
+    "bytea": ("bytea",),
+    "date": ("date",),
+    # Microseconds in UTC, both: what a cast in a session of time zone UTC would make of it.
+    "timestamp with time zone": ("timestamptz", "timestamp"),
+    "timestamp without time zone": ("timestamp", "timestamptz"),
+    "numeric": ("numeric",),
+}
+
+
+def copies_straight(spark_types: Sequence[str], targets: Sequence[TargetColumn]) -> bool:
+    """Whether the columns take what Arrow writes without a cast, so that no staging is needed."""
+    return all(_is_same(type_, target) for type_, target in zip(spark_types, targets, strict=True))
+
+
+def _is_same(spark_type: str, target: TargetColumn) -> bool:
+    if target.type_schema != "pg_catalog" or staged_as_json(spark_type, target):
+        return False
+    staged = staged_type(spark_type, target)
+    if staged.endswith("[]"):
+        # The binary form of an array names its element's type: only the very same will do.
+        return target.type == f"_{_SAME_BYTES[staged.removesuffix('[]')][0]}"
+    return target.type in _SAME_BYTES[staged]
 
 
 def fit(spark_type: str, target: TargetColumn) -> Fit:

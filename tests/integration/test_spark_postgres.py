@@ -90,8 +90,9 @@ def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, datab
     lab.stop(source, sink)
 
 
+@pytest.mark.parametrize("way", ["straight", "staged"])
 def test_a_task_that_is_tried_twice_doubles_nothing(
-    lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     from mzplan.connectors import postgres
 
@@ -112,15 +113,21 @@ def test_a_task_that_is_tried_twice_doubles_nothing(
 
     monkeypatch.setattr(postgres, "ingest", failing_once)
     name, shop = topic(), database()
-    lab.execute(shop, TABLE)
+    lab.execute(
+        shop,
+        "CREATE TABLE orders (id bigint, customer jsonb, amount numeric(10,2))" if way == "staged" else TABLE,
+    )
     source = lab.kafka_source(name)
     sink = lab.postgres_sink(source, shop, "orders")
-    lab.produce(name, *orders(0, 20))
+    lab.produce(name, *orders(0, 20, customer='"ann"'))
     lab.start(source, sink)
     lab.has_rows(shop, "orders", 20)
     lab.stop(source, sink)
-    (stage,) = lab.rows(shop, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'")
-    assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage[0]}"') == [(0,)]
+    assert lab.rows(shop, "SELECT sum(row_count) FROM mzplan.steps") == [(20,)]
+    stages = lab.rows(shop, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'")
+    assert len(stages) == (1 if way == "staged" else 0)
+    for (stage,) in stages:
+        assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage}"') == [(0,)]
 
 
 def test_a_crash_of_the_server_loses_and_doubles_nothing(

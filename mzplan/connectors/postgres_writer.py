@@ -1,0 +1,231 @@
+"""Who writes, and which steps are written: mzplan's own tables in a PostgreSQL database.
+
+In the schema `staging_schema`:
+- `writers`: one row per sink and generation: who may write (epoch, query) and the last step written.
+- `steps`: one row per step: what was written when.
+- `stage_<id>_g<n>`: rows on their way, UNLOGGED; worthless outside a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from mzplan.connectors.postgres_target import Connection, Table
+from mzplan.connectors.postgres_types import quoted
+from mzplan.model.diagnostics import MzplanError, error
+
+# An advisory lock's number: who creates mzplan's own tables does so alone.
+_SETUP_LOCK = 0x6D7A706C616E
+
+_SHAPE = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Who writes: one sink's generation, at one run. Every step passes through its row in `writers`."""
+
+    schema: str
+    sink: str
+    address: str
+    generation: int
+    epoch: int
+    query_id: str
+
+    @property
+    def application(self) -> str:
+        """What our connections call themselves, so that a later run can end what an earlier one left."""
+        return f"mzplan {self.stage}"[:63]
+
+    @property
+    def stage(self) -> str:
+        """The staging table's name."""
+        name = f"stage_{self.sink}_g{self.generation}"
+        if len(name.encode()) > 63:  # PostgreSQL would cut it
+            name = f"stage_{hashlib.sha256(name.encode()).hexdigest()[:48]}"
+        return name
+
+    @property
+    def stage_sql(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.stage)}"
+
+    def register(
+        self,
+        connection: Connection,
+        shape: Sequence[tuple[str, str]] | None,
+        emptied: Table | None = None,
+    ) -> None:
+        """Once a run: make what is missing, take over from older runs and generations, and lay out the
+        staging table in that shape (None: it is not used). The table `emptied`, if any, is emptied by a
+        generation's first run, and only once.
+
+        Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
+        """
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            self._create(connection)
+        self._end_earlier_runs(connection)
+        with connection.transaction():
+            self._begin(connection, emptied)
+            self.lock(connection)
+            connection.execute(
+                f"UPDATE {self._writers} SET epoch = %s, address = %s, updated_at = now() "
+                "WHERE sink = %s AND generation = %s",
+                (self.epoch, self.address, self.sink, self.generation),
+            )
+            if shape is not None:
+                self._lay_out(connection, [("_attempt", "bigint"), *shape])
+
+    def _end_earlier_runs(self, connection: Connection) -> None:
+        """End connections of an earlier run of this sink, frozen or cut off: their locks would keep us
+        waiting. Not those of a newer runner, which has noted down its epoch before it wrote."""
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s "
+            "AND usename = current_user AND datname = current_database() AND pid <> pg_backend_pid() "
+            f"AND NOT EXISTS (SELECT 1 FROM {self._writers} "
+            "WHERE sink = %s AND generation = %s AND epoch > %s)",
+            (self.application, self.sink, self.generation, self.epoch),
+        )
+
+    def _begin(self, connection: Connection, emptied: Table | None) -> None:
+        # Locked, so that an earlier generation's transaction is over, or sees that we have begun.
+        connection.execute(
+            f"SELECT 1 FROM {self._writers} WHERE sink = %s AND generation < %s FOR UPDATE",
+            (self.sink, self.generation),
+        )
+        begun = connection.execute(
+            f"INSERT INTO {self._writers} (sink, generation, address, epoch, query_id, step) "
+            "VALUES (%s, %s, %s, %s, %s, -1) ON CONFLICT DO NOTHING",
+            (self.sink, self.generation, self.address, self.epoch, self.query_id),
+        )
+        if begun.rowcount and emptied is not None:
+            connection.execute(f"DELETE FROM {emptied.sql}")
+
+    def _lay_out(self, connection: Connection, wanted: list[tuple[str, str]]) -> None:
+        if connection.execute(_SHAPE, (self.stage_sql,)).fetchall() != wanted:
+            columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in wanted)
+            connection.execute(f"DROP TABLE IF EXISTS {self.stage_sql}")
+            connection.execute(f"CREATE UNLOGGED TABLE {self.stage_sql} ({columns})")
+
+    def lock(self, connection: Connection, for_update: bool = True) -> int:
+        """The last step written (-1: none), with our row locked until the transaction ends."""
+        found = connection.execute(
+            f"SELECT epoch, query_id, step FROM {self._writers} "
+            f"WHERE sink = %s AND generation = %s{' FOR UPDATE' if for_update else ''}",
+            (self.sink, self.generation),
+        ).fetchone()
+        if found is None:
+            raise self._lost("its row in writers is gone")
+        epoch, query_id, step = found
+        newer = connection.execute(
+            f"SELECT max(generation) FROM {self._writers} WHERE sink = %s", (self.sink,)
+        ).fetchone()
+        if newer is not None and newer[0] > self.generation:
+            raise error(
+                "MZ068",
+                f"{self.address} was replaced",
+                f"Generation {newer[0]} writes now; this one, generation {self.generation}, writes no more.",
+                "nothing to do: the newer generation goes on.",
+            )
+        if epoch > self.epoch:
+            raise error(
+                "MZ068",
+                f"{self.address} is written by a newer runner",
+                f"A runner of epoch {epoch} has taken over; this one, of epoch {self.epoch}, writes no more.",
+                "nothing to do: this runner was cut off or frozen, and the other one goes on.",
+            )
+        if query_id != self.query_id:
+            raise self._lost(f"steps up to {step} come from another checkpoint (query {query_id})")
+        return int(step)
+
+    def expect(self, last: int, step: int) -> bool:
+        """Whether `step` is to be written now (False: it was). Raises MzplanError MZ069 on a gap."""
+        if step <= last:
+            return False
+        if step > last + 1:
+            raise self._lost(f"the last step written here is {last}, and the checkpoint goes on with {step}")
+        return True
+
+    def record(self, connection: Connection, step: int, rows: int) -> None:
+        """Note the step down, in the transaction of its rows."""
+        connection.execute(
+            f"WITH w AS (UPDATE {self._writers} SET step = %(step)s, updated_at = now() "
+            "WHERE sink = %(sink)s AND generation = %(generation)s) "
+            f"INSERT INTO {quoted(self.schema)}.steps (sink, generation, step, row_count, epoch) "
+            "VALUES (%(sink)s, %(generation)s, %(step)s, %(rows)s, %(epoch)s)",
+            {
+                "sink": self.sink,
+                "generation": self.generation,
+                "step": step,
+                "rows": rows,
+                "epoch": self.epoch,
+            },
+        )
+
+    def claim(self, step: int) -> str:
+        """A statement for a transaction that has written the step's rows: it notes the step down as the last
+        one, and affects one row; none when we are fenced, or the step is written, or another is expected."""
+        return self._filled(
+            f"UPDATE {self._writers} AS w SET step = {{step}}, updated_at = now() WHERE sink = {{sink}} "
+            "AND generation = {generation} AND epoch = {epoch} AND query_id = {query_id} AND step = {before} "
+            f"AND NOT EXISTS (SELECT 1 FROM {self._writers} n WHERE n.sink = w.sink "
+            "AND n.generation > w.generation)",
+            step,
+        )
+
+    def note(self, step: int) -> str:
+        """The statement that goes with `claim`: the step's own row. `{rows}` stands for how many it has."""
+        return self._filled(
+            f"INSERT INTO {quoted(self.schema)}.steps (sink, generation, step, row_count, epoch) "
+            "VALUES ({sink}, {generation}, {step}, {rows}, {epoch})",
+            step,
+        )
+
+    def _filled(self, statement: str, step: int) -> str:
+        values = {
+            "sink": self.sink,
+            "generation": self.generation,
+            "epoch": self.epoch,
+            "query_id": self.query_id,
+            "step": step,
+            "before": step - 1,
+        }
+        literals = {name: sql.Literal(value).as_string(None) for name, value in values.items()}
+        return statement.format(**literals, rows="{rows}")
+
+    @property
+    def _writers(self) -> str:
+        return f"{quoted(self.schema)}.writers"
+
+    def _create(self, connection: Connection) -> None:
+        # Asked first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
+        schema = quoted(self.schema)
+        tables = {
+            "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "
+            "query_id text NOT NULL, step bigint NOT NULL, updated_at timestamptz NOT NULL DEFAULT now(), "
+            "PRIMARY KEY (sink, generation)",
+            "steps": "sink text, generation integer, step bigint, row_count bigint NOT NULL, "
+            "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), "
+            "PRIMARY KEY (sink, generation, step)",
+        }
+        if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for name, columns in tables.items():
+            if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
+
+    def _lost(self, what: str) -> MzplanError:
+        return error(
+            "MZ069",
+            f"{self.address} and its target disagree about what was written",
+            f"In schema {self.schema}, {what}. The database or the checkpoint was restored from a backup, or "
+            "removed; going on would lose rows or write them twice.",
+            f"bring back the one that was changed, or begin anew: mzplan apply --replace {self.address} "
+            "--allow-replace (with append, empty the table first).",
+        )
