@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.kinds import resource_kind
+from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.state import ResourceState
 
@@ -70,18 +71,16 @@ class Description:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Description:
-        upstream = data["upstream"]
+        """The inverse of `to_json`. Raises ValueError, also for an id that could lead elsewhere."""
         return cls(
-            address=Address.parse(data["address"]),
-            id=data["id"],
-            generation=data["generation"],
-            digest=data["digest"],
-            type=data["type"],
-            body=data["body"],
-            connections={role: _connection_from_json(c) for role, c in data["connections"].items()},
-            upstream=Upstream(**{**upstream, "address": Address.parse(upstream["address"])})
-            if upstream
-            else None,
+            address=Address.parse(reading.text(data, "address")),
+            id=reading.identifier(data),
+            generation=reading.integer(data, "generation", least=1),
+            digest=reading.text(data, "digest"),
+            type=reading.text(data, "type"),
+            body=reading.mapping(data.get("body"), "body"),
+            connections=_connections_from_json(data),
+            upstream=_upstream_from_json(data.get("upstream")),
         )
 
 
@@ -193,12 +192,17 @@ def _connection_to_json(connection: InlinedConnection) -> dict[str, Any]:
     }
 
 
+def _connections_from_json(data: Mapping[str, Any]) -> dict[str, InlinedConnection]:
+    found = reading.mapping(data.get("connections"), "connections")
+    return {role: _connection_from_json(reading.mapping(c, role)) for role, c in found.items()}
+
+
 def _connection_from_json(data: Mapping[str, Any]) -> InlinedConnection:
     return InlinedConnection(
-        address=Address.parse(data["address"]),
-        type=data["type"],
-        body=data["body"],
-        connections={role: _connection_from_json(c) for role, c in data["connections"].items()},
+        address=Address.parse(reading.text(data, "address")),
+        type=reading.text(data, "type"),
+        body=reading.mapping(data.get("body"), "body"),
+        connections=_connections_from_json(data),
     )
 
 
@@ -212,3 +216,16 @@ def _upstream_to_json(upstream: Upstream | None) -> dict[str, Any] | None:
         "type": upstream.type,
         "body": upstream.body,
     }
+
+
+def _upstream_from_json(data: Any) -> Upstream | None:
+    if data is None:
+        return None
+    fields = reading.mapping(data, "upstream")
+    return Upstream(
+        address=Address.parse(reading.text(fields, "address")),
+        id=reading.identifier(fields),
+        generation=reading.integer(fields, "generation", least=1),
+        type=reading.text(fields, "type"),
+        body=reading.mapping(fields.get("body"), "body"),
+    )

@@ -242,7 +242,7 @@ def apply_saved(
 ) -> Applied:
     """Carry out a plan that was saved earlier, exactly as it was reviewed: the files are not read again.
     Raises MZ036 (exit 5) when the state has moved on since, saying what has changed of it."""
-    from mzplan.plan import ensure_fresh
+    from mzplan.plan import ensure_fresh, ensure_whole
 
     def planned(state: State) -> Plan:
         then = None
@@ -250,6 +250,7 @@ def apply_saved(
             with suppress(MzplanError):  # only to say more
                 then = project.store.read_serial(plan.serial)
         ensure_fresh(plan, replace(state, project=project.settings.project), then)
+        ensure_whole(plan, state)
         return plan
 
     return _carry_out(

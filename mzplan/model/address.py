@@ -30,8 +30,9 @@ class Address(NamedTuple):
     def parse(cls, text: str) -> Address:
         """`"source.orders"` → Address. Raises ValueError, with how to write it, for anything else."""
         kind, dot, name = text.partition(".")
-        if not dot or kind not in KINDS or not NAME.match(name):
-            raise ValueError(f"{text!r} is not an address: write connection.NAME, source.NAME or sink.NAME")
+        if not dot or kind not in KINDS or not NAME.match(name) or len(name) > MAX_NAME:
+            shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+            raise ValueError(f"{shown!r} is not an address: write connection.NAME, source.NAME or sink.NAME")
         return cls(kind, name)
 
 

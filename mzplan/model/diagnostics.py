@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mzplan.model.address import Address
 
 Severity = Literal["error", "warning", "notice"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class ExitCode(IntEnum):
@@ -49,6 +50,14 @@ class SourceRange:
             "end_column": self.end_column,
         }
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SourceRange:
+        """The inverse. Raises ValueError."""
+        from mzplan.model import reading
+
+        numbers = ("line", "column", "end_line", "end_column")
+        return cls(path=reading.text(data, "path"), **{n: reading.integer(data, n, least=1) for n in numbers})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
@@ -81,18 +90,19 @@ class Diagnostic:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Diagnostic:
-        """The inverse of `to_json` (a runner's answer travels through the store)."""
-        written = data.get("range")
-        address = data.get("address")
+        """The inverse of `to_json` (a runner's answer travels through the store). Raises ValueError."""
+        from mzplan.model import reading  # only for what was saved or sent
+
+        written, address = data.get("range"), reading.text_or_none(data, "address")
         return cls(
-            severity=data["severity"],
-            code=data["code"],
-            summary=data["summary"],
-            detail=data.get("detail", ""),
-            hint=data.get("hint", ""),
-            range=SourceRange(**written) if written else None,
+            severity=reading.one_of(data, "severity", SEVERITIES),
+            code=reading.text(data, "code"),
+            summary=reading.text(data, "summary"),
+            detail=reading.text(data, "detail", ""),
+            hint=reading.text(data, "hint", ""),
+            range=SourceRange.from_json(reading.mapping(written, "range")) if written else None,
             address=Address.parse(address) if address else None,
-            exit_code=ExitCode(data.get("exit_code", ExitCode.ERROR)),
+            exit_code=ExitCode(reading.integer(data, "exit_code", ExitCode.ERROR.value)),
         )
 
 

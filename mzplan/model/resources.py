@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
@@ -12,6 +12,7 @@ from mzplan.model.diagnostics import SourceRange
 # JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
 Body = Mapping[str, Any]
 InstanceType = Literal["embedded", "dry", "cluster"]
+INSTANCE_TYPES: tuple[InstanceType, ...] = get_args(InstanceType)
 DEFAULT_INSTANCE = "local"
 
 

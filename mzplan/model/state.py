@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mzplan.model.address import Address
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
@@ -12,6 +12,7 @@ from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
 FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
+CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

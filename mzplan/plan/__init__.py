@@ -5,7 +5,7 @@ change does comes from the schemas (mzplan.kinds) and from digests (mzplan.inlin
 mzplan.config or mzplan.state: they meet in mzplan.operations.
 """
 
-from mzplan.plan.commit import apply_changes, ensure_fresh
+from mzplan.plan.commit import apply_changes, ensure_fresh, ensure_whole
 from mzplan.plan.planner import build_plan
 
-__all__ = ["apply_changes", "build_plan", "ensure_fresh"]
+__all__ = ["apply_changes", "build_plan", "ensure_fresh", "ensure_whole"]

@@ -71,6 +71,19 @@ def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> None:
     raise _stale("The plan is stale", f"{why} Nothing was changed.", "plan again.")
 
 
+def ensure_whole(plan: Plan, state: State) -> None:
+    """Raises MzplanError MZ036 (exit 5) when the state after a saved plan would not hold together. No plan
+    that mzplan makes is so, but a file may have been made by somebody else."""
+    new = apply_changes(state, plan)
+    for resource in new.resources.values():
+        lost = [target for target in resource.dependencies if target not in new.resources]
+        runs = resource.address.kind != "connection"
+        if lost or (runs and resource.instance not in new.instances):
+            what = f"refers to {lost[0]}" if lost else f"runs on instance {resource.instance}"
+            why = f"After it, {resource.address} {what}, which would not be there. Nothing was changed."
+            raise _stale("The plan can't be used", why, "plan again.")
+
+
 def _stale(summary: str, why: str, hint: str) -> MzplanError:
     return error("MZ036", summary, why, hint, exit_code=ExitCode.STALE)
 

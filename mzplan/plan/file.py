@@ -9,33 +9,77 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import stat
 from pathlib import Path
 from typing import Any
 
+from mzplan.kinds import types_of
+from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.plan import PLAN_FORMAT_VERSION, Change, DriftItem, FieldChange, Pending, Plan
-from mzplan.model.resources import Instance
+from mzplan.model.plan import (
+    ACTIONS,
+    EFFECTS,
+    PLAN_FORMAT_VERSION,
+    Change,
+    DriftItem,
+    FieldChange,
+    Pending,
+    Plan,
+)
+from mzplan.model.reading import Fields
+from mzplan.model.resources import INSTANCE_TYPES, Instance
 from mzplan.model.state import ResourceState
 
 FORMAT_VERSION = 1
+MAX_BYTES = 1 << 30
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write the plan file: beside the path first, then in its place. Raises OSError."""
+    """Write the plan file: beside the path first, then in its place. Raises MzplanError MZ035."""
     place = Path(path)
     beside = place.with_name(f"{place.name}.{os.getpid()}.tmp")
     try:
-        beside.write_bytes(encode_plan(plan))
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)
+        try:
+            beside.write_bytes(encode_plan(plan))
+            beside.replace(place)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as problem:
+        raise error(
+            "MZ035",
+            f"Cannot write the plan to {place}",
+            f"{problem.strerror or problem}. What was there before is intact.",
+            "check the folder, its permissions and the space on its disk.",
+        ) from None
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a plan file. Raises OSError, or MzplanError MZ036 (exit 5) for what is not a whole plan file."""
-    return decode_plan(Path(path).read_bytes(), str(path))
+    """Read a plan file. Raises MzplanError: MZ070 (usage) where there is none, MZ030 for what can't be read,
+    MZ036 (exit 5) for what is not a whole plan file."""
+    try:
+        # Without waiting: it may be a pipe.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise error(
+            "MZ070",
+            f"There is no plan file {path}",
+            hint=f"make it: mzplan plan --out {path}",
+            exit_code=ExitCode.USAGE,
+        ) from None
+    except OSError as problem:
+        raise _unreadable(path, problem.strerror or str(problem)) from None
+    info = os.fstat(handle)
+    if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
+        os.close(handle)
+        what = f"it has more than {MAX_BYTES:,} bytes" if stat.S_ISREG(info.st_mode) else "it is no file"
+        raise _unreadable(path, what)
+    with os.fdopen(handle, "rb") as file:
+        return decode_plan(file.read(), str(path))
+
+
+def _unreadable(path: str | Path, why: str) -> MzplanError:
+    return error("MZ030", f"Cannot read {path}", f"{why}.", "name a file that `mzplan plan --out` wrote.")
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -49,16 +93,21 @@ def encode_plan(plan: Plan) -> bytes:
 def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
     """The inverse. Raises MzplanError MZ036 (exit 5) for what is damaged, edited, or of another version."""
     try:
-        document = json.loads(data)
-        version = document["mzplan_plan"]
+        document = reading.mapping(reading.parse(data), "it")
+        version = document.get("mzplan_plan")
+        if version is None:
+            raise _unusable(place, "It is no plan that mzplan has saved.")
         if version != FORMAT_VERSION:
-            raise _unusable(place, f"It has format {version!r}; this mzplan reads format {FORMAT_VERSION}.")
-        if document["checksum"] != _checksum(_canonical(document["plan"])):
+            shown = f"format {version}" if type(version) is int else "another format"
+            raise _unusable(place, f"It has {shown}; this mzplan reads format {FORMAT_VERSION}.")
+        if document.get("checksum") != _checksum(_canonical(document.get("plan"))):
             raise _unusable(place, "Its checksum does not fit its content: it was edited or cut.")
-        return _plan_from_json(document["plan"])
-    except MzplanError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return _plan_from_json(reading.mapping(document.get("plan"), "plan"))
+    except ValueError as problem:
+        raise _unusable(
+            place, f"It is not a plan that mzplan has saved, or not all of one: {problem}."
+        ) from None
+    except (TypeError, KeyError, AttributeError, RecursionError):
         raise _unusable(place, "It is not a plan that mzplan has saved, or not all of one.") from None
 
 
@@ -94,23 +143,41 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plan_from_json(content: Mapping[str, Any]) -> Plan:
-    if content["format_version"] != PLAN_FORMAT_VERSION:
-        raise ValueError(content["format_version"])
+def _plan_from_json(content: Fields) -> Plan:
+    if content.get("format_version") != PLAN_FORMAT_VERSION:
+        raise ValueError("its format_version is another one")
+    instances = reading.mapping(content.get("instances"), "instances")
+    for name in instances:
+        reading.instance_name({"an instance": name}, "an instance")
     return Plan(
-        project=content["project"],
-        lineage=content["lineage"],
-        serial=content["serial"],
-        warehouse=content["warehouse"],
-        instances={name: Instance(name=name, type=type_) for name, type_ in content["instances"].items()},
-        instances_changed=content["instances_changed"],
-        changes=tuple(_change_from_json(change) for change in content["changes"]),
-        downstream=tuple(Address.parse(text) for text in content["downstream"]),
-        unaffected=content["unaffected"],
-        pending=tuple(Pending(**{**p, "address": Address.parse(p["address"])}) for p in content["pending"]),
-        drift=tuple(DriftItem(**item) for item in content["drift"]),
-        diagnostics=tuple(Diagnostic.from_json(d) for d in content["diagnostics"]),
+        project=reading.text(content, "project"),
+        lineage=reading.text(content, "lineage"),
+        serial=reading.integer(content, "serial"),
+        warehouse=reading.text(content, "warehouse"),
+        instances={
+            name: Instance(name=name, type=reading.one_of(instances, name, INSTANCE_TYPES))
+            for name in instances
+        },
+        instances_changed=reading.flag(content, "instances_changed"),
+        changes=reading.items(content, "changes", _change_from_json),
+        downstream=reading.items(content, "downstream", Address.parse),
+        unaffected=reading.integer(content, "unaffected"),
+        pending=reading.items(content, "pending", _pending_from_json),
+        drift=reading.items(content, "drift", _drift_from_json),
+        diagnostics=reading.items(content, "diagnostics", Diagnostic.from_json),
     )
+
+
+def _pending_from_json(content: Fields) -> Pending:
+    return Pending(
+        address=Address.parse(reading.text(content, "address")),
+        condition=reading.text(content, "condition"),
+        reason=reading.text(content, "reason"),
+    )
+
+
+def _drift_from_json(content: Fields) -> DriftItem:
+    return DriftItem(**{name: reading.text(content, name) for name in ("address", "kind", "detail")})
 
 
 def _change_to_json(change: Change) -> dict[str, Any]:
@@ -129,17 +196,32 @@ def _change_to_json(change: Change) -> dict[str, Any]:
     }
 
 
-def _change_from_json(content: Mapping[str, Any]) -> Change:
-    address = Address.parse(content["address"])
+def _change_from_json(content: Fields) -> Change:
+    address = Address.parse(reading.text(content, "address"))
+    action = reading.one_of(content, "action", ACTIONS)
+    before = _record_from_json(address, content.get("before"))
+    after = _record_from_json(address, content.get("after"), is_new=action == "create")
+    if (before is None) != (action == "create") or (after is None) != (action == "delete"):
+        raise ValueError(f"{address} has not what its action needs")
     return Change(
         address=address,
-        action=content["action"],
-        effect=content["effect"],
-        fields=tuple(FieldChange(**field) for field in content["fields"]),
-        reason=content["reason"],
-        triggered_by=tuple(Address.parse(text) for text in content["triggered_by"]),
-        before=_record_from_json(address, content["before"]),
-        after=_record_from_json(address, content["after"]),
+        action=action,
+        effect=reading.one_of(content, "effect", EFFECTS),
+        fields=reading.items(content, "fields", _field_from_json),
+        reason=reading.text(content, "reason"),
+        triggered_by=reading.items(content, "triggered_by", Address.parse),
+        before=before,
+        after=after,
+    )
+
+
+def _field_from_json(content: Fields) -> FieldChange:
+    return FieldChange(
+        path=reading.text(content, "path"),
+        before=content["before"],
+        after=content["after"],
+        sensitive=reading.flag(content, "sensitive"),
+        effect=reading.one_of(content, "effect", EFFECTS),
     )
 
 
@@ -158,12 +240,13 @@ def _record_to_json(resource: ResourceState | None) -> dict[str, Any] | None:
     }
 
 
-def _record_from_json(address: Address, content: Mapping[str, Any] | None) -> ResourceState | None:
+def _record_from_json(address: Address, content: Any, *, is_new: bool = False) -> ResourceState | None:
     if content is None:
         return None
-    references = {role: Address.parse(target) for role, target in content["references"].items()}
-    return ResourceState(
-        **{**content, "references": references},
-        address=address,
-        dependencies=tuple(sorted(set(references.values()))),
-    )
+    fields = reading.mapping(content, str(address))
+    named = reading.mapping(fields.get("references"), "references")
+    references = {role: Address.parse(reading.text(named, role)) for role in named}
+    found = reading.record(address, fields, references, is_new=is_new)
+    if found.type not in types_of(address.kind):
+        raise ValueError(f"{address} is of a type that this mzplan does not know")
+    return found

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from mzplan.model import reading
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 
 
@@ -52,6 +53,12 @@ class LockInfo:
             "pid": self.pid,
             "time": self.time,
         }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LockInfo:
+        """The inverse. Raises ValueError."""
+        texts = {name: reading.text(data, name) for name in ("id", "command", "user", "host", "time")}
+        return cls(pid=reading.integer(data, "pid"), **texts)
 
 
 class Backend(Protocol):

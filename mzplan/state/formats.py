@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from mzplan.inline import Description
-from mzplan.model.address import Address
+from mzplan.kinds import types_of
+from mzplan.model import reading
+from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.resources import Instance
-from mzplan.model.state import FORMAT_VERSION, Lease, Observation, ResourceState, State, Status
+from mzplan.model.resources import INSTANCE_TYPES, Instance
+from mzplan.model.state import CONDITIONS, FORMAT_VERSION, Lease, Observation, ResourceState, State, Status
 
 T = TypeVar("T")
 _NO_SUM = b'"checksum": ""'
+_TAKE_BACK = "take the file back from version control, or the newest one under history/ beside it."
 
 
 def canonical(value: Any) -> str:
@@ -53,40 +57,84 @@ def decode_state(data: bytes, place: str) -> State:
     """The inverse. Raises MZ031 (a newer format), MZ032 (wrong checksum), MZ030 (anything unreadable)."""
 
     def build(content: Any) -> State:
-        version = content["format_version"]
-        if not isinstance(version, int) or isinstance(version, bool):
-            raise TypeError("format_version is not a number")
+        version = reading.integer(content, "format_version", least=1)
         if version > FORMAT_VERSION:
-            raise error(
-                "MZ031",
-                f"{place} was written by a newer mzplan",
-                f"It has format version {version}; this mzplan knows versions up to {FORMAT_VERSION}. "
-                "Nothing was changed.",
-                "upgrade mzplan, then run the command again.",
+            raise _newer(
+                place, f"It has format version {version}; this mzplan knows versions up to {FORMAT_VERSION}."
             )
-        claimed = str(content["checksum"])
-        bare = data.replace(f'"checksum": "{claimed}"'.encode(), _NO_SUM, 1)
+        claimed = reading.text(content, "checksum")
+        bare = data.replace(f'"checksum": "{claimed}"'.encode("utf-8", "replace"), _NO_SUM, 1)
         if _checksum(bare) != claimed:
             raise error(
                 "MZ032",
                 f"{place} is damaged or was edited by hand",
                 "Its checksum does not fit its content. Nothing was changed.",
-                "take the file back from version control, or the newest one under history/ beside it.",
+                _TAKE_BACK,
             )
+        instances = _instances_from_json(reading.mapping(content.get("instances"), "instances"))
+        resources = _resources_from_json(reading.mapping(content.get("resources"), "resources"))
+        _check_whole(instances, resources, place)
         return State(
             format_version=version,
-            project=str(content["project"]),
-            lineage=str(content["lineage"]),
-            serial=int(content["serial"]),
-            warehouse=str(content["warehouse"]),
-            instances={
-                name: Instance(name=name, type=instance["type"])
-                for name, instance in content["instances"].items()
-            },
-            resources=_resources_from_json(content["resources"]),
+            project=reading.text(content, "project"),
+            lineage=reading.text(content, "lineage"),
+            serial=reading.integer(content, "serial"),
+            warehouse=reading.text(content, "warehouse"),
+            instances=instances,
+            resources=resources,
         )
 
     return decode(data, place, build)
+
+
+def _instances_from_json(content: Mapping[str, Any]) -> dict[str, Instance]:
+    found = {}
+    for name, fields in content.items():
+        if not is_valid_name(name):
+            raise ValueError(f"{name[:MAX_NAME]!r} is no name of an instance")
+        type_ = reading.one_of(reading.mapping(fields, f"instance {name}"), "type", INSTANCE_TYPES)
+        found[name] = Instance(name=name, type=type_)
+    return found
+
+
+def _resources_from_json(content: Mapping[str, Any]) -> dict[Address, ResourceState]:
+    addresses = {text: Address.parse(text) for text in content}  # parsed once, shared by all references
+    resources: dict[Address, ResourceState] = {}
+    for text, fields in content.items():
+        address = addresses[text]
+        if type(fields) is not dict:
+            raise ValueError(f"{address} is no mapping")
+        named = reading.mapping(fields.get("references", {}), f"references of {address}")
+        references = {}
+        for role, target in named.items():
+            if type(target) is not str or target not in addresses:
+                raise ValueError(f"{address} refers to what is not there")
+            references[role] = addresses[target]
+        resources[address] = reading.record(address, fields, references)
+    return resources
+
+
+def _check_whole(
+    instances: Mapping[str, Instance], resources: Mapping[Address, ResourceState], place: str
+) -> None:
+    """What holds of every state that mzplan writes, and what it would stumble over later."""
+    for kind, type_ in {(address.kind, resource.type) for address, resource in resources.items()}:
+        if type_ not in types_of(kind):
+            raise _newer(
+                place, f"It holds a {kind} of type {type_[:MAX_NAME]!r}, which this one does not know."
+            )
+    lost = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
+    if lost:
+        raise ValueError(f"no instance {min(lost)} is declared, and queries are to run there")
+
+
+def _newer(place: str, detail: str) -> MzplanError:
+    return error(
+        "MZ031",
+        f"{place} was written by a newer mzplan",
+        f"{detail} Nothing was changed.",
+        "upgrade mzplan, then run the command again.",
+    )
 
 
 def encode_status(status: Status) -> bytes:
@@ -109,20 +157,48 @@ def encode_status(status: Status) -> bytes:
 
 
 def decode_status(data: bytes, place: str) -> Status:
+    """The inverse. Fields that are not known are passed over: a newer runner may say more."""
+
     def build(content: Any) -> Status:
+        secrets = reading.mapping(content.get("secrets", {}), "secrets")
+        observations = reading.mapping(content.get("observations"), "observations")
         return Status(
-            instance=str(content["instance"]),
-            epoch=int(content["epoch"]),
-            heartbeat=float(content["heartbeat"]),
-            serial=int(content["serial"]),
-            secrets=dict(content.get("secrets", {})),
-            observations={
-                (address := Address.parse(text)): Observation(**{**fields, "address": address})
-                for text, fields in content["observations"].items()
-            },
+            instance=reading.instance_name(content, "instance"),
+            epoch=reading.integer(content, "epoch"),
+            heartbeat=reading.number(content, "heartbeat"),
+            serial=reading.integer(content, "serial", least=-1),
+            secrets={name: reading.text(secrets, name) for name in secrets},
+            observations=dict(_observation(text, fields) for text, fields in observations.items()),
         )
 
     return decode(data, place, build, "delete it: the runner writes it anew.")
+
+
+def _observation(text: str, content: Any) -> tuple[Address, Observation]:
+    address = Address.parse(text)
+    try:
+        fields = reading.mapping(content, "it")
+        upstream = fields.get("upstream")
+        return address, Observation(
+            address=address,
+            generation=reading.integer(fields, "generation"),
+            digest=reading.text(fields, "digest"),
+            wanted_digest=reading.text(fields, "wanted_digest"),
+            wanted_generation=reading.integer(fields, "wanted_generation"),
+            condition=reading.one_of(fields, "condition", CONDITIONS),
+            query_id=reading.text_or_none(fields, "query_id"),
+            run_id=reading.text_or_none(fields, "run_id"),
+            step=reading.integer(fields, "step", -1, least=-1),
+            input_rows_per_second=reading.number(fields, "input_rows_per_second", 0.0),
+            processed_rows_per_second=reading.number(fields, "processed_rows_per_second", 0.0),
+            lag=None if fields.get("lag") is None else reading.integer(fields, "lag"),
+            error=reading.text_or_none(fields, "error"),
+            error_code=reading.text_or_none(fields, "error_code"),
+            failures=reading.integer(fields, "failures", 0),
+            upstream=None if upstream is None else reading.mapping(upstream, "upstream"),
+        )
+    except ValueError as problem:
+        raise ValueError(f"{address}: {problem}") from None
 
 
 def encode_lease(lease: Lease) -> bytes:
@@ -130,7 +206,22 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(data: bytes, place: str) -> Lease:
-    return decode(data, place, lambda content: Lease(**content), "delete it once no runner is alive.")
+    """The inverse."""
+
+    def build(content: Any) -> Lease:
+        return Lease(
+            instance=reading.instance_name(content, "instance"),
+            epoch=reading.integer(content, "epoch"),
+            owner=reading.text(content, "owner"),
+            host=reading.text(content, "host"),
+            pid=reading.integer(content, "pid"),
+            pid_started=reading.number(content, "pid_started"),
+            heartbeat=reading.number(content, "heartbeat"),
+            ttl=reading.number(content, "ttl"),
+            released=reading.flag(content, "released", False),
+        )
+
+    return decode(data, place, build, "delete it once no runner is alive.")
 
 
 def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
@@ -141,28 +232,33 @@ def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
 
 
 def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
-    return decode(
-        data,
-        place,
-        lambda content: {Address.parse(a): Description.from_json(d) for a, d in content.items()},
-        "delete it: the runner starts what the state says.",
-    )
+    """The inverse."""
+
+    def build(content: Any) -> dict[Address, Description]:
+        return {
+            Address.parse(text): Description.from_json(reading.mapping(fields, text))
+            for text, fields in reading.mapping(content, "it").items()
+        }
+
+    return decode(data, place, build, "delete it: the runner starts what the state says.")
 
 
 def decode(data: bytes, place: str, build: Callable[[Any], T], hint: str = "") -> T:
     """Parse JSON and build a value from it; any defect is MZ030, never a traceback."""
     try:
-        return build(json.loads(data))
+        return build(reading.parse(data))
     except MzplanError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        what = f"it lacks {problem}" if isinstance(problem, KeyError) else str(problem)
-        raise error(
-            "MZ030",
-            f"{place} is truncated or damaged",
-            f"It can't be understood: {what[:200]}. Nothing was changed.",
-            hint or "take the file back from version control, or the newest one under history/ beside it.",
-        ) from None
+    except ValueError as problem:
+        what = str(problem)
+    except (TypeError, KeyError, AttributeError, RecursionError):
+        what = "a value in it is not what it should be"
+    raise error(
+        "MZ030",
+        f"{place} is truncated or damaged",
+        f"It can't be understood: {what[:200]}. Nothing was changed.",
+        hint or _TAKE_BACK,
+    )
 
 
 def _one_line(value: Any) -> str:
@@ -187,30 +283,11 @@ def _resource_to_json(resource: ResourceState) -> dict[str, Any]:
     return found
 
 
-def _resources_from_json(content: dict[str, Any]) -> dict[Address, ResourceState]:
-    addresses = {text: Address.parse(text) for text in content}  # parsed once, shared by all references
-    resources: dict[Address, ResourceState] = {}
-    for text, fields in content.items():
-        references = {role: addresses[target] for role, target in fields.get("references", {}).items()}
-        address = addresses[text]
-        override = fields.get("override")
-        if override not in (None, "paused", "resumed"):
-            raise ValueError(f"{text} has an unknown override {override!r}")
-        resources[address] = ResourceState(
-            address=address,
-            id=str(fields["id"]),
-            type=str(fields["type"]),
-            body=dict(fields["body"]),
-            dependencies=tuple(sorted(set(references.values()))),
-            references=references,
-            generation=int(fields.get("generation", 1)),
-            digest=str(fields.get("digest", "")),
-            override=override,
-            restart_token=int(fields.get("restart_token", 0)),
-        )
-    return resources
-
-
 def _observation_to_json(observation: Observation) -> dict[str, Any]:
     fields = {name: getattr(observation, name) for name in Observation.__slots__ if name != "address"}
-    return {name: value for name, value in fields.items() if value is not None}
+    return {name: _finite(value) for name, value in fields.items() if value is not None}
+
+
+def _finite(value: Any) -> Any:
+    """The value; 0.0 for a rate that Spark could not tell (NaN), which is no JSON."""
+    return 0.0 if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.state.formats import canonical, decode
 
@@ -41,7 +43,19 @@ def encode_journal(entries: Iterable[Dropped]) -> bytes:
 def decode_journal(data: bytes, place: str) -> list[Dropped]:
     """The inverse. Raises MZ030 for a line that is no entry."""
     return [
-        decode(line, f"{place}:{number}", lambda content: Dropped(**content), "remove that line.")
+        decode(line, f"{place}:{number}", _entry, "remove that line.")
         for number, line in enumerate(data.splitlines(), 1)
         if line.strip()
     ]
+
+
+def _entry(content: Any) -> Dropped:
+    fields = reading.mapping(content, "the entry")
+    address = Address.parse(f"{reading.text(fields, 'kind')}.{reading.text(fields, 'name')}")
+    return Dropped(
+        id=reading.identifier(fields),
+        generation=reading.integer(fields, "generation", least=1),
+        kind=address.kind,
+        name=address.name,
+        dropped_at=reading.number(fields, "dropped_at"),
+    )

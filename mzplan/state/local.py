@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mzplan.failpoints import Failpoint, failpoint
+from mzplan.model import reading
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.state.backend import ANY, Blob, ConflictError, Expected, LockInfo, locked_error
 from mzplan.state.process import is_alive
@@ -37,10 +38,13 @@ class LocalBackend:
     def read(self, key: str) -> Blob | None:
         path = self.folder / key
         try:
-            with path.open("rb") as file:
-                info = os.fstat(file.fileno())
-                if not stat.S_ISREG(info.st_mode):
-                    raise _unreadable(path, "it is not a regular file")
+            # Without waiting: somebody may have put a pipe there.
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            info = os.fstat(handle)
+            if not stat.S_ISREG(info.st_mode):
+                os.close(handle)
+                raise _unreadable(path, "it is not a regular file")
+            with os.fdopen(handle, "rb") as file:
                 if info.st_size > MAX_BLOB:
                     raise _unreadable(path, f"it has {info.st_size:,} bytes; at most {MAX_BLOB:,} are read")
                 return Blob(file.read(), _version(info))
@@ -182,8 +186,8 @@ def _overwrite(handle: int, data: bytes) -> None:
 
 def _holder(handle: int) -> LockInfo | None:
     try:
-        return LockInfo(**json.loads(os.pread(handle, 1 << 16, 0)))
-    except (ValueError, TypeError, OSError):
+        return LockInfo.from_json(reading.parse(os.pread(handle, 1 << 16, 0)))
+    except (ValueError, AttributeError, OSError):
         return None  # between taking the lock and writing its name, or written by hand
 
 

@@ -21,7 +21,7 @@ def is_alive(pid: int, started: float = 0.0) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # none, or not even a number that one could have
         return False
     except PermissionError:
         pass

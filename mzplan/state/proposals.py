@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.inline import Description
+from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.state.formats import canonical, decode
@@ -37,10 +38,10 @@ class Proposal:
     def decode(cls, data: bytes, place: str) -> Proposal:
         def build(content: Any) -> Proposal:
             return cls(
-                id=str(content["id"]),
-                instance=str(content["instance"]),
-                created=float(content["created"]),
-                descriptions=tuple(Description.from_json(d) for d in content["descriptions"]),
+                id=reading.identifier(content),
+                instance=reading.instance_name(content, "instance"),
+                created=reading.number(content, "created"),
+                descriptions=reading.items(content, "descriptions", _description),
             )
 
         return decode(data, place, build, "delete it: it is only a question.")
@@ -66,9 +67,20 @@ class Answer:
     def decode(cls, data: bytes, place: str) -> Answer:
         def build(content: Any) -> Answer:
             return cls(
-                id=str(content["id"]),
-                diagnostics=tuple(Diagnostic.from_json(d) for d in content["diagnostics"]),
-                upstreams={Address.parse(a): found for a, found in content["upstreams"].items()},
+                id=reading.identifier(content),
+                diagnostics=reading.items(content, "diagnostics", _diagnostic),
+                upstreams={
+                    Address.parse(a): reading.mapping(found, a)
+                    for a, found in reading.mapping(content.get("upstreams"), "upstreams").items()
+                },
             )
 
         return decode(data, place, build, "delete it: it is only an answer.")
+
+
+def _description(content: Any) -> Description:
+    return Description.from_json(reading.mapping(content, "a description"))
+
+
+def _diagnostic(content: Any) -> Diagnostic:
+    return Diagnostic.from_json(reading.mapping(content, "a diagnostic"))

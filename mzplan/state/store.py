@@ -18,7 +18,7 @@ from pathlib import Path
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease, State, Status
 from mzplan.state.backend import Backend, ConflictError, LockInfo
@@ -105,8 +105,12 @@ class Store:
     # --- Status
 
     def read_status(self, instance: str) -> Status | None:
-        blob = self.backend.read(f"status/{instance}.json")
-        return decode_status(blob.data, f"status/{instance}.json") if blob else None
+        key = f"status/{instance}.json"
+        blob = self.backend.read(key)
+        status = decode_status(blob.data, key) if blob else None
+        if status is not None and status.instance != instance:
+            raise _misplaced(key, "status", status.instance)
+        return status
 
     def read_statuses(self) -> dict[str, Status]:
         """The status of every instance that has one."""
@@ -136,8 +140,12 @@ class Store:
     # --- Leases
 
     def read_lease(self, instance: str) -> Lease | None:
-        blob = self.backend.read(f"leases/{instance}.json")
-        return decode_lease(blob.data, f"leases/{instance}.json") if blob else None
+        key = f"leases/{instance}.json"
+        blob = self.backend.read(key)
+        lease = decode_lease(blob.data, key) if blob else None
+        if lease is not None and lease.instance != instance:
+            raise _misplaced(key, "lease", lease.instance)
+        return lease
 
     def leader(self, instance: str) -> Lease | None:
         """The lease of the runner that leads this instance, None when nobody does."""
@@ -202,21 +210,27 @@ class Store:
         return proposal
 
     def open_proposals(self, instance: str) -> list[Proposal]:
-        """Those of an instance that have no answer yet. Expired ones are removed on the way."""
-        keys = self.backend.list("proposals/")
-        answered = {key.removesuffix(".answer.json") for key in keys if key.endswith(".answer.json")}
+        """Those of an instance that have no answer yet. On the way, what has expired is removed, and what
+        is no proposal at all: one that can't be read must not keep the runner from its work."""
+        keys = set(self.backend.list("proposals/"))
         found = []
-        for key in keys:
-            stem = key.removesuffix(".json")
+        for key in sorted(keys):
             if key.endswith(".answer.json"):
+                if key.replace(".answer.json", ".json") not in keys:  # it came too late
+                    self.backend.delete(key)
                 continue
             blob = self.backend.read(key)
             if blob is None:
                 continue
-            proposal = Proposal.decode(blob.data, key)
-            if time.time() - proposal.created > LIFETIME:
+            try:
+                proposal = Proposal.decode(blob.data, key)
+            except MzplanError:
+                proposal = None
+            if proposal is None or key != f"proposals/{proposal.id}.json":
+                self.backend.delete(key)
+            elif time.time() - proposal.created > LIFETIME:
                 self.withdraw(proposal.id)
-            elif proposal.instance == instance and stem not in answered:
+            elif proposal.instance == instance and f"proposals/{proposal.id}.answer.json" not in keys:
                 found.append(proposal)
         return found
 
@@ -239,6 +253,15 @@ def is_live(lease: Lease) -> bool:
     if lease.released or time.time() > lease.heartbeat + lease.ttl:
         return False
     return lease.host != socket.gethostname() or is_alive(lease.pid, lease.pid_started)
+
+
+def _misplaced(key: str, what: str, instance: str) -> MzplanError:
+    return error(
+        "MZ030",
+        f"{key} is not the {what} of this instance",
+        f"It is that of instance {instance}.",
+        "delete it: the runner writes it anew.",
+    )
 
 
 def _stale(planned_on: State, there: State) -> Exception:

@@ -87,6 +87,6 @@ def test_another_layout_of_the_same_json_is_the_same_plan(state: State) -> None:
 
 def test_a_write_that_fails_leaves_nothing_behind(state: State, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(MzplanError):
         write_plan(build_plan(shop(), state), tmp_path / "taken")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -15,6 +15,7 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.inline import Description, describe, digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.runner.loop import Runner
 from mzplan.secrets import Secrets
@@ -53,7 +54,10 @@ def make_state(serial: int, broker: str = "a:1", **source: object) -> State:
     for address in (ORDERS, SINK):
         resource = resources[address]
         resources[address] = replace(resource, digest=digest_of(resource, resources))
-    return State(project="shop", lineage="l", serial=serial, warehouse="w", resources=resources)
+    instances = {"local": Instance(name="local", type="embedded")}
+    return State(
+        project="shop", lineage="l", serial=serial, warehouse="w", instances=instances, resources=resources
+    )
 
 
 class World:
