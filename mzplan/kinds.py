@@ -181,11 +181,11 @@ class ResourceKind:
 
     @cached_property
     def column_paths(self) -> tuple[tuple[str, ...], ...]:
-        """The properties that decide a collection's columns (`x-diff: columns`, or `x-columns`)."""
+        """The properties that decide a collection's columns (`x-diff: columns`, or `x-column`)."""
         return tuple(
             path
             for path, schema in walk_properties(self.schema)
-            if schema.get("x-diff") == "columns" or schema.get("x-columns")
+            if schema.get("x-diff") == "columns" or "x-column" in schema
         )
 
     def sql_options(self) -> dict[str, tuple[str, ...]]:
@@ -230,6 +230,8 @@ def _normalise(schema: Json, body: Body) -> Json:
     for key in sorted(body):
         value = body[key]
         inner = properties.get(key, {})
+        if "properties" in inner:
+            value = as_mapping(value)
         if isinstance(value, Mapping):
             value = _normalise(inner, value)
             if not value and "properties" in inner and not inner.get("required"):
@@ -242,6 +244,13 @@ def _normalise(schema: Json, body: Body) -> Json:
             continue
         result[key] = value
     return result
+
+
+def as_mapping(value: Any) -> Any:
+    """`[key, headers]` → `{key: key, headers: headers}`, the short way to write such a mapping."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return {item: item for item in value}
+    return value
 
 
 def _same(value: Any, default: Any) -> bool:

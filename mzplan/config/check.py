@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from mzplan.config.columns import check_columns
 from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path
-from mzplan.config.options import check_columns, check_lifecycle, check_secrets
+from mzplan.config.options import check_lifecycle, check_reserved, check_secrets
 from mzplan.config.references import References
 from mzplan.config.schema_check import BodyCheck
 from mzplan.config.sinks import check_sink
@@ -131,6 +132,8 @@ class Checker:
             wrong = check.report(name, resource.body)
         self.references.check(resource, kind, wrong)
         check_secrets(resource, kind, self.findings)
+        if isinstance(resource.body, dict):
+            check_reserved(resource, kind, self.findings)
         check_lifecycle(resource, self.declared, self.findings)
         self._instance(resource, wrong)
         check_columns(resource, kind, self.findings)

@@ -1,15 +1,12 @@
-"""Checks that a JSON Schema can't express: secrets, lifecycle, columns."""
+"""Checks that a JSON Schema can't express: secrets, lifecycle, options that are mzplan's own."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mzplan.columns import TYPE_NAMES, DdlError, parse_columns
-from mzplan.config.declared import Declared, value_at
+from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings
-from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import LIKE_A_REFERENCE, shown
 from mzplan.kinds import ResourceKind
 from mzplan.model.address import Address, is_valid_name
@@ -68,25 +65,21 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
         )
 
 
-def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """Schemas are Spark DDL."""
-    for path in kind.column_paths:
-        ddl = value_at(resource.body, path)
-        if not isinstance(ddl, str):
-            continue
-        try:
-            parse_columns(ddl)
-        except DdlError as failure:
-            word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
-            near = did_you_mean(word.group(), TYPE_NAMES) if word and "unknown type" in str(failure) else ""
-            findings.add(
-                "MZ018",
-                "The schema is not Spark DDL",
-                f"{resource.label}: {failure}.",
-                near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
-                address=resource.valid_address,
-                place=resource.place(path, offset=failure.offset, length=len(word.group()) if word else 1),
-            )
+def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """Options that are passed through as they are leave alone what mzplan sets itself (`x-reserved`)."""
+    for name, schema in kind.schema["properties"].items():
+        given = resource.body.get(name)
+        for key in given if isinstance(given, dict) else ():
+            reason = schema.get("x-reserved", {}).get(key)
+            if reason is not None:
+                findings.add(
+                    "MZ020",
+                    f"{shown(key)} can't be set here",
+                    f"{resource.label}: {reason}.",
+                    "remove it.",
+                    address=resource.valid_address,
+                    place=resource.place((name, key), at_key=True),
+                )
 
 
 def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:

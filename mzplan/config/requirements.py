@@ -29,6 +29,8 @@ _PATTERNS = {
         "begin with a small letter and hold small letters, digits and dots only",
         "linger.ms",
     ),
+    r"^[A-Za-z][A-Za-z0-9_]*$": ("begin with a letter and hold letters, digits and _ only", "customer_id"),
+    r"^[A-Za-z][A-Za-z0-9_]*( BINARY)?$": ("are a column's name, or NAME BINARY", "customer_id"),
     r"^[0-9]+(ms|s|m|h)$": ("are a whole number with a unit: ms, s, m or h", "500ms"),
     r"^[a-zA-Z0-9._-]{1,249}$": ("hold at most 249 letters, digits, dots, _ and -", "orders.v1"),
     r"^[^.\s]+(\.[^.\s]+)?$": ("are written table, or schema.table", "public.orders"),

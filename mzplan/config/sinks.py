@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mzplan.columns import POSITION, DdlError, parse_columns
-from mzplan.config.declared import Declared, value_at
+from mzplan.columns import POSITION, DdlError
+from mzplan.columns_of import columns_of
+from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import listed, shown
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
     body = resource.body
     if not any(key in body for key in ("select", "where", "key")):
         return
-    check = _SinkCheck(resource, findings, columns_of(declared.get(Address("source", body["from"]))))
+    check = _SinkCheck(resource, findings, column_names(declared.get(Address("source", body["from"]))))
     outputs = check.select(body["select"]) if "select" in body else check.columns
     if "where" in body:
         check.where(body["where"])
@@ -30,18 +30,14 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
         check.key(body["key"], outputs)
 
 
-def columns_of(source: Declared | None) -> list[str] | None:
+def column_names(source: Declared | None) -> list[str] | None:
     """The names of a source's columns; None when they can't be known."""
     if source is None or source.type is None or not isinstance(source.body, dict):
         return None
-    for path in resource_kind("source", source.type).column_paths:
-        ddl = value_at(source.body, path)
-        if isinstance(ddl, str):
-            try:
-                return [column.name for column in parse_columns(ddl)]
-            except DdlError:
-                return None
-    return None
+    try:
+        return [column.name for column in columns_of(source.type, source.body)] or None
+    except DdlError:
+        return None
 
 
 class _SinkCheck:

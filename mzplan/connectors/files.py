@@ -1,20 +1,27 @@
-"""The files source: Spark's own file stream over a folder, JSON lines."""
+"""The files source: Spark's own file stream over a folder: lines of JSON, CSV or text, or Parquet."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mzplan.columns_of import record_columns
+from mzplan.connectors.formats import CORRUPT, already_columns, csv_options
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.paths import absolute, local_path
-from mzplan.connectors.records import parse_json
+from mzplan.connectors.records import Records, checked, parse_records
+from mzplan.connectors.spark_types import ddl
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
+
+
+_PLACE = "_mzplan_place"
 
 
 class FilesSource:
@@ -36,29 +43,47 @@ class FilesSource:
         return None
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        from pyspark.sql import functions as f
-
         body = query.body
-        reader = spark.readStream.format("text").option("maxFilesPerTrigger", body["max_files_per_trigger"])
-        lines = reader.load(folder_of(query)).select(
-            "value",
-            f.col("_metadata.file_path").alias("path"),
-            f.col("_metadata.file_block_start").alias("row_group"),
-            _row().alias("row"),
-        )
-        return parse_json(
-            lines.where(f.trim("value") != ""),
-            query.columns,
-            "value",
-            position=f.struct("path", "row_group", "row"),
-            where=f.concat(f.lit("file "), f.col("path")),
-            on_error=body["on_error"],
-        )
+        format_, on_error = body["format"], body["on_error"]
+        columns = record_columns(query.description.type, body)
+        reader = spark.readStream.option("maxFilesPerTrigger", body["max_files_per_trigger"])
+        folder = folder_of(query)
+        match format_["type"]:
+            case "csv":  # read by Spark, which alone knows the first line of a file
+                options = csv_options(format_)
+                # A header that has other names, or another order, is an error.
+                heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
+                reader = reader.format("csv").schema(f"{ddl(columns)}, {CORRUPT} STRING")
+                records = _records(reader.options(**options, **heading).load(folder), _row())
+                return checked(records, already_columns(columns, CORRUPT, options), columns, on_error)
+            case "parquet":
+                reader = reader.format("parquet").schema(ddl(columns))
+                records = _records(reader.load(folder), "_metadata.row_index")
+                return checked(records, already_columns(columns, None, {}), columns, on_error)
+            case type_:
+                records = _records(reader.format("text").load(folder), _row())
+                if type_ == "json":  # a blank line is no record
+                    records = replace(records, rows=records.rows.where("trim(value) <> ''"))
+                return parse_records(records, format_, columns, on_error)
 
 
 def folder_of(query: ResolvedQuery) -> str:
     """The source's or sink's folder: its path below the connection's."""
     return absolute(query.directory, query.link.body["path"], query.body["path"])
+
+
+def _records(rows: DataFrame, row: Expression | str) -> Records:
+    from pyspark.sql import functions as f
+
+    # Columns that say where a row is come before anything is made of it: Spark knows them at the scan only.
+    place = f.struct(
+        f.col("_metadata.file_path").alias("path"),
+        f.col("_metadata.file_block_start").alias("row_group"),
+        (f.col(row) if isinstance(row, str) else row).alias("row"),
+    )
+    placed = rows.select("*", place.alias(_PLACE))
+    where = f.concat(f.lit("file "), f.col(f"{_PLACE}.path"))
+    return Records(rows=placed, value="value", position=f.col(_PLACE), where=where)
 
 
 def _row() -> Expression:

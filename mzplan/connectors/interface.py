@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mzplan.columns import Column, parse_columns
+from mzplan.columns import Column
+from mzplan.columns_of import columns_of
 from mzplan.inline import Description
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -134,11 +135,11 @@ def resolve(description: Description, secrets: Secrets, directory: str) -> Resol
             address=inlined.address, type=inlined.type, body=secrets.fill(kind.with_defaults(inlined.body))
         )
     kind = resource_kind(description.address.kind, description.type)
-    source = description.upstream.body if description.upstream else description.body
+    source = description.upstream or description
     return ResolvedQuery(
         description=description,
         body=secrets.fill(kind.with_defaults(description.body)),
         connection=connection,
-        columns=parse_columns(source["format"]["schema"]),
+        columns=columns_of(source.type, source.body),
         directory=directory,
     )

@@ -1,14 +1,15 @@
-"""The kafka source: Spark's own Kafka stream, JSON records."""
+"""The kafka source: Spark's own Kafka stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mzplan.columns_of import included_columns, record_columns
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import java_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams
-from mzplan.connectors.records import parse_json
+from mzplan.connectors.records import Records, parse_records
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -42,22 +43,17 @@ class KafkaSource:
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         from pyspark.sql import functions as f
 
-        body = query.body
-        topic = body["topic"]
-        reader = spark.readStream.format("kafka").options(**stream_options(query))
-        records = reader.load().select(
-            f.col("value").cast("string").alias("value"), "partition", "offset", "timestamp"
-        )
-        return parse_json(
-            records,
-            query.columns,
-            "value",
+        body, type_ = query.body, query.description.type
+        included = included_columns(type_, body)
+        topic = f.lit(f"topic {body['topic']}, partition ")
+        records = Records(
+            rows=spark.readStream.format("kafka").options(**stream_options(query)).load(),
+            value="value",
             position=f.struct("partition", "offset", "timestamp"),
-            where=f.concat(
-                f.lit(f"topic {topic}, partition "), f.col("partition"), f.lit(", offset "), f.col("offset")
-            ),
-            on_error=body["on_error"],
+            where=f.concat(topic, "partition", f.lit(", offset "), "offset"),
+            included=tuple((column, f.col(what)) for what, column in included.items()),
         )
+        return parse_records(records, body["format"], record_columns(type_, body), body["on_error"])
 
 
 def stream_options(query: ResolvedQuery) -> dict[str, str]:
@@ -73,6 +69,8 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
         "fetchOffset.numRetries": "2",
         "fetchOffset.retryIntervalMs": "500",
     }
+    if "headers" in included_columns(query.description.type, body):
+        options["includeHeaders"] = "true"
     if "max_offsets_per_trigger" in body:
         options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
     return options

@@ -1,17 +1,18 @@
-"""Records → columns, for every source whose records are JSON text.
+"""Records → columns, for every source: what it has read, checked, or a failure that names the record.
 
-One meaning for all of them: a record is malformed when it is no JSON object, when a value doesn't fit its
-column, or when a NOT NULL column has none. A field that is missing is NULL; a field that no column names is
-ignored. Names are compared with their case, as JSON's are.
+One meaning for all formats: a record is malformed when it is not of its format, when a value doesn't fit its
+column, or when a NOT NULL column has none. What each format makes of a record is in formats.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION, Column
-from mzplan.connectors.spark_types import ddl, longest, quoted
+from mzplan.connectors.formats import Parsed, parsed_by
+from mzplan.connectors.spark_types import longest, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -19,112 +20,167 @@ if TYPE_CHECKING:
 
 MALFORMED = "MZ066"
 MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066]: …`
-_BROKEN = "_broken"
-_RECORD = "r"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """What a source reads. `value` is the column of their bytes or text; `where` says which record it is
+    ("topic orders, partition 0, offset 12"); `included` are columns that come beside the value."""
+
+    rows: DataFrame
+    value: str
+    position: Expression
+    where: Expression
+    included: tuple[tuple[Column, Expression], ...] = ()
+
+
+def parse_records(
+    records: Records, format_: Mapping[str, Any], columns: Sequence[Column], on_error: str
+) -> DataFrame:
+    """The columns of the record, the included ones, and `_position`. A malformed record raises an error that
+    names it (`on_error: fail`), or is left out (`skip`)."""
+    return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
 
 def parse_json(
-    records: DataFrame,
+    rows: DataFrame,
     columns: Sequence[Column],
     value: str,
     position: Expression,
     where: Expression,
     on_error: str,
 ) -> DataFrame:
-    """The user's columns and `_position`, from a DataFrame with a text column named `value`.
+    """`parse_records` for JSON, with nothing included."""
+    records = Records(rows=rows, value=value, position=position, where=where)
+    return parse_records(records, {"type": "json"}, columns, on_error)
 
-    `where` says which record it is ("topic orders, partition 0, offset 12"), for the error that a malformed
-    one raises (`on_error: fail`); with `skip` it is left out.
-    """
+
+def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_error: str) -> DataFrame:
+    """The columns, from what a format has made of the records."""
     from pyspark.sql import functions as f
 
-    # Inside an object of our own, so that anything after the record's end is broken JSON, too:
-    # Spark's parser stops at the first closing brace and would lose what follows in silence.
-    text = f.concat(f.lit(f'{{"{_RECORD}":'), f.col(value), f.lit("}"))
-    parsed = f.from_json(
-        text,
-        f"{_RECORD} STRUCT<{ddl(columns)}>, {_BROKEN} STRING",
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN, "allowSingleQuotes": "false"},
+    included = [expression.alias(f"x{i}") for i, (_, expression) in enumerate(records.included)]
+    made = records.rows.select(
+        parsed.text.alias("v"),
+        records.position.alias("p"),
+        records.where.alias("w"),
+        *included,
+        parsed.record.alias("j"),
     )
-    made = records.select(f.col(value).alias("v"), position.alias("p"), where.alias("w"), parsed.alias("j"))
+    beside = [
+        f.col(f"x{i}").alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
+    ]
+    malformed = _malformed(parsed, columns, records.included)
     if on_error == "skip":
         # A generator, not a filter: Spark would push the filter down and parse each record twice.
-        kept = f.when(_malformed(columns), f.array().cast(_array_of(made))).otherwise(
-            f.array(f.col(f"j.{_RECORD}"))
+        kept = f.when(malformed, f.array().cast(_array_of(made, parsed))).otherwise(
+            f.array(f.col(_within("j", parsed)))
         )
-        inlined = made.select(f.col("p"), f.inline(kept))
-        return inlined.select(*(f.col(quoted(c.name)) for c in columns), f.col("p").alias(POSITION))
-    failure = f.raise_error(
-        f.concat(f.lit(f"{MARK}[{MALFORMED}]: "), f.col("w"), f.lit(": "), _reason(columns))
-    )
-    checked = f.when(_malformed(columns), failure.cast(made.schema["j"].dataType)).otherwise(f.col("j"))
-    rows = made.select(f.col("p"), checked.alias("c"))
-    return rows.select(
-        *(f.col(f"c.{_RECORD}.{quoted(c.name)}").alias(c.name) for c in columns), f.col("p").alias(POSITION)
-    )
+        rows = made.select("p", *[f"x{i}" for i in range(len(included))], f.inline(kept))
+        own = [f.col(quoted(column.name)) for column in columns]
+    else:
+        reason = _reason(parsed, columns, records.included)
+        failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: "), f.col("w"), f.lit(": "), reason))
+        whole = f.when(malformed, failure.cast(made.schema["j"].dataType)).otherwise(f.col("j"))
+        rows = made.select("p", *[f"x{i}" for i in range(len(included))], whole.alias("c"))
+        own = [
+            f.col(f"{_within('c', parsed)}.{quoted(column.name)}").alias(column.name) for column in columns
+        ]
+    return rows.select(*own, *beside, f.col("p").alias(POSITION))
 
 
-def _array_of(made: DataFrame) -> str:
-    struct = made.schema["j"].dataType[_RECORD].dataType  # type: ignore[index]
+def _within(name: str, parsed: Parsed) -> str:
+    """Where the columns are, in what a format has made of a record."""
+    return f"{name}.{parsed.inner}" if parsed.inner else name
+
+
+def _array_of(made: DataFrame, parsed: Parsed) -> str:
+    struct = made.select(_within("j", parsed)).schema.fields[0].dataType
     return f"array<{struct.simpleString()}>"
 
 
-def _malformed(columns: Sequence[Column]) -> Expression:
+def _malformed(
+    parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
+) -> Expression:
     from pyspark.sql import functions as f
 
-    found = f.col("v").isNull() | f.col(f"j.{_BROKEN}").isNotNull() | f.col(f"j.{_RECORD}").isNull()
+    found = parsed.broken | f.col(_within("j", parsed)).isNull()
+    if parsed.needs_value:
+        found = f.col("v").isNull() | found
     for column in columns:
         if not column.nullable:
-            found = found | _value_of(column).isNull()
+            found = found | _value_of(parsed, column).isNull()
         if longest(column.type):
-            found = found | _is_too_long(column)
-    return found | ~f.is_valid_utf8(f.col("v"))
+            found = found | _is_too_long(parsed, column)
+    for condition in (_is_not_utf8(parsed), *_bad_texts(included).values()):
+        found = found | condition
+    return f.coalesce(found, f.lit(True))
 
 
-def _is_too_long(column: Column) -> Expression:
+def _is_not_utf8(parsed: Parsed) -> Expression:
     from pyspark.sql import functions as f
 
-    return f.coalesce(f.char_length(_value_of(column)) > (longest(column.type) or 0), f.lit(False))
+    wrong = ~f.is_valid_utf8(f.col("v")) if parsed.is_text else f.lit(False)
+    return f.coalesce(wrong, f.lit(False))
 
 
-def _reason(columns: Sequence[Column]) -> Expression:
+def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
+    """By name: whether an included STRING is no text. Keys are bytes, and not every target takes those."""
+    from pyspark.sql import functions as f
+
+    return {
+        column.name: f.coalesce(~f.is_valid_utf8(f.col(f"x{i}").cast("string")), f.lit(False))
+        for i, (column, _) in enumerate(included)
+        if column.type == "STRING"
+    }
+
+
+def _is_too_long(parsed: Parsed, column: Column) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.coalesce(f.char_length(_value_of(parsed, column)) > (longest(column.type) or 0), f.lit(False))
+
+
+def _reason(
+    parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
+) -> Expression:
     """Why a record is malformed. Names columns, never values: they may be nobody's business."""
     from pyspark.sql import functions as f
 
-    nothing = f.lit(None).cast("string")
+    given = {column.name: parsed.given(column) for column in columns}
     wrong = [
-        f.when(_given(c).isNotNull() & _value_of(c).isNull(), f.lit(f"{c.name} is not a {c.type}"))
+        f.when(
+            given[c.name].isNotNull() & _value_of(parsed, c).isNull(), f.lit(f"{c.name} is not a {c.type}")
+        )
         for c in columns
     ]
     missing = [
-        f.when(_value_of(c).isNull() & _given(c).isNull(), f.lit(f"{c.name} is missing (NOT NULL)"))
+        f.when(
+            _value_of(parsed, c).isNull() & given[c.name].isNull(), f.lit(f"{c.name} is missing (NOT NULL)")
+        )
         for c in columns
         if not c.nullable
     ]
     long = [
-        f.when(_is_too_long(c), f.lit(f"{c.name} is longer than {c.type}"))
+        f.when(_is_too_long(parsed, c), f.lit(f"{c.name} is longer than {c.type}"))
         for c in columns
         if longest(c.type)
     ]
-    named = f.concat_ws(", ", nothing, *wrong, *missing, *long)
-    return (
-        f.when(f.col("v").isNull(), f.lit("the record has no value"))
-        .when(f.length(f.trim(f.col("v"))) == 0, f.lit("the record is empty"))
-        .when(~f.is_valid_utf8(f.col("v")), f.lit("the record is not UTF-8"))
-        .when(f.get_json_object(f.col("v"), "$").isNull(), f.lit("the record is not JSON"))
-        .when(f.col(f"j.{_RECORD}").isNull(), f.lit("the record is not one JSON object"))
-        .when(f.length(named) > 0, named)
-        .otherwise(f.lit("the record does not fit the columns"))
-    )
+    texts = [f.when(bad, f.lit(f"{name} is not UTF-8")) for name, bad in _bad_texts(included).items()]
+    named = f.concat_ws(", ", f.lit(None).cast("string"), *wrong, *missing, *long, *texts)
+    reason = f.when(_is_not_utf8(parsed), f.lit("the record is not UTF-8"))
+    if parsed.needs_value:
+        reason = f.when(f.col("v").isNull(), f.lit("the record has no value")).when(
+            f.length(f.trim(f.col("v"))) == 0, f.lit("the record is empty")
+        )
+        reason = reason.when(_is_not_utf8(parsed), f.lit("the record is not UTF-8"))
+    for condition, text in parsed.reasons:
+        reason = reason.when(condition, f.lit(text))
+    reason = reason.when(f.length(named) > 0, named)
+    return reason.otherwise(f.lit("the record does not fit the columns"))
 
 
-def _value_of(column: Column) -> Expression:
+def _value_of(parsed: Parsed, column: Column) -> Expression:
     from pyspark.sql import functions as f
 
-    return f.col(f"j.{_RECORD}.{quoted(column.name)}")
-
-
-def _given(column: Column) -> Expression:
-    from pyspark.sql import functions as f
-
-    return f.get_json_object(f.col("v"), "$['" + column.name + "']")
+    return f.col(f"{_within('j', parsed)}.{quoted(column.name)}")

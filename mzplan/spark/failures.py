@@ -35,6 +35,7 @@ _KNOWN = (
         ),
     ),
 )
+_FILE = re.compile(r"FAILED_READ_FILE\S* .*?reading file (\S+?)\.?(?:\s|$)")
 _HELP = {
     "MZ050": "the server can't be reached",
     "MZ051": "the server refused the credentials",
@@ -86,6 +87,10 @@ def of_messages(chain: list[tuple[str, str]]) -> Failure:
             return Failure(f"{_HELP[code]}: {_first_line(known[1])}", code)
     # The innermost is the cause, unless it says nothing.
     said = [_first_line(message) for _, message in reversed(chain)]
+    file = next((found for _, message in chain if (found := _FILE.search(message))), None)
+    if file is not None:  # not of its format, or with other columns
+        why = next((line for line in said if line and not _FILE.search(line)), "it can't be read")
+        return Failure(_clean(f"file {file[1]}: {why}"), "MZ066")
     return Failure(next((line for line in said if line), chain[-1][0] if chain else "it ended"), OTHER)
 
 

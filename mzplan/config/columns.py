@@ -1,0 +1,105 @@
+"""The columns that a source declares: Spark DDL, what its format can hold, no name twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mzplan.columns import TYPE_NAMES, Column, DdlError, parse_columns
+from mzplan.columns_of import default_ddl, included_columns, record_columns
+from mzplan.config.declared import Declared, value_at
+from mzplan.config.findings import Findings, Path
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import shown
+from mzplan.kinds import ResourceKind
+
+_NESTED = ("ARRAY", "MAP", "STRUCT")
+
+
+def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """Schemas are Spark DDL and fit their format; what is included has names of its own."""
+    for path in kind.column_paths:
+        ddl = value_at(resource.body, path)
+        if not isinstance(ddl, str) or kind.property_schema(path).get("x-diff") != "columns":
+            continue
+        try:
+            columns = parse_columns(ddl)
+        except DdlError as failure:
+            _not_ddl(resource, findings, path, ddl, failure)
+            return
+        _check_fit(resource, kind, findings, path, columns)
+    _check_names(resource, kind, findings)
+
+
+def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
+    word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
+    near = did_you_mean(word.group(), TYPE_NAMES) if word and "unknown type" in str(failure) else ""
+    findings.add(
+        "MZ018",
+        "The schema is not Spark DDL",
+        f"{resource.label}: {failure}.",
+        near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
+        address=resource.valid_address,
+        place=resource.place(path, offset=failure.offset, length=len(word.group()) if word else 1),
+    )
+
+
+def _check_fit(
+    resource: Declared,
+    kind: ResourceKind,
+    findings: Findings,
+    path: tuple[str, ...],
+    columns: Sequence[Column],
+) -> None:
+    """A format of one column has one, of its type; one of flat lines has nothing nested."""
+    type_ = value_at(resource.body, (*path[:-1], "type"))
+    default = default_ddl(kind, path, resource.body)
+    nested = [column.name for column in columns if column.type.startswith(_NESTED)]
+    if default is not None:
+        (only,) = parse_columns(default)
+        if len(columns) != 1 or columns[0].type != only.type:
+            _unfit(
+                resource,
+                findings,
+                path,
+                f"the format {type_} has one column, {only.type}",
+                f'write "{only}", with a name of your own, or leave the schema out.',
+            )
+    elif nested and type_ in kind.property_schema(path).get("x-plain-columns", ()):
+        _unfit(
+            resource,
+            findings,
+            path,
+            f"a field of {type_} can't hold an array, map or struct, as {', '.join(nested)}",
+            "make it a STRING, and take it apart in `select` (from_json, split).",
+        )
+
+
+def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint: str) -> None:
+    findings.add(
+        "MZ020",
+        "The schema does not fit the format",
+        f"{resource.label}: {detail}.",
+        hint,
+        address=resource.valid_address,
+        place=resource.place(path),
+    )
+
+
+def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """No included column has the name of another column."""
+    if resource.address.kind != "source" or not isinstance(resource.body, dict):
+        return
+    there = {column.name.lower() for column in record_columns(kind.type, resource.body)}
+    for what, column in included_columns(kind.type, resource.body).items():
+        if column.name.lower() not in there:
+            there.add(column.name.lower())
+            continue
+        findings.add(
+            "MZ020",
+            f"The column {shown(column.name)} is there twice",
+            f"{resource.label}: {what} would be a column of the same name as another one.",
+            f"give it another name: `include: {{{what}: record_{what}}}`.",
+            address=resource.valid_address,
+            place=resource.place(("include",)),
+        )

@@ -1,0 +1,154 @@
+"""What each format makes of a record: one struct of the user's columns, and whether it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mzplan.columns import Column
+from mzplan.connectors.spark_types import ddl, quoted, spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+_RECORD = "r"
+CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """Expressions over records. `record`: a struct that holds the columns, itself or in its field `inner`;
+    `text`: the record as it came. The others are of rows that hold these two as `j` and `v`: whether it is
+    `broken`, what is `given` for a column before its type, and what can be wrong with a whole record
+    (`reasons`), most telling first."""
+
+    record: Expression
+    text: Expression
+    broken: Expression
+    given: Callable[[Column], Expression]
+    inner: str = ""
+    needs_value: bool = True
+    is_text: bool = True
+    reasons: tuple[tuple[Expression, str], ...] = ()
+
+
+def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> Parsed:
+    """How a format reads records whose bytes or text are in the column `value`."""
+    from pyspark.sql import functions as f
+
+    match format_["type"]:
+        case "json":
+            return _json(columns, f.col(value).cast("string"))
+        case "csv":
+            return _csv(columns, f.col(value).cast("string"), csv_options(format_))
+        case "text":
+            return _single(columns[0], f.col(value).cast("string"), is_text=True)
+        case "raw":
+            return _single(columns[0], f.col(value), is_text=False)
+    raise AssertionError(f"no format {format_['type']!r}: the schema allows nothing else")
+
+
+def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
+    """Options of Spark's CSV parser. With defaults as mzplan's schema has them."""
+    quote = format_.get("quote", '"')
+    return {
+        "sep": format_.get("delimiter", ","),
+        "quote": quote,
+        # RFC 4180: a quote within quotes is written twice. Spark's default is a backslash.
+        "escape": quote,
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": CORRUPT,
+    }
+
+
+def already_columns(columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]) -> Parsed:
+    """Of rows that Spark has read into columns by itself; `corrupt` holds the text of those it could not."""
+    from pyspark.sql import functions as f
+
+    text = f.col(corrupt) if corrupt else f.lit(None).cast("string")
+    record = f.struct(*(f.col(quoted(column.name)) for column in columns))
+    given, reasons = _of_csv_text(columns, options) if corrupt else (_nothing, ())
+    return Parsed(
+        record=record,
+        text=text,
+        broken=f.col("v").isNotNull(),
+        given=given,
+        reasons=reasons,
+        needs_value=False,
+    )
+
+
+def _nothing(column: Column) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.lit(None).cast("string")
+
+
+def _json(columns: Sequence[Column], text: Expression) -> Parsed:
+    """A field that is missing is NULL; a field that no column names is ignored. Names are compared with
+    their case, as JSON's are."""
+    from pyspark.sql import functions as f
+
+    # Inside an object of our own, so that anything after the record's end is broken JSON, too:
+    # Spark's parser stops at the first closing brace and would lose what follows in silence.
+    parsed = f.from_json(
+        f.concat(f.lit(f'{{"{_RECORD}":'), text, f.lit("}")),
+        f"{_RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"},
+    )
+    return Parsed(
+        record=parsed,
+        text=text,
+        broken=f.col(f"j.{CORRUPT}").isNotNull(),
+        inner=_RECORD,
+        given=lambda column: f.get_json_object(f.col("v"), "$['" + column.name + "']"),
+        reasons=(
+            (f.get_json_object(f.col("v"), "$").isNull(), "the record is not JSON"),
+            (f.col(f"j.{_RECORD}").isNull(), "the record is not one JSON object"),
+        ),
+    )
+
+
+def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> Parsed:
+    """A record has as many fields as there are columns; an empty one without quotes is NULL."""
+    from pyspark.sql import functions as f
+
+    parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
+    given, reasons = _of_csv_text(columns, options)
+    broken = f.col(f"j.{CORRUPT}").isNotNull()
+    return Parsed(record=parsed, text=text, broken=broken, given=given, reasons=reasons)
+
+
+def _of_csv_text(
+    columns: Sequence[Column], options: Mapping[str, str]
+) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str], ...]]:
+    """What is wrong with a line: asked only of one that is malformed, so it may be parsed again."""
+    from pyspark.sql import functions as f
+
+    texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
+    again = f.from_csv(f.col("v"), f"{texts}, {CORRUPT} STRING", dict(options))
+    count = len(columns)
+    return (
+        lambda column: again.getField(column.name),
+        (
+            (
+                again.getField(CORRUPT).isNotNull(),
+                f"the record has not {count} field{'s' if count > 1 else ''}",
+            ),
+        ),
+    )
+
+
+def _single(column: Column, value: Expression, *, is_text: bool) -> Parsed:
+    """The record is the column. One without a value is NULL."""
+    from pyspark.sql import functions as f
+
+    return Parsed(
+        record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
+        text=value,
+        broken=f.lit(False),
+        given=_nothing,
+        needs_value=False,
+        is_text=is_text,
+    )

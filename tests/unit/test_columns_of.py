@@ -1,0 +1,124 @@
+"""The columns of a source: by its format, and with what is included; what can't be; what a change does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.columns_of import columns_of
+from mzplan.config import load_configuration
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+from mzplan.model.state import State
+from mzplan.plan import build_plan
+from tests.unit.config_files import PROJECT, brief, errors, write
+from tests.unit.small_projects import (
+    actions,
+    commit,
+    fields,
+    kafka,
+    postgres,
+    project,
+    sink,
+    source,
+)
+
+HEADERS = "headers ARRAY<STRUCT<key: STRING,value: BINARY>>"
+
+
+def declared(
+    format_: str, more: str = "", connection: str = "kafka, brokers: ['a:1']", place: str = "topic"
+) -> str:
+    return (
+        f"connections:\n  c: {{type: {connection}}}\nsources:\n  s:\n    connection: c\n    {place}: t\n"
+        f"    format: {format_}\n{more}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "columns"),
+    [
+        ({"format": {"type": "json", "schema": "a int, b string"}}, ["a INT", "b STRING"]),
+        ({"format": {"type": "text"}}, ["value STRING"]),
+        ({"format": {"type": "text", "schema": "line string"}}, ["line STRING"]),
+        ({"format": {"type": "raw"}}, ["value BINARY"]),
+        (
+            {"format": {"type": "raw"}, "include": ["timestamp", "key", "headers"]},
+            ["value BINARY", "key STRING", HEADERS, "timestamp TIMESTAMP"],
+        ),
+        ({"format": {"type": "raw"}, "include": {"key": "k BINARY"}}, ["value BINARY", "k BINARY"]),
+        ({"format": {"type": "json"}}, []),
+    ],
+)
+def test_columns(body: dict[str, Any], columns: list[str]) -> None:
+    assert [str(column) for column in columns_of("kafka", body)] == columns
+    normal = resource_kind("source", "kafka").normalise(body)
+    assert [str(column) for column in columns_of("kafka", normal)] == columns
+
+
+def test_a_list_and_a_mapping_mean_the_same() -> None:
+    kind = resource_kind("source", "kafka")
+    assert kind.normalise({"include": ["key"]}) == kind.normalise({"include": {"key": "key"}})
+    assert kind.normalise({"include": []}) == {}
+
+
+def test_included_columns_can_be_selected(tmp_path: Path) -> None:
+    text = declared(
+        "{type: text}", "    include: [key, timestamp]\nsinks:\n  p:\n    type: console\n    from: s\n"
+    )
+    write(tmp_path, {"mzplan.yaml": PROJECT, "a.yaml": f"{text}    select: [key, value, timestamp]\n"})
+    found = load_configuration(tmp_path)
+    assert found.resources[Address("source", "s")].body["include"] == {"key": "key", "timestamp": "timestamp"}
+    write(tmp_path, {"a.yaml": f"{text}    select: [headers]\n"})
+    assert brief(errors(tmp_path)) == ['a.yaml:13:14 MZ019 Unknown column "headers"']
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (declared("{type: json}"), 'MZ006 Missing key "schema"'),
+        (declared("{type: text, schema: 'a INT'}"), "MZ020 The schema does not fit the format"),
+        (declared("{type: raw, schema: 'a BINARY, b BINARY'}"), "MZ020 The schema does not fit the format"),
+        (declared("{type: csv, schema: 'a ARRAY<INT>'}"), "MZ020 The schema does not fit the format"),
+        (declared("{type: json, schema: 'a INT', quote: x}"), "MZ020 Options of csv in another format"),
+        (declared("{type: csv, schema: 'a INT', header: true}"), "MZ020 A header is of files"),
+        (declared("{type: parquet, schema: 'a INT'}"), "MZ020 parquet is a format of files"),
+        (
+            declared("{type: raw}", connection="files, path: .", place="path"),
+            "MZ020 raw is a format of Kafka records",
+        ),
+        (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
+        (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),
+        (declared("{type: raw}", "    include: {key: value}\n"), 'MZ020 The column "value" is there twice'),
+        (
+            declared("{type: raw}", "    include: {key: a, timestamp: A}\n"),
+            'MZ020 The column "A" is there twice',
+        ),
+        (declared("{type: raw}", "    include: {key: a b}\n"), 'MZ005 Wrong value for "key"'),
+        (
+            declared("{type: raw}", connection="kafka, brokers: ['a:1'], options: {group.id: x}"),
+            'MZ020 "group.id" can\'t be set here',
+        ),
+    ],
+)
+def test_what_does_not_go_together(tmp_path: Path, text: str, expected: str) -> None:
+    write(tmp_path, {"mzplan.yaml": PROJECT, "a.yaml": text})
+    (found,) = brief(errors(tmp_path))
+    assert found.partition(" ")[2] == expected
+
+
+def with_include(include: Any, state: State | None = None) -> Any:
+    return project(kafka(), postgres(), source(**({"include": include} if include else {})), sink())
+
+
+def test_an_included_column_restarts_and_a_removed_one_replaces() -> None:
+    state = commit(with_include(["timestamp"]))
+    plan = build_plan(with_include(["key", "timestamp"]), state)
+    assert actions(plan) == {"source.orders": "update", "sink.orders_pg": "restart"}
+    assert fields(plan, "source.orders") == {"include.key": (None, "key", "restart")}
+    fewer: Any
+    for fewer in ([], {"timestamp": "ts"}):
+        plan = build_plan(with_include(fewer), state)
+        assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
