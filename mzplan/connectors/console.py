@@ -20,6 +20,9 @@ class ConsoleSink:
         """Nothing to ask."""
         return Probe()
 
+    def place(self, query: ResolvedQuery) -> str:
+        return "standard output"
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         most: int = run.query.body["rows"]
         prefix = str(run.query.address)

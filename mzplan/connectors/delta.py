@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
-from mzplan.connectors.files import folder_of, target_problems
+from mzplan.connectors.files import folder_of, place, target_problems
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.spark_types import quoted
 
@@ -21,6 +21,9 @@ class DeltaSink:
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether its folder can be written."""
         return Probe(diagnostics=tuple(target_problems(query, folder_of(query))))
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)

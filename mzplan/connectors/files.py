@@ -34,6 +34,9 @@ class FilesSource:
         """Whether the folder is there and can be listed. A folder has no identity to compare."""
         return Probe(diagnostics=tuple(_folder_problems(query, folder_of(query))))
 
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
+
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
     ) -> Diagnostic | None:
@@ -146,6 +149,11 @@ def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
             _problem(query, folder, f"Folder {folder} can't be written", f"check the rights of {nearest}.")
         ]
     return []
+
+
+def place(query: ResolvedQuery) -> str:
+    """Which connection, and which folder: for people."""
+    return f"{query.link.address} ({folder_of(query)})"
 
 
 def _problem(query: ResolvedQuery, folder: str, summary: str, hint: str) -> Diagnostic:

@@ -93,7 +93,14 @@ def empties_target(run: SinkRun) -> bool:
     return run.query.description.generation > 1 and run.query.body.get("on_replace") == "truncate"
 
 
-class SourceConnector(Protocol):
+class Connector(Protocol):
+    """What sources and sinks have in common."""
+
+    def place(self, query: ResolvedQuery) -> str:
+        """Which connection, and where it goes (host and port, or folder): for people."""
+
+
+class SourceConnector(Connector, Protocol):
     """Where the rows of a collection come from."""
 
     position: str
@@ -115,7 +122,7 @@ class SourceConnector(Protocol):
         """The stream of rows: the user's columns in order, then `_position`."""
 
 
-class SinkConnector(Protocol):
+class SinkConnector(Connector, Protocol):
     """Where the rows of a collection go."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.columns_of import included_columns, record_columns
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import java_options
-from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams
+from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.records import Records, parse_records
 from mzplan.model.diagnostics import Diagnostic
 
@@ -31,6 +31,9 @@ class KafkaSource:
     def probe(self, query: ResolvedQuery) -> Probe:
         """The topic's identity: `{type, cluster_id, topic, topic_id, partitions}`."""
         return self._probe.probe(query)
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
@@ -66,7 +69,7 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
         "failOnDataLoss": "true",
         "groupIdPrefix": "mzplan",
         "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT_MS),
-        "fetchOffset.numRetries": "2",
+        "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "500",
     }
     if "headers" in included_columns(query.description.type, body):

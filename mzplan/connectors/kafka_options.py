@@ -8,8 +8,8 @@ from typing import Any
 
 # A dead broker must not hold a query, or the end of one, for minutes.
 _JAVA_DEFAULTS = {
-    "request.timeout.ms": "10000",
-    "default.api.timeout.ms": "15000",
+    "request.timeout.ms": "8000",
+    "default.api.timeout.ms": "10000",
     "socket.connection.setup.timeout.ms": "5000",
     "socket.connection.setup.timeout.max.ms": "10000",
     "reconnect.backoff.max.ms": "2000",

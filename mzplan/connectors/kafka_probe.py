@@ -180,7 +180,7 @@ def compare_upstreams(
     return Diagnostic(
         code="MZ043",
         summary=f"{query.address} would read another upstream",
-        detail=f"{_place(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
+        detail=f"{place(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
         "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
         hint="point the connection back to the former upstream; or let the source begin anew on this one, "
         f"with its sinks: mzplan apply --replace {query.address} --allow-replace",
@@ -193,7 +193,7 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ067",
         summary=f"{query.address} can't go on where it stopped",
-        detail=f"{_place(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
+        detail=f"{place(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
         "retention, or by somebody) before they were read.",
         hint="bring them back if you can; or let the source begin anew, with its sinks: "
         f"mzplan apply --replace {query.address} --allow-replace",
@@ -205,13 +205,13 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
 def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> _Failed:
     """From what the client says: which of our codes it is, in words for a person."""
     by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
-    place = _place(query)
+    where = place(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
         if name in by_name:
             return _Failed(
                 "MZ051",
                 "Kafka refused the credentials",
-                f"{place}: {_said(by_name[name])}.",
+                f"{where}: {_said(by_name[name])}.",
                 "check security.protocol, sasl.mechanism, username and password of the connection.",
             )
     for name in ("_SSL", "_BAD_MSG"):
@@ -219,7 +219,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
             return _Failed(
                 "MZ051",
                 "Kafka and the connection don't agree on encryption",
-                f"{place}: {_said(by_name[name])}.",
+                f"{where}: {_said(by_name[name])}.",
                 "check security.protocol and ssl.ca of the connection: is this listener PLAINTEXT or TLS, "
                 "and who signed its certificate?",
             )
@@ -232,7 +232,7 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
     return _Failed(
         "MZ050",
         "Kafka can't be reached",
-        f"{place}: {_said(told[0]) if told else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
+        f"{where}: {_said(told[0]) if told else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
         "check brokers of the connection, and that the broker runs and is reachable from here.",
     )
 
@@ -247,7 +247,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> _Failed:
     return _Failed(
         "MZ052",
         f"Topic {topic} does not exist",
-        f"{_place(query)} has no topic {topic!r}; a source does not create one.",
+        f"{place(query)} has no topic {topic!r}; a source does not create one.",
         f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
     )
 
@@ -258,7 +258,7 @@ def _not_allowed(query: ResolvedQuery, topic: str) -> _Failed:
     return _Failed(
         "MZ054",
         f"Topic {topic} may not be read",
-        f"{_place(query)} does not allow {user!r} to read it.",
+        f"{place(query)} does not allow {user!r} to read it.",
         f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
         f"--operation Read --operation Describe --topic {topic}",
     )
@@ -277,7 +277,8 @@ def _first(query: ResolvedQuery) -> str:
     return str(query.link.body["brokers"][0])
 
 
-def _place(query: ResolvedQuery) -> str:
+def place(query: ResolvedQuery) -> str:
+    """Which connection, and where it goes: for people."""
     return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
 
 

@@ -48,6 +48,9 @@ class PostgresSink:
         """Connect, and look at the table, its columns, privileges and (upsert) its unique index."""
         return self._probe.probe(query, outputs)
 
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query.link)
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         batches = _Batches(run)
 

@@ -74,6 +74,18 @@ class Checkpoint:
         _write(f"{self.folder}/upstream.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
 
 
+def is_untouched(collection: str) -> bool:
+    """Whether a collection's table was created and never written: its log ends at version 0.
+
+    False also where that can't be told.
+    """
+    try:
+        first, second = (_read(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))
+    except OSError:
+        return False
+    return first is not None and second is None
+
+
 def _names(folder: str) -> list[str]:
     local = local_path(folder)
     if local is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.checks import check_description
-from mzplan.connectors.interface import Output, ResolvedQuery, resolve
+from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
@@ -46,6 +46,7 @@ class _Running:
     query_id: str
     run_id: str
     java: Any
+    place: str
     stopping: bool = False
     failed: BaseException | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
@@ -144,6 +145,11 @@ class SparkExecutor:
             return outputs_without_spark(query)
         return analysed_outputs(spark, query, self._position(query))
 
+    def _connector(self, query: ResolvedQuery) -> Connector:
+        type_ = query.description.type
+        is_source = query.address.kind == "source"
+        return self._connectors.source(type_) if is_source else self._connectors.sink(type_)
+
     def _position(self, query: ResolvedQuery) -> str:
         upstream = query.description.upstream
         return self._connectors.source(upstream.type if upstream else query.description.type).position
@@ -154,7 +160,7 @@ class SparkExecutor:
         spark = self._session()
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
-        running = _Running(name, "", "", None)
+        running = _Running(name, "", "", None, self._connector(query).place(query))
         try:
             started = self._submit(spark, query, running, epoch)
         except MzplanError:
@@ -170,7 +176,10 @@ class SparkExecutor:
         running.java = started._jsq
         running.query_id, running.run_id = started.id, started.runId
         with self._lock:
+            before = self._running.get(name)
             self._running[name] = running
+        if before is not None:  # it had failed, and is healed
+            self._progress.forget(before.run_id)
 
     def _submit(
         self, spark: SparkSession, query: ResolvedQuery, running: _Running, epoch: int
@@ -309,7 +318,7 @@ def _ending(running: _Running) -> Failure:
     """Why it ended; an empty Failure when it was stopped."""
     if running.failed is not None:
         return failures.of_exception(running.failed)
-    return failures.of_query(running.java) or Failure("", "")
+    return failures.of_query(running.java, running.place) or Failure("", "")
 
 
 def _has_triggered(java: Any) -> bool:

@@ -67,15 +67,15 @@ def of_exception(problem: BaseException) -> Failure:
     return of_messages([(type(problem).__name__, str(problem))])
 
 
-def of_query(query: Any) -> Failure | None:
-    """Of a streaming query (Java's) that has ended; None when it was stopped."""
+def of_query(query: Any, place: str) -> Failure | None:
+    """Of a streaming query (Java's) that has ended; None when it was stopped. `place` is what it talks to."""
     caught = query.exception()
     if caught.isEmpty():
         return None
-    return of_messages(_chain(caught.get()))
+    return of_messages(_chain(caught.get()), place)
 
 
-def of_messages(chain: list[tuple[str, str]]) -> Failure:
+def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     """Of exceptions, outermost first, each as (class, message)."""
     chain = [(name, _without_plan(message)) for name, message in chain]
     marked = next((found for _, message in reversed(chain) if (found := _MARKED.search(message))), None)
@@ -84,7 +84,8 @@ def of_messages(chain: list[tuple[str, str]]) -> Failure:
     for code, pattern in _KNOWN:
         known = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
         if known is not None:
-            return Failure(f"{_HELP[code]}: {_first_line(known[1])}", code)
+            where = f"{place}: " if place else ""
+            return Failure(f"{where}{_HELP[code]}: {_first_line(known[1])}", code)
     # The innermost is the cause, unless it says nothing.
     said = [_first_line(message) for _, message in reversed(chain)]
     file = next((found for _, message in chain if (found := _FILE.search(message))), None)

@@ -32,6 +32,10 @@ _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 STOP_TIMEOUT_S = 20
 _KEPT_LINES = 400
+# As Ivy names what it could not get: `download failed: org.x#name;1.0!name.jar`, `unresolved dependency: …`.
+_ARTIFACT = re.compile(
+    r"(?:unresolved dependency|module not found|download failed): ([^#\s]+)#([^;\s]+);([^!:\s]+)"
+)
 
 
 def open_session(application: str, options: Mapping[str, str]) -> SparkSession:
@@ -43,22 +47,41 @@ def open_session(application: str, options: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # Workers are to be the interpreter that runs here, with its packages, not whatever `python3` is.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and SparkContext._active_spark_context is None:
+    given = _given_by_submit() if submitted else _given()
+    configuration = _configuration(application, options, given)
+    if str(configuration.get("spark.master")).startswith("local"):
+        # Workers are to be the interpreter that runs here, with its packages, not whatever `python3` is.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not submitted and SparkContext._gateway is None:
         require_java()
-        _launch(_configuration(application, options, _given()))
-    configuration = _configuration(application, options, _given_by_submit() if submitted else _given())
+        _launch(configuration)
     try:
         session = SparkSession.builder.config(conf=configuration).getOrCreate()
         session.range(1).collect()
     except Exception as problem:
         raise _not_started(str(problem).splitlines()[:3]) from None
+    if submitted:
+        _require_packages(session)
     session.sparkContext.setLogLevel("WARN")
     _keep_jars_from_python(session)
     return session
+
+
+def _require_packages(session: SparkSession) -> None:
+    """What spark-submit started can't be given jars any more: say so, before a query fails of it."""
+    java: Any = session._jvm
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        for name in (_DELTA_EXTENSION, "org.apache.spark.sql.kafka010.KafkaSourceProvider"):
+            loader.loadClass(name)
+    except Exception:
+        raise error(
+            "MZ062",
+            "Spark was submitted without the jars that mzplan needs",
+            f"They are {' and '.join(PACKAGES)}.",
+            f"spark-submit --packages {','.join(PACKAGES)} --driver-java-options -Xss8m …",
+        ) from None
 
 
 def _keep_jars_from_python(session: SparkSession) -> None:
@@ -214,20 +237,20 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
 def _not_started(lines: list[str]) -> MzplanError:
     """Why Spark did not start, from what was said."""
     text = "\n".join(lines)
-    if "local-m2-cache" in text and "download failed" in text:
-        jar = re.search(r"download failed: (\S+)", text)
+    missing = [":".join(found) for found in _ARTIFACT.findall(text)]
+    listed = ", ".join(dict.fromkeys(missing)) or "see the log"
+    if "download failed" in text and "local-m2-cache" in text and " in local-m2-cache" in text:
         return error(
             "MZ062",
             "Spark's jars could not be resolved: the local Maven cache is broken",
-            f"Ivy looks into ~/.m2 first, and found a .pom there without its jar: {jar[1] if jar else '?'}.",
+            f"Ivy looks into ~/.m2 first, and found a .pom there without its jar: {listed}.",
             "remove that artifact's folder under ~/.m2/repository (or move ~/.m2 away), then start again.",
         )
-    missing = re.findall(r"(?:unresolved dependency|module not found|download failed): (\S+)", text)
     if missing or "unresolved dependencies" in text:
         return error(
             "MZ062",
             "Spark's jars could not be downloaded",
-            f"Not to be had: {', '.join(dict.fromkeys(missing)) or 'see the log'} (46 MB, once).",
+            f"Not to be had: {listed} (46 MB in all, once).",
             "check the network; behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… "
             "-Dhttps.proxyPort=…; for a mirror set spark.jars.ivySettings or "
             "spark.jars.repositories in spark-defaults.conf.",

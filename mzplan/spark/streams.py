@@ -11,6 +11,7 @@ from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, Si
 from mzplan.connectors.select import canonical_type
 from mzplan.connectors.spark_types import quoted, spark_type
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.spark.checkpoints import is_untouched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,10 @@ def sink_writer(
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
+    if begins and is_untouched(collection):
+        # From its first version on, which spares a micro-batch that reads an empty snapshot. Not for a table
+        # that has rows: files of its early versions may be merged and gone.
+        reader = reader.option("startingVersion", 0)
     rows = project(reader.load(collection), query)
     run = SinkRun(
         query=query, outputs=outputs_of(rows), epoch=epoch, begins=begins, fail=fail, interrupt=interrupt

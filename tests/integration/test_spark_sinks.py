@@ -31,7 +31,7 @@ def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_pat
     lab.produce(name, *({"id": i % 4, "customer": f"c{i}", "amount": i} for i in range(20)))
     lab.start(source, append, upsert)
     for sink in (append, upsert):
-        until("a step is written", lambda sink=sink: lab.report(sink).step >= 1)  # type: ignore[misc]
+        until("a step is written", lambda sink=sink: lab.report(sink).step >= 0)  # type: ignore[misc]
     lab.stop(append, upsert)
     for sink in (append, upsert):
         lab.undo_commit(sink)
