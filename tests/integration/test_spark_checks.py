@@ -213,3 +213,53 @@ def test_checks_work_before_the_session(lab: Lab, topic: Make, database: Make) -
         connection.execute("CREATE TABLE o (id bigint, twice numeric)")
     sink = lab.postgres_sink(source, shop, "o", select=["id", "amount * 2 AS twice"])
     assert executor.check(sink, lab.secrets).diagnostics == ()
+
+
+def test_a_secret_is_nowhere(
+    lab: Lab, topic: Make, database: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not in errors, plans, logs, checkpoints or the arguments of a process."""
+    name, shop = topic(partitions=1), database()
+    user = f"secret_{shop}"[:50]
+    lab.secrets.environment["HIDDEN"] = SECRET
+    lab.execute(
+        shop,
+        f"CREATE ROLE {user} LOGIN SUPERUSER PASSWORD '{SECRET.replace(chr(39), chr(39) * 2)}'",
+        "CREATE TABLE orders (id bigint, customer varchar(3), amount numeric)",
+    )
+    try:
+        source = lab.kafka_source(name)
+        source.connections["connection"].body["options"] = {"sasl.jaas.config": "${env:HIDDEN}"}  # type: ignore[index]
+        body = lab.postgres_body(shop, user=user, password="${env:HIDDEN}")
+        sink = lab.sink(source, "postgres", body, table="orders")
+        lab.produce(name, {"id": 1, "customer": "too long"}, {"id": "broken"})
+        lab.start(source, sink)
+        shown = [str(lab.ended(source))]
+        source.body["on_error"] = "skip"  # type: ignore[index]
+        lab.start(source)
+        ended = lab.ended(sink)
+        assert ended.error_code == "MZ059", ended.error
+        shown += [str(ended), *(str(query) for query in lab.executor.reports())]
+        lab.stop(source, sink)
+    finally:
+        lab.execute(shop, f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+    shown += [repr(lab.executor.__dict__), *capfd.readouterr()]
+    shown += [path.read_text(errors="replace") for path in _files(lab.folder / "warehouse")]
+    shown += [
+        path.read_bytes().decode(errors="replace")
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if _own(path)
+    ]
+    part = SECRET[:8]
+    assert not [text for text in shown if part in text]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".parquet"]
+
+
+def _own(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes())
+    except OSError:
+        return False

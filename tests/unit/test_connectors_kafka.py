@@ -1,0 +1,126 @@
+"""Kafka without a broker: client options in two dialects, and which upstream it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.interface import ResolvedQuery, resolve
+from mzplan.connectors.kafka_options import jaas, java_options, librdkafka_options
+from mzplan.connectors.kafka_probe import compare_upstreams
+from mzplan.inline import Description, InlinedConnection
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.secrets import Secrets
+
+RECORDED = {"type": "kafka", "cluster_id": "c1", "topic": "orders", "topic_id": "t1", "partitions": 3}
+
+
+def connection(**body: Any) -> dict[str, Any]:
+    return resource_kind("connection", "kafka").with_defaults(
+        {"type": "kafka", "brokers": ["a:1", "b:2"], **body}
+    )
+
+
+def source(**security: Any) -> Description:
+    body = {"type": "kafka", "brokers": ["a:1"], **({"security": security} if security else {})}
+    return Description(
+        address=Address("source", "orders"),
+        id="id",
+        generation=1,
+        digest="1:a",
+        type="kafka",
+        body={"connection": "k", "topic": "orders", "format": {"type": "json", "schema": "id BIGINT"}},
+        connections={
+            "connection": InlinedConnection(address=Address("connection", "k"), type="kafka", body=body)
+        },
+    )
+
+
+def query() -> ResolvedQuery:
+    return resolve(source(), Secrets(".", {}), ".")
+
+
+def test_a_password_can_not_leave_its_quotes() -> None:
+    line = jaas("PLAIN", 'u"x', 'p\\" required; evil="\n')
+    assert line == (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u\\"x" password="p\\\\\\" required; evil=\\"\\n";'
+    )
+
+
+def test_plain_text_needs_nothing_but_the_brokers() -> None:
+    assert java_options(connection(), ".")["bootstrap.servers"] == "a:1,b:2"
+    assert java_options(connection(), ".")["security.protocol"] == "PLAINTEXT"
+    options = librdkafka_options(connection(), ".")
+    assert options["bootstrap.servers"] == "a:1,b:2"
+    assert not any(key.startswith(("sasl", "ssl")) for key in options)
+
+
+def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("CA")
+    (tmp_path / "me.pem").write_text("ME")
+    body = connection(
+        security={
+            "protocol": "SASL_SSL",
+            "sasl": {"mechanism": "SCRAM-SHA-512", "username": "app", "password": "secret"},
+            "ssl": {"ca": "ca.pem", "certificate": "me.pem", "key": "KEY", "verify_hostname": False},
+        },
+        options={"client.id": "me", "fetch.min.bytes": 1, "check.crcs": True},
+    )
+    java = java_options(body, str(tmp_path))
+    assert java["ssl.truststore.certificates"] == "CA"
+    assert java["ssl.keystore.certificate.chain"] == "ME"
+    assert java["ssl.keystore.key"] == "KEY"
+    assert java["ssl.endpoint.identification.algorithm"] == ""
+    assert java["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert 'ScramLoginModule required username="app" password="secret";' in java["sasl.jaas.config"]
+    assert (java["fetch.min.bytes"], java["check.crcs"]) == ("1", "true")
+    other = librdkafka_options(body, str(tmp_path))
+    assert other["ssl.ca.pem"] == "CA"
+    assert other["ssl.key.pem"] == "KEY"
+    assert other["ssl.endpoint.identification.algorithm"] == "none"
+    assert other["sasl.password"] == "secret"
+    assert other["client.id"] == "me"
+    assert "fetch.min.bytes" not in other, "librdkafka calls it otherwise"
+
+
+def test_options_of_the_user_win() -> None:
+    assert java_options(connection(options={"request.timeout.ms": 1}), ".")["request.timeout.ms"] == "1"
+
+
+def test_secrets_are_in_no_repr() -> None:
+    description = source(
+        protocol="SASL_SSL", sasl={"mechanism": "PLAIN", "username": "app", "password": "${env:PW}"}
+    )
+    resolved = resolve(description, Secrets(".", {"PW": "s3cret"}), ".")
+    assert resolved.link.body["security"]["sasl"]["password"] == "s3cret"
+    assert "s3cret" not in repr(resolved)
+    with pytest.raises(MzplanError) as caught:
+        resolve(description, Secrets(".", {}), ".")
+    assert caught.value.diagnostics[0].code == "MZ056"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cluster_id": "c2"}, "Kafka cluster c2 instead of c1"),
+        ({"topic_id": "t2"}, "deleted and created again"),
+        ({"partitions": 2}, "has 2 partitions instead of 3"),
+    ],
+)
+def test_another_upstream_is_refused(change: dict[str, Any], said: str) -> None:
+    found = compare_upstreams(query(), RECORDED, {**RECORDED, **change})
+    assert found is not None
+    assert (found.code, found.exit_code) == ("MZ043", ExitCode.REFUSED)
+    assert said in found.detail
+    assert "connection.k (a:1)" in found.detail
+    assert "--replace source.orders" in found.hint
+
+
+@pytest.mark.parametrize("change", [{}, {"partitions": 9}, {"topic_id": None}])
+def test_the_same_upstream(change: dict[str, Any]) -> None:
+    assert compare_upstreams(query(), RECORDED, {**RECORDED, **change}) is None

@@ -1,0 +1,134 @@
+"""Small parts of the connectors: select without Spark, paths, memos."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mzplan.columns import parse_columns
+from mzplan.connectors.interface import Output, ResolvedQuery
+from mzplan.connectors.lookup import Connectors
+from mzplan.connectors.memo import Memo, fingerprint
+from mzplan.connectors.paths import absolute, local_path
+from mzplan.connectors.select import outputs_without_spark
+from mzplan.connectors.spark_types import ddl, longest
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+
+QUERY = ResolvedQuery(
+    description=Description(
+        address=Address("sink", "x"), id="x", generation=1, digest="1:a", type="postgres", body={}
+    ),
+    body={},
+    connection=None,
+    columns=parse_columns("id BIGINT, amount DECIMAL(10,2), `odd name` STRING"),
+    directory=".",
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "output"),
+    [
+        ("id", Output(name="id", type="BIGINT")),
+        ("ID", Output(name="id", type="BIGINT")),
+        ("id AS order_id", Output(name="order_id", type="BIGINT")),
+        ("`odd name` as `n``m`", Output(name="n`m", type="STRING")),
+        ("amount * 1.2 AS gross", Output(name="gross", type=None)),
+        ("CAST(id AS INT) AS small", Output(name="small", type="INT")),
+        ("upper(`odd name`) AS up", Output(name="up", type=None)),
+    ],
+)
+def test_select_without_spark(item: str, output: Output) -> None:
+    assert outputs_without_spark(replace(QUERY, body={"select": [item]})) == (output,)
+
+
+def test_all_columns_without_select() -> None:
+    names = [output.name for output in outputs_without_spark(QUERY)]
+    assert names == ["id", "amount", "odd name"]
+    assert [o.name for o in outputs_without_spark(replace(QUERY, body={"select": ["*", "1 AS one"]}))] == [
+        *names,
+        "one",
+    ]
+
+
+def test_an_item_that_can_not_be_read_is_left_to_spark() -> None:
+    assert outputs_without_spark(replace(QUERY, body={"select": ["((", "id"]}))[-1].name == "id"
+
+
+@pytest.mark.parametrize(
+    ("parts", "path"),
+    [
+        (("in",), "/project/in"),
+        (("./in", "orders/"), "/project/in/orders"),
+        (("/data", "orders"), "/data/orders"),
+        (("s3://bucket/base/", "orders"), "s3://bucket/base/orders"),
+        (("s3://bucket", "./orders/"), "s3://bucket/orders"),
+        (("in", "file:///data/x"), "file:///data/x"),
+    ],
+)
+def test_absolute_paths(parts: tuple[str, ...], path: str) -> None:
+    assert absolute("/project", *parts) == path
+
+
+def test_local_paths() -> None:
+    assert str(local_path("/a b")) == "/a b"
+    assert str(local_path("file:///a%20b")) == "/a b"
+    assert local_path("s3://bucket/a") is None
+
+
+def test_columns_for_spark() -> None:
+    columns = parse_columns("a VARCHAR(5) NOT NULL, s STRUCT<x: CHAR(2) NOT NULL>")
+    assert ddl(columns) == "`a` STRING, `s` STRUCT<x: STRING>"
+    assert [longest(c.type) for c in columns] == [5, None]
+
+
+def test_a_memo_is_made_once_and_waited_for() -> None:
+    memo: Memo[int] = Memo(10)
+    made: list[int] = []
+
+    def make() -> int:
+        time.sleep(0.05)
+        made.append(1)
+        return len(made)
+
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(memo.get("k", make))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (made, found) == ([1], [1] * 8)
+    memo.drop("k")
+    assert memo.get("k", make) == 2
+
+
+def test_a_memo_forgets() -> None:
+    memo: Memo[Any] = Memo(0.01)
+    memo.get("k", lambda: 1)
+    time.sleep(0.02)
+    assert memo.get("k", lambda: 2) == 2
+
+    def fails() -> int:
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        memo.get("other", fails)
+    assert memo.get("other", lambda: 3) == 3
+
+
+def test_a_fingerprint_holds_no_secret() -> None:
+    assert "s3cret" not in fingerprint({"password": "s3cret"})
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_a_type_without_connector() -> None:
+    with pytest.raises(MzplanError) as caught:
+        Connectors().sink("nonsense")
+    assert caught.value.diagnostics[0].code == "MZ063"
+    connectors = Connectors()
+    assert connectors.sink("console") is connectors.sink("console")

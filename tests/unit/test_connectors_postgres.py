@@ -1,0 +1,243 @@
+"""PostgreSQL without a server: types, what fits where, statements, and what is said of errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.interface import Output, ResolvedConnection, resolve
+from mzplan.connectors.postgres_client import connect_problem, conninfo, said
+from mzplan.connectors.postgres_probe import check_table, create_table
+from mzplan.connectors.postgres_target import Table, split_name
+from mzplan.connectors.postgres_types import (
+    TargetColumn,
+    copies_straight,
+    created_type,
+    fit,
+    shown,
+    staged_as_json,
+    staged_type,
+)
+from mzplan.connectors.postgres_writer import Writer
+from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+
+
+def column(type_: str, category: str = "U", typmod: int = -1, **other: Any) -> TargetColumn:
+    return TargetColumn(
+        **{
+            "name": "c",
+            "type": type_,
+            "type_schema": "pg_catalog",
+            "category": "A" if type_.startswith("_") else category,
+            "typmod": typmod,
+            "shown": type_,
+            "required": False,
+            "writable": True,
+            **other,
+        }
+    )
+
+
+def numeric(precision: int, scale: int) -> TargetColumn:
+    return column("numeric", "N", ((precision << 16) | scale) + 4)
+
+
+@pytest.mark.parametrize(
+    ("spark", "created"),
+    [
+        ("TINYINT", "smallint"),
+        ("DECIMAL(10,2)", "numeric(10,2)"),
+        ("VARCHAR(7)", "varchar(7)"),
+        ("TIMESTAMP", "timestamptz"),
+        ("TIMESTAMP_NTZ", "timestamp"),
+        ("ARRAY<DECIMAL(3,1)>", "numeric(3,1)[]"),
+        ("ARRAY<ARRAY<INT>>", "jsonb"),
+        ("MAP<STRING,INT>", "jsonb"),
+    ],
+)
+def test_created_type(spark: str, created: str) -> None:
+    assert created_type(spark) == created
+
+
+@pytest.mark.parametrize(
+    ("spark", "target", "expected"),
+    [
+        ("BIGINT", column("int8", "N"), "fits"),
+        ("BIGINT", column("int4", "N"), "narrow"),
+        ("BIGINT", column("float8", "N"), "no"),
+        ("BIGINT", numeric(18, 0), "narrow"),
+        ("INT", numeric(10, 0), "fits"),
+        ("DOUBLE", column("int8", "N"), "no"),
+        ("DOUBLE", column("numeric", "N"), "no"),
+        ("DECIMAL(10,2)", column("numeric", "N"), "fits"),
+        ("DECIMAL(10,2)", numeric(12, 2), "fits"),
+        ("DECIMAL(10,2)", numeric(10, 3), "narrow"),
+        ("DECIMAL(10,2)", numeric(20, 1), "no"),
+        ("DECIMAL(9,0)", column("int4", "N"), "fits"),
+        ("DECIMAL(10,0)", column("int4", "N"), "narrow"),
+        ("DECIMAL(9,2)", column("int4", "N"), "no"),
+        ("STRING", column("uuid"), "fits"),
+        ("STRING", column("jsonb"), "fits"),
+        ("STRING", column("mood", "E", type_schema="public"), "fits"),
+        ("STRING", column("int8", "N"), "no"),
+        ("STRING", column("timestamptz", "D"), "no"),
+        ("STRING", column("bytea"), "no"),
+        ("TIMESTAMP", column("timestamp", "D"), "fits"),
+        ("TIMESTAMP", column("date", "D"), "no"),
+        ("ARRAY<INT>", column("_int4"), "fits"),
+        ("ARRAY<INT>", column("_text"), "no"),
+        ("ARRAY<INT>", column("jsonb"), "fits"),
+        ("STRUCT<a: INT>", column("json"), "fits"),
+        ("STRUCT<a: INT>", column("int4", "N"), "no"),
+        ("BINARY", column("text", "S"), "no"),
+    ],
+)
+def test_what_fits(spark: str, target: TargetColumn, expected: str) -> None:
+    assert fit(spark, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("spark", "target", "staged", "straight"),
+    [
+        ("BIGINT", column("int8", "N"), "bigint", True),
+        ("BIGINT", column("numeric", "N"), "bigint", False),
+        ("STRING", column("varchar", "S", 7), "text", True),
+        ("STRING", column("jsonb"), "text", False),
+        ("STRING", column("mood", "E", type_schema="public"), "text", False),
+        ("DECIMAL(10,2)", numeric(10, 2), "numeric", True),
+        ("TIMESTAMP", column("timestamp", "D"), "timestamp with time zone", True),
+        ("ARRAY<INT>", column("_int4"), "integer[]", True),
+        ("ARRAY<TIMESTAMP>", column("_timestamp"), "timestamp with time zone[]", False),
+        ("ARRAY<INT>", column("jsonb"), "text", False),
+        ("MAP<STRING,INT>", column("json"), "text", False),
+    ],
+)
+def test_how_a_column_travels(spark: str, target: TargetColumn, staged: str, straight: bool) -> None:
+    assert staged_type(spark, target) == staged
+    assert copies_straight([spark], [target]) is straight
+    assert staged_as_json(spark, target) is (staged == "text" and spark != "STRING")
+
+
+def sink(**body: Any) -> Description:
+    source = Address("source", "orders")
+    return Description(
+        address=Address("sink", "orders_pg"),
+        id="id",
+        generation=1,
+        digest="1:a",
+        type="postgres",
+        body={"from": "orders", "connection": "pg", "table": "public.orders", **body},
+        connections={
+            "connection": InlinedConnection(
+                address=Address("connection", "pg"),
+                type="postgres",
+                body={
+                    "type": "postgres",
+                    "host": "db",
+                    "database": "shop",
+                    "user": "app",
+                    "password": "${env:PW}",
+                },
+            )
+        },
+        upstream=Upstream(
+            address=source,
+            id="s",
+            generation=1,
+            type="kafka",
+            body={"topic": "orders", "format": {"type": "json", "schema": "id BIGINT, note STRING"}},
+        ),
+    )
+
+
+def test_create_table_shows_what_is_not_known() -> None:
+    query = resolve(sink(mode="upsert", key=["id"]), Secrets(".", {"PW": "x"}), ".")
+    outputs = [Output(name="id", type="BIGINT"), Output(name="Order", type=None)]
+    assert create_table(query, outputs).splitlines() == [
+        "CREATE TABLE public.orders (",
+        "  id bigint,",
+        '  "Order" ...,',
+        "  PRIMARY KEY (id)",
+        ");",
+    ]
+
+
+def test_columns_match_by_name_then_by_case_if_just_one() -> None:
+    columns = tuple(column("int8", "N", name=name) for name in ("id", "ID", "Total"))
+    table = Table(oid=1, schema="public", name="orders", columns=columns, takes_copy=True)
+    assert [getattr(table.column(name), "name", None) for name in ("id", "ID", "Id", "total")] == [
+        "id",
+        "ID",
+        None,
+        "Total",
+    ]
+
+
+def test_two_outputs_into_one_column_are_refused() -> None:
+    query = resolve(sink(), Secrets(".", {"PW": "x"}), ".")
+    table = Table(
+        oid=1, schema="public", name="orders", columns=(column("int8", "N", name="id"),), takes_copy=True
+    )
+    outputs = [Output(name="id", type="BIGINT"), Output(name="ID", type="BIGINT")]
+    (found,) = check_table(query, table, outputs)
+    assert "two outputs go into its column id" in found.detail
+
+
+def test_names() -> None:
+    assert split_name("public.orders") == ("public", "orders")
+    assert split_name("orders") == (None, "orders")
+    assert [shown(name) for name in ("orders", "order", "Orders", 'a"b')] == [
+        "orders",
+        '"order"',
+        '"Orders"',
+        '"a""b"',
+    ]
+
+
+def test_statements_of_a_step_hold_no_loose_ends() -> None:
+    writer = Writer(schema='a"b', sink="it's", address="sink.x", generation=2, epoch=3, query_id="q")
+    assert "'it''s'" in writer.claim(5)
+    assert '"a""b".writers' in writer.claim(5)
+    assert writer.note(5).count("{rows}") == 1
+    assert len(Writer(schema="m", sink="s" * 80, address="", generation=1, epoch=1, query_id="").stage) <= 63
+
+
+def link() -> ResolvedConnection:
+    body = resource_kind("connection", "postgres").with_defaults(
+        {"type": "postgres", "host": "db", "database": "shop", "user": "app", "password": "p' w\\"}
+    )
+    return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body)
+
+
+def test_conninfo_quotes_what_it_is_given() -> None:
+    info = conninfo(link(), ".")
+    assert "password='p\\' w\\\\'" in info
+    assert "host=db" in info
+    assert "connect_timeout=" in info
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            'connection to server at "db" (10.0.0.1), port 5432 failed: Connection refused\n\tIs it running?',
+            "MZ050",
+        ),
+        ('connection failed: FATAL:  password authentication failed for user "app"', "MZ051"),
+        ('connection failed: FATAL:  no pg_hba.conf entry for host "10.0.0.9"', "MZ051"),
+        ('connection failed: FATAL:  database "shop" does not exist', "MZ052"),
+        ("no answer within 6 s", "MZ050"),
+    ],
+)
+def test_why_there_is_no_connection(text: str, code: str) -> None:
+    found = connect_problem(link(), RuntimeError(text), Address("sink", "x"))
+    assert found.code == code
+    assert "connection.pg (db:5432, database shop)" in found.detail
+
+
+def test_a_password_in_a_message_is_masked() -> None:
+    assert said(RuntimeError("ERROR:  bad password p' w\\ here\nmore"), "p' w\\") == "bad password *** here"

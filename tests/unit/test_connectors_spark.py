@@ -1,0 +1,223 @@
+"""mzplan.spark without Spark: Java, a Spark that does not start, checkpoints, failures, progress."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.spark import failures
+from mzplan.spark.checkpoints import Checkpoint, collection_path, is_untouched
+from mzplan.spark.java import require_java
+from mzplan.spark.progress import parse_progress
+from mzplan.spark.session import _configuration, _given, _not_started
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`java(text)` puts a java on the PATH that says so of its version."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def make(text: str) -> Path:
+        program = tmp_path / "java"
+        program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+        program.chmod(0o755)
+        return program
+
+    return make
+
+
+def test_java_is_found(java: Any) -> None:
+    for version in ("17.0.15", "21", "24.0.1"):
+        program = java(f'openjdk version "{version}" 2025-04-15')
+        assert require_java() == str(program)
+
+
+@pytest.mark.parametrize("text", ['java version "1.8.0_392"', 'openjdk version "11.0.2"', "oops"])
+def test_java_that_will_not_do(java: Any, text: str) -> None:
+    java(text)
+    with pytest.raises(MzplanError) as caught:
+        require_java()
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ061"
+    assert "JDK 17 or 21" in found.hint
+
+
+def test_no_java(java: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MzplanError) as caught:
+        require_java()
+    assert "on the PATH" in caught.value.diagnostics[0].detail
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(MzplanError) as caught:
+        require_java()
+    assert "JAVA_HOME (/nowhere)" in caught.value.diagnostics[0].detail
+
+
+def test_a_broken_local_maven_cache_is_explained() -> None:
+    lines = [
+        "\tfound org.apache.commons#commons-pool2;2.12.0 in local-m2-cache",
+        "\t==== local-m2-cache: tried",
+        "\t\t::              FAILED DOWNLOADS            ::",
+        'Exception in thread "main" java.lang.RuntimeException: '
+        "[download failed: org.apache.commons#commons-pool2;2.12.0!commons-pool2.jar]",
+    ]
+    (found,) = _not_started(lines).diagnostics
+    assert found.code == "MZ062"
+    assert "org.apache.commons:commons-pool2:2.12.0" in found.detail
+    assert "~/.m2" in found.hint
+
+
+def test_jars_that_can_not_be_had() -> None:
+    lines = ["[unresolved dependency: io.delta#delta-spark_2.13;4.0.0: not found]"]
+    (found,) = _not_started(lines).diagnostics
+    assert "io.delta:delta-spark_2.13:4.0.0" in found.detail
+    assert "proxy" in found.hint
+
+
+def test_anything_else_that_keeps_spark_from_starting() -> None:
+    (found,) = _not_started(["WARN x", "Error: Could not find or load main class"]).diagnostics
+    assert found.code == "MZ062"
+    assert found.detail == "Error: Could not find or load main class"
+
+
+def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# ours\nspark.driver.memory  3g\nspark.jars.packages a:b:1\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://there:7077 --conf spark.x=1 pyspark-shell")
+    conf = dict(_configuration("app", {"spark.y": "2"}, _given()).getAll())
+    assert conf["spark.driver.memory"] == "3g"
+    assert conf["spark.master"] == "spark://there:7077"
+    assert "spark.driver.host" not in conf
+    assert (conf["spark.x"], conf["spark.y"]) == ("1", "2")
+    packages = conf["spark.jars.packages"].split(",")
+    assert packages[0] == "a:b:1"
+    assert any(package.startswith("io.delta:") for package in packages)
+
+
+def test_the_upstream_is_kept_beside_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.of(str(tmp_path), "id", 2)
+    assert checkpoint.upstream() is None
+    assert not checkpoint.has_begun()
+    checkpoint.record_upstream({"cluster_id": "c"})
+    assert checkpoint.upstream() == {"cluster_id": "c"}
+    assert Checkpoint.of(tmp_path.as_uri(), "id", 2).upstream() == {"cluster_id": "c"}
+    assert [path.name for path in Path(checkpoint.folder).iterdir()] == ["upstream.json"]
+    (Path(checkpoint.folder) / "upstream.json").write_text("{")
+    with pytest.raises(OSError, match="damaged"):
+        checkpoint.upstream()
+
+
+def test_where_a_checkpoint_goes_on(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.of(str(tmp_path), "id", 1)
+    assert checkpoint.position() is None
+    for folder in ("offsets", "commits"):
+        (Path(checkpoint.spark) / folder).mkdir(parents=True)
+    for batch in (8, 9, 10):
+        text = f'v1\n{{"batchWatermarkMs":0}}\n{{"orders":{{"0":{batch}}}}}'
+        (Path(checkpoint.spark) / "offsets" / str(batch)).write_text(text)
+    for name in ("8", "9", ".9.crc"):
+        (Path(checkpoint.spark) / "commits" / name).write_text("v1\n{}")
+    assert checkpoint.has_begun()
+    assert json.loads(checkpoint.position() or "") == {"orders": {"0": 9}}, "batch 10 is not done"
+
+
+def test_a_collection_that_was_never_written(tmp_path: Path) -> None:
+    collection = Path(collection_path(str(tmp_path), "id", 1))
+    assert not is_untouched(str(collection))
+    (collection / "_delta_log").mkdir(parents=True)
+    for version in (0, 1):
+        (collection / "_delta_log" / f"{version:020}.json").write_text("{}")
+        assert is_untouched(str(collection)) is (version == 0)
+
+
+@pytest.mark.parametrize(
+    ("chain", "code", "text"),
+    [
+        (
+            [
+                (
+                    "org.apache.spark.sql.streaming.StreamingQueryException",
+                    "[STREAM_FAILED] …\n=== Streaming Query ===\nProject raise_error(mzplan[MZ066]: , w#1)",
+                ),
+                (
+                    "org.apache.spark.SparkException",
+                    "Job aborted: [USER_RAISED_EXCEPTION] mzplan[MZ066]: topic t, offset 2: it is not JSON "
+                    "SQLSTATE: P0001\n\tat org.x",
+                ),
+            ],
+            "MZ066",
+            "topic t, offset 2: it is not JSON",
+        ),
+        (
+            [
+                ("org.apache.spark.sql.streaming.StreamingQueryException", "failed"),
+                (
+                    "org.apache.kafka.common.errors.TimeoutException",
+                    "Timed out waiting for a node assignment.",
+                ),
+            ],
+            "MZ050",
+            "connection.k (a:1): the server can't be reached: Timed out waiting for a node assignment.",
+        ),
+        (
+            [
+                ("x", "failed"),
+                ("java.lang.IllegalStateException", "[KAFKA_DATA_LOSS.X] offsets are gone\nmore"),
+            ],
+            "MZ067",
+            "connection.k (a:1): records were deleted from the topic before they were read: "
+            "[KAFKA_DATA_LOSS.X] offsets are gone",
+        ),
+        ([("a.B", ""), ("c.D", "the cause\n\tat e.F(G.java:1)")], "MZ064", "the cause"),
+        (
+            [
+                (
+                    "py4j.Py4JException",
+                    "An exception was raised by the Python Proxy. "
+                    "Return Message: Traceback (most recent call last):\n"
+                    '  File "x.py", line 1, in <module>\n    f()\nValueError: no such thing\n',
+                )
+            ],
+            "MZ064",
+            "ValueError: no such thing",
+        ),
+    ],
+)
+def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str) -> None:
+    found = failures.of_messages(chain, "connection.k (a:1)")
+    assert (found.code, found.text) == (code, text)
+
+
+def test_our_own_errors_keep_their_code() -> None:
+    found = failures.of_exception(error("MZ059", "Refused", "Too long.", "make it shorter."))
+    assert (found.code, found.text) == ("MZ059", "Refused. Too long. Fix: make it shorter.")
+
+
+def progress(**other: Any) -> dict[str, Any]:
+    return {"batchId": 4, "durationMs": {"addBatch": 5}, "sources": [], **other}
+
+
+def test_progress_of_a_batch_and_of_none() -> None:
+    done = parse_progress(progress(inputRowsPerSecond=2.5, processedRowsPerSecond=None))
+    assert (done.step, done.input_rows_per_second, done.processed_rows_per_second) == (4, 2.5, 0.0)
+    assert parse_progress(progress(durationMs={"latestOffset": 1})).step == 3
+
+
+def test_lag_of_kafka_and_of_a_table() -> None:
+    kafka = {
+        "description": "KafkaV2[Subscribe[t]]",
+        "latestOffset": {"t": {"0": 10, "1": 5}},
+        "endOffset": {"t": {"0": 7, "1": 5}},
+    }
+    assert parse_progress(progress(sources=[kafka])).lag == 3
+    delta = {"description": "DeltaSource[file:/x]", "metrics": {"numFilesOutstanding": "0"}}
+    assert parse_progress(progress(sources=[delta])).lag == 0
+    delta["metrics"] = {"numFilesOutstanding": "2"}
+    assert parse_progress(progress(sources=[delta])).lag is None
