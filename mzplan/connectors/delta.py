@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mzplan.columns import POSITION
 from mzplan.connectors.files import folder_of, place, target_problems
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.spark_types import quoted
 
 if TYPE_CHECKING:
@@ -59,16 +60,9 @@ def _empty(session: SparkSession, path: str) -> None:
 
 def _merge(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
     """The latest row of each key of the batch, into the table, in one commit that names its step."""
-    from pyspark.sql import functions as f
-
     session = batch.sparkSession
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
-    columns = [column for column in batch.columns if column != POSITION]
-    latest = (
-        batch.groupBy(*(f.col(quoted(key)) for key in keys))
-        .agg(f.max_by(f.struct(*(f.col(quoted(column)) for column in columns)), f.col(POSITION)).alias("row"))
-        .select("row.*")
-    )
+    latest = latest_rows(batch, keys)
     table = f"delta.{quoted(path)}"
     ddl = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in latest.schema.fields)
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")

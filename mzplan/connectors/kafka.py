@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.columns_of import included_columns, record_columns
 from mzplan.connectors.interface import Probe, ResolvedQuery
-from mzplan.connectors.kafka_options import java_options
+from mzplan.connectors.kafka_options import consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.records import Records, parse_records
 from mzplan.model.diagnostics import Diagnostic
@@ -62,7 +62,8 @@ class KafkaSource:
 def stream_options(query: ResolvedQuery) -> dict[str, str]:
     """Options of Spark's Kafka stream."""
     body = query.body
-    options = {f"kafka.{key}": value for key, value in java_options(query.link.body, query.directory).items()}
+    client = consumer_options(query.link.body, query.directory)
+    options = {f"kafka.{key}": value for key, value in client.items()}
     options |= {
         "subscribe": body["topic"],
         "startingOffsets": body["start_offsets"],

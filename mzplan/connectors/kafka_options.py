@@ -13,9 +13,17 @@ _JAVA_DEFAULTS = {
     "socket.connection.setup.timeout.ms": "5000",
     "socket.connection.setup.timeout.max.ms": "10000",
     "reconnect.backoff.max.ms": "2000",
+}
+_CONSUMER_DEFAULTS = {
     # Spark asks only for records that are there; the default, 500, would be waited for in every micro-batch
     # whose consumer still has a request under way from the one before.
     "fetch.max.wait.ms": "50",
+}
+_PRODUCER_DEFAULTS = {
+    "max.block.ms": "15000",
+    "delivery.timeout.ms": "30000",
+    # Spark's tasks send one record after the other: a moment's wait fills a request with many.
+    "linger.ms": "5",
 }
 _LIBRDKAFKA_DEFAULTS: dict[str, Any] = {
     "socket.timeout.ms": 5000,
@@ -38,11 +46,18 @@ _LOGIN_MODULES = {
 }
 
 
-def java_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
-    """Options of Java's Kafka client. PEM files are read here, so that executors need none of them.
+def consumer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+    """Options of Java's Kafka consumer. Raises OSError when a PEM file can't be read."""
+    return {**_CONSUMER_DEFAULTS, **_java_options(connection, directory)}
 
-    Raises OSError when a PEM file can't be read.
-    """
+
+def producer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+    """Options of Java's Kafka producer. Raises OSError when a PEM file can't be read."""
+    return {**_PRODUCER_DEFAULTS, **_java_options(connection, directory)}
+
+
+def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+    # PEM files are read here, so that executors need none of them.
     security = connection["security"]
     options = {**_JAVA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
     options["security.protocol"] = security["protocol"]

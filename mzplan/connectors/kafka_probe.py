@@ -45,16 +45,16 @@ class _Failed(Exception):  # noqa: N818 - a finding on its way to a Diagnostic
 
 
 class KafkaProbe:
-    """Probes sources; keeps clients and failures for a moment, by connection."""
+    """Probes sources and sinks; keeps clients and failures for a moment, by connection."""
 
     def __init__(self) -> None:
         self._clients: Memo[_Client] = Memo(_KEEP_CLIENT_S)
         self._failures: Memo[_Failed | None] = Memo(_KEEP_FAILURE_S)
 
-    def probe(self, query: ResolvedQuery) -> Probe:
+    def probe(self, query: ResolvedQuery, *, writes: bool = False) -> Probe:
         """Metadata, authentication and the topic; its identity as `upstream`. Never raises for a server."""
         try:
-            return Probe(upstream=self._ask(query))
+            return Probe(upstream=self._ask(query, writes))
         except _Failed as found:
             return Probe(diagnostics=(_diagnostic(query, found),))
 
@@ -80,7 +80,7 @@ class KafkaProbe:
                 gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
         return _lost(query, gone) if gone else None
 
-    def _ask(self, query: ResolvedQuery) -> dict[str, Any]:
+    def _ask(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
         try:
             options = librdkafka_options(query.link.body, query.directory)
         except OSError as problem:
@@ -97,7 +97,7 @@ class KafkaProbe:
         cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
         found = _answer(client, query, futures[topic])
         operations = {operation.name for operation in found.authorized_operations or ()}
-        if operations and "READ" not in operations:
+        if operations and ("WRITE" if writes else "READ") not in operations:
             raise _not_allowed(query, topic)
         topic_id = str(found.topic_id)
         return {
@@ -247,7 +247,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> _Failed:
     return _Failed(
         "MZ052",
         f"Topic {topic} does not exist",
-        f"{place(query)} has no topic {topic!r}; a source does not create one.",
+        f"{place(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
         f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
     )
 
@@ -255,12 +255,13 @@ def _no_topic(query: ResolvedQuery, topic: str) -> _Failed:
 def _not_allowed(query: ResolvedQuery, topic: str) -> _Failed:
     security = query.link.body["security"]
     user = (security.get("sasl") or {}).get("username", "ANONYMOUS")
+    done, operation = ("written", "Write") if query.address.kind == "sink" else ("read", "Read")
     return _Failed(
         "MZ054",
-        f"Topic {topic} may not be read",
-        f"{place(query)} does not allow {user!r} to read it.",
+        f"Topic {topic} may not be {done}",
+        f"{place(query)} does not allow {user!r} to {operation.lower()} it.",
         f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
-        f"--operation Read --operation Describe --topic {topic}",
+        f"--operation {operation} --operation Describe --topic {topic}",
     )
 
 

@@ -56,6 +56,14 @@ def _make(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
             from mzplan.connectors.delta import DeltaSink
 
             return DeltaSink()
+        case "sink", "kafka":
+            from mzplan.connectors.kafka_sink import KafkaSink
+
+            return KafkaSink()
+        case "sink", "files":
+            from mzplan.connectors.files_sink import FilesSink
+
+            return FilesSink()
         case "sink", "console":
             from mzplan.connectors.console import ConsoleSink
 
