@@ -214,14 +214,15 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
                 f"{where}: {_said(by_name[name])}.",
                 "check security.protocol, sasl.mechanism, username and password of the connection.",
             )
-    for name in ("_SSL", "_BAD_MSG"):
-        if name in by_name:
+    for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
+        # A broker that wants the client's certificate ends the connection, and only the words tell why.
+        if name in by_name and (name != "_TRANSPORT" or "SSL routines" in by_name[name].str()):
             return _Failed(
                 "MZ051",
                 "Kafka and the connection don't agree on encryption",
                 f"{where}: {_said(by_name[name])}.",
-                "check security.protocol and ssl.ca of the connection: is this listener PLAINTEXT or TLS, "
-                "and who signed its certificate?",
+                "check security.protocol, ssl.ca and ssl.certificate of the connection: is this listener "
+                "PLAINTEXT or TLS, who signed its certificate, and does it ask for the client's?",
             )
     topic = query.body.get("topic", "")
     if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:

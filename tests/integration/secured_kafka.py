@@ -1,0 +1,139 @@
+"""Brokers that want encryption and credentials, with certificates made for the occasion."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import admin
+
+from examples.servers import KafkaBroker
+
+USER = "app"
+PLAIN_PASSWORD = "Zq7 pl'ain;word%"
+SCRAM_PASSWORD = 'Zq7"scr\\am word'
+PROTOCOLS = ("ssl", "mutual-tls", "sasl-plain", "scram")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files: of the authority, of the broker (with its key), and of a client and its key."""
+
+    ca: Path
+    broker: Path
+    client: Path
+    client_key: Path
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """An authority, and what it has signed for 127.0.0.1 and for a client."""
+    folder.mkdir()
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new_key = ("req", "-newkey", "rsa:2048", "-nodes")
+    openssl(*new_key, "-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for name in ("broker", "client"):
+        openssl(*new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        signed = ("x509", "-req", "-in", f"{name}.csr", "-days", "2", "-extfile", "names")
+        openssl(*signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.pem")
+    both = folder / "broker-and-key.pem"
+    both.write_text((folder / "broker.key").read_text() + (folder / "broker.pem").read_text())
+    return Certificates(folder / "ca.pem", both, folder / "client.pem", folder / "client.key")
+
+
+@dataclass(frozen=True)
+class Secured:
+    """Two brokers: with TLS, plain and mutual; with SASL, PLAIN and SCRAM over TLS."""
+
+    certificates: Certificates
+    tls: KafkaBroker
+    sasl: KafkaBroker
+
+    def broker(self, protocol: str) -> KafkaBroker:
+        return self.sasl if protocol in ("sasl-plain", "scram") else self.tls
+
+    def connection(self, protocol: str) -> dict[str, Any]:
+        """The body of a connection; its secrets are in `secrets`."""
+        broker, ca = self.broker(protocol), {"ca": str(self.certificates.ca)}
+        first = protocol in ("ssl", "sasl-plain")
+        security: dict[str, Any] = {
+            "ssl": {"protocol": "SSL", "ssl": ca},
+            "mutual-tls": {
+                "protocol": "SSL",
+                "ssl": {**ca, "certificate": str(self.certificates.client), "key": "${env:CLIENT_KEY}"},
+            },
+            "sasl-plain": {
+                "protocol": "SASL_PLAINTEXT",
+                "sasl": {"mechanism": "PLAIN", "username": USER, "password": "${env:PLAIN_PASSWORD}"},
+            },
+            "scram": {
+                "protocol": "SASL_SSL",
+                "sasl": {"mechanism": "SCRAM-SHA-512", "username": USER, "password": "${env:SCRAM_PASSWORD}"},
+                "ssl": ca,
+            },
+        }[protocol]
+        brokers = [broker.bootstrap if first else broker.bootstrap2]
+        return {"type": "kafka", "brokers": brokers, "security": security, "options": {"client.id": "shop"}}
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The environment that the connections refer to."""
+        return {
+            "CLIENT_KEY": self.certificates.client_key.read_text(),
+            "PLAIN_PASSWORD": PLAIN_PASSWORD,
+            "SCRAM_PASSWORD": SCRAM_PASSWORD,
+        }
+
+
+@contextmanager
+def secured_brokers(folder: Path) -> Iterator[Secured]:
+    """Both brokers, until the end of the block."""
+    certificates = make_certificates(folder / "certificates")
+    tls = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.broker),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.ca),
+    }
+    modules = "org.apache.kafka.common.security"
+    sasl = {
+        "listener.name.first.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.first.plain.sasl.jaas.config": (
+            f'{modules}.plain.PlainLoginModule required user_{USER}="{PLAIN_PASSWORD}";'
+        ),
+        "listener.name.second.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.second.scram-sha-512.sasl.jaas.config": f"{modules}.scram.ScramLoginModule required;",
+    }
+    brokers = Secured(
+        certificates,
+        KafkaBroker(
+            folder / "tls",
+            protocols=("SSL", "SSL"),
+            properties={**tls, "listener.name.second.ssl.client.auth": "required"},
+        ),
+        KafkaBroker(folder / "sasl", protocols=("SASL_PLAINTEXT", "SASL_SSL"), properties={**tls, **sasl}),
+    )
+    try:
+        brokers.tls.start()
+        brokers.sasl.start()
+        _add_scram_user(brokers.sasl.internal)
+        yield brokers
+    finally:
+        brokers.tls.remove_data()
+        brokers.sasl.remove_data()
+
+
+def _add_scram_user(bootstrap: str) -> None:
+    names: Any = admin  # its types leave these classes out
+    info = names.ScramCredentialInfo(names.ScramMechanism.SCRAM_SHA_512, 4096)
+    change = names.UserScramCredentialUpsertion(USER, info, SCRAM_PASSWORD.encode())
+    client = admin.AdminClient({"bootstrap.servers": bootstrap})
+    for future in client.alter_user_scram_credentials([change]).values():
+        future.result(20)

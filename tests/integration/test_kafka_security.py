@@ -1,0 +1,129 @@
+"""TLS, mutual TLS, SASL PLAIN and SCRAM against brokers that insist on them; and where no secret may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from examples.servers import create_topic, produce_json
+from mzplan.connectors.checks import check_description
+from tests.integration.secured_kafka import (
+    PLAIN_PASSWORD,
+    PROTOCOLS,
+    SCRAM_PASSWORD,
+    Secured,
+    secured_brokers,
+)
+from tests.integration.spark_lab import until
+from tests.support import Project, eventually
+
+if TYPE_CHECKING:
+    from mzplan.inline import Description
+    from tests.integration.spark_lab import Lab
+
+WRONG = "Zq7-wrong"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with secured_brokers(tmp_path_factory.mktemp("secured")) as brokers:
+        yield brokers
+
+
+def source_over(lab: Lab, connection: dict[str, Any], topic: str) -> Description:
+    source = lab.kafka_source(topic, "id BIGINT")
+    body: Any = source.connections["connection"].body
+    body.clear()
+    body.update(connection)
+    return source
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rows_arrive_over_each_protocol_and_go_back(lab: Lab, secured: Secured, protocol: str) -> None:
+    lab.secrets.environment.update(secured.secrets)
+    own = secured.broker(protocol).internal
+    for name in (protocol, f"{protocol}-out"):
+        create_topic(own, name, 1)
+    connection = secured.connection(protocol)
+    source = source_over(lab, connection, protocol)
+    sink = lab.sink(source, "kafka", connection, topic=f"{protocol}-out", key=["id"])
+    assert lab.check(source).diagnostics == ()
+    assert lab.check(sink).diagnostics == ()
+    produce_json(own, protocol, [{"id": i} for i in range(5)])
+    back = source_over(lab, connection, f"{protocol}-out")
+    lab.start(source, sink, back)
+    until("the rows came back", lambda: lab.collection(back).count() == 5)
+    lab.stop(source, sink, back)
+
+
+def wrong_ways(secured: Secured, protocol: str) -> dict[str, Any]:
+    """The connection with what the broker does not accept."""
+    connection = secured.connection(protocol)
+    security = connection["security"]
+    match protocol:
+        case "ssl":
+            del security["ssl"]  # so nobody trusts the authority
+        case "mutual-tls":
+            security["ssl"] = {"ca": security["ssl"]["ca"]}
+        case _:
+            security["sasl"]["password"] = "${env:WRONG}"
+    return connection
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_the_broker_refuses_is_told_without_a_secret(lab: Lab, secured: Secured, protocol: str) -> None:
+    lab.secrets.environment.update({**secured.secrets, "WRONG": WRONG})
+    source = source_over(lab, wrong_ways(secured, protocol), "any")
+    (found,) = lab.check(source).diagnostics
+    assert found.code == "MZ051", found.detail
+    assert "connection.cluster" in found.detail
+    assert WRONG not in str(found)
+    (without_spark,) = check_description(source, lab.secrets).diagnostics
+    assert without_spark.code == "MZ051"
+
+
+def test_no_secret_is_written_anywhere(secured: Secured, tmp_path: Path) -> None:
+    project = Project(tmp_path / "project", "secured", secured.secrets)
+    (project.folder / "secret.txt").write_text(SCRAM_PASSWORD)
+    connections = {f"c{i}": secured.connection(protocol) for i, protocol in enumerate(PROTOCOLS)}
+    connections["c3"]["security"]["sasl"]["password"] = "${file:secret.txt}"
+    sources = {}
+    for i, protocol in enumerate(PROTOCOLS):
+        own, topic = secured.broker(protocol).internal, f"project-{protocol}"
+        create_topic(own, topic, 1)
+        produce_json(own, topic, [{"id": i} for i in range(5)])
+        format_ = {"type": "json", "schema": "id BIGINT"}
+        sources[f"s{i}"] = {"connection": f"c{i}", "topic": topic, "format": format_}
+    # JSON is YAML.
+    project.write("all", json.dumps({"connections": connections, "sources": sources}))
+    try:
+        planned = project.run("plan")
+        applied = project.run("apply", "--auto-approve")
+        assert applied.returncode == 0, applied.stdout + applied.stderr + project.log()
+        eventually("all have read", lambda: all(q["step"] is not None for q in project.queries().values()))
+        key = secured.secrets["CLIENT_KEY"].splitlines()[5]
+        words = [PLAIN_PASSWORD, SCRAM_PASSWORD, json.dumps(SCRAM_PASSWORD)[1:-1], key]
+        for said in (planned, applied, project.run("status", "--json"), project.run("show", "connection.c2")):
+            assert not [word for word in words if word in said.stdout + said.stderr]
+        assert not list(files_with(project.folder, words))
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes().decode(errors="replace")
+            except OSError:
+                continue  # it has ended
+            assert not [word for word in words if word in command], path
+    finally:
+        project.down()
+
+
+def files_with(folder: Path, words: list[str]) -> Iterator[Path]:
+    """Files below a folder that hold one of the words, but for the secret's own file."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != "secret.txt":
+            text = path.read_bytes()
+            if any(word.encode() in text for word in words):
+                yield path
