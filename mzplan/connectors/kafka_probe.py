@@ -89,24 +89,13 @@ class KafkaProbe:
         failed = self._failures.get(key, lambda: self._reach(key, query, options))
         if failed is not None:
             raise failed
-        client = self._client(key, options)
-        topic = query.body["topic"]
-        futures = client.admin.describe_topics(
-            TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
-        )
-        cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
-        found = _answer(client, query, futures[topic])
-        operations = {operation.name for operation in found.authorized_operations or ()}
-        if operations and ("WRITE" if writes else "READ") not in operations:
-            raise _not_allowed(query, topic)
-        topic_id = str(found.topic_id)
-        return {
-            "type": "kafka",
-            "cluster_id": _answer(client, query, cluster).cluster_id,
-            "topic": topic,
-            "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
-            "partitions": len(found.partitions),
-        }
+        try:
+            return _identify(self._client(key, options), query, writes)
+        except _Failed as found:
+            if found.code in ("MZ050", "MZ051"):
+                self._failures.put(key, found)
+                self._clients.drop(key)
+            raise
 
     def _reach(self, key: str, query: ResolvedQuery, options: Mapping[str, Any]) -> _Failed | None:
         """Whether the cluster answers; asked by one thread for all that want to know."""
@@ -127,10 +116,31 @@ class KafkaProbe:
         return self._clients.get(key, make)
 
 
+def _identify(client: _Client, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
+    """The identity of the query's topic. Raises _Failed."""
+    topic = query.body["topic"]
+    futures = client.admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
+    )
+    cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
+    found = _answer(client, query, futures[topic])
+    operations = {operation.name for operation in found.authorized_operations or ()}
+    if operations and ("WRITE" if writes else "READ") not in operations:
+        raise _not_allowed(query, topic)
+    topic_id = str(found.topic_id)
+    return {
+        "type": "kafka",
+        "cluster_id": _answer(client, query, cluster).cluster_id,
+        "topic": topic,
+        "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
+        "partitions": len(found.partitions),
+    }
+
+
 def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
     """What a future brings, within the time limit; polled meanwhile, for the client tells only then what
     is wrong. Metadata is asked for by describe_…, never by list_topics: that may create the topic."""
-    began = time.monotonic()
+    began, told = time.monotonic(), len(client.problems)
     while True:
         try:
             return future.result(_SLICE_S)
@@ -140,14 +150,15 @@ def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
             failure = None
         client.admin.poll(0)
         waited = time.monotonic() - began
-        names = {problem.name() for problem in client.problems}
+        problems = client.problems[told:]
+        names = {problem.name() for problem in problems}
         if (
             failure is not None
             or waited > PROBE_TIMEOUT_S - _SLICE_S
             or names & {"_AUTHENTICATION", "_SSL", "_BAD_MSG"}
             or (waited > _GIVE_UP_S and "_ALL_BROKERS_DOWN" in names)
         ):
-            raise _classify(query, failure, list(client.problems))
+            raise _classify(query, failure, problems)
 
 
 def _offsets(

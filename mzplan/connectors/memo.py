@@ -44,6 +44,12 @@ class Memo(Generic[Value]):
                 self._values[key] = (time.monotonic(), value)
             return value
 
+    def put(self, key: str, value: Value) -> None:
+        """Replace a value with what has been learned since."""
+        with self._lock:
+            self._values[key] = (time.monotonic(), value)
+            self._key_locks.setdefault(key, threading.Lock())
+
     def drop(self, key: str) -> None:
         """Forget a value that has turned out to be wrong."""
         with self._lock:

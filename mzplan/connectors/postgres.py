@@ -108,6 +108,7 @@ class _Batches:
                 self._write_straight(connection, prepared, batch, step)
             else:
                 self._write_staged(connection, prepared, batch, step)
+            prepared.writer.prune(connection, step)
 
     def explained(self, problem: BaseException) -> BaseException:
         """The problem, as a person should read it."""

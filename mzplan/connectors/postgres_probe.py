@@ -16,7 +16,7 @@ from mzplan.model.diagnostics import Diagnostic
 _KEEP_FAILURE_S = 3.0
 
 # Of the tables in the staging schema that all sinks share.
-_OWN_TABLES = {"writers": "SELECT, INSERT, UPDATE", "steps": "SELECT, INSERT"}
+_OWN_TABLES = {"writers": "SELECT, INSERT, UPDATE", "steps": "SELECT, INSERT, DELETE"}
 _STAGING = """
 SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
        has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE')

@@ -20,6 +20,9 @@ from mzplan.model.diagnostics import MzplanError, error
 
 # An advisory lock's number: who creates mzplan's own tables does so alone.
 _SETUP_LOCK = 0x6D7A706C616E
+# Steps whose rows in `steps` are kept, and how often older ones are removed, in steps.
+_KEPT_STEPS = 100_000
+_PRUNE_EVERY = 1_000
 
 _SHAPE = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
@@ -167,6 +170,14 @@ class Writer:
                 "epoch": self.epoch,
             },
         )
+
+    def prune(self, connection: Connection, step: int) -> None:
+        """Forget steps long past, now and then: one a second makes thirty million a year."""
+        if step % _PRUNE_EVERY == _PRUNE_EVERY - 1:
+            connection.execute(
+                f"DELETE FROM {quoted(self.schema)}.steps WHERE sink = %s AND generation = %s AND step < %s",
+                (self.sink, self.generation, step - _KEPT_STEPS),
+            )
 
     def claim(self, step: int) -> str:
         """A statement for a transaction that has written the step's rows: it notes the step down as the last

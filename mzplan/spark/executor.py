@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from mzplan.spark.checkpoints import Checkpoint, collection_path
 from mzplan.spark.collections import Collections
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import ProgressListener
+from mzplan.spark.session import has_ended
 from mzplan.spark.storage import remove_storage
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
 
@@ -91,7 +93,7 @@ class SparkExecutor:
                 list(pool.map(self._stop_whatever_happens, names))
         with self._opening:
             spark, self._spark = self._spark, None
-            if spark is not None:
+            if spark is not None and not has_ended(spark):
                 spark.stop()
 
     def reclaim(self, id_: str, generation: int) -> None:
@@ -280,14 +282,17 @@ class SparkExecutor:
             ) from None
 
     def _stop_whatever_happens(self, name: QueryName) -> None:
-        try:
+        # The session is about to end, and the query with it; it may have ended already.
+        with suppress(Exception):
             self.stop(name)
-        except MzplanError:
-            return  # the session is about to end, and the query with it
 
     # ── reporting
 
     def reports(self) -> list[QueryReport]:
+        """See Executor. Raises RuntimeError when Spark's Java process has ended (killed, or out of memory):
+        this process can't go on then, and whoever supervises it starts another one."""
+        if self._spark is not None and has_ended(self._spark):
+            raise RuntimeError("Spark's Java process has ended: was it killed, or out of memory?")
         with self._lock:
             running = list(self._running.values())
         return [self._report(one) for one in running]

@@ -84,6 +84,12 @@ def _require_packages(session: SparkSession) -> None:
         ) from None
 
 
+def has_ended(session: SparkSession) -> bool:
+    """Whether the session's Java process is gone (one that spark-submit started takes us along)."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
 def _keep_jars_from_python(session: SparkSession) -> None:
     """Take the jars of spark.jars.packages off Python's path, here and in the workers.
 

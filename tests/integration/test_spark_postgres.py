@@ -235,3 +235,23 @@ def test_a_value_that_does_not_fit_says_which_table_and_why(lab: Lab, topic: Mak
     lab.start(sink)
     lab.has_rows(shop, "orders", 5, SECONDS)
     lab.stop(source, sink)
+
+
+def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) -> None:
+    from mzplan.connectors.postgres_writer import Writer
+
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 5))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 5)
+    lab.stop(source, sink)
+    writer = Writer(
+        schema="mzplan", sink=sink.id, address=str(sink.address), generation=1, epoch=1, query_id=""
+    )
+    with psycopg.connect(lab.postgres.dsn(shop), autocommit=True) as connection:
+        for step, left in ((999, True), (200_998, True), (200_999, False)):
+            writer.prune(connection, step)
+            assert (lab.rows(shop, "SELECT count(*) FROM mzplan.steps")[0][0] > 0) is left

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.interface import ResolvedQuery, resolve
-from mzplan.connectors.kafka_options import jaas, java_options, librdkafka_options
+from mzplan.connectors.kafka_options import consumer_options, jaas, librdkafka_options
 from mzplan.connectors.kafka_probe import compare_upstreams
 from mzplan.inline import Description, InlinedConnection
 from mzplan.kinds import resource_kind
@@ -53,8 +53,8 @@ def test_a_password_can_not_leave_its_quotes() -> None:
 
 
 def test_plain_text_needs_nothing_but_the_brokers() -> None:
-    assert java_options(connection(), ".")["bootstrap.servers"] == "a:1,b:2"
-    assert java_options(connection(), ".")["security.protocol"] == "PLAINTEXT"
+    assert consumer_options(connection(), ".")["bootstrap.servers"] == "a:1,b:2"
+    assert consumer_options(connection(), ".")["security.protocol"] == "PLAINTEXT"
     options = librdkafka_options(connection(), ".")
     assert options["bootstrap.servers"] == "a:1,b:2"
     assert not any(key.startswith(("sasl", "ssl")) for key in options)
@@ -71,7 +71,7 @@ def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
         },
         options={"client.id": "me", "fetch.min.bytes": 1, "check.crcs": True},
     )
-    java = java_options(body, str(tmp_path))
+    java = consumer_options(body, str(tmp_path))
     assert java["ssl.truststore.certificates"] == "CA"
     assert java["ssl.keystore.certificate.chain"] == "ME"
     assert java["ssl.keystore.key"] == "KEY"
@@ -89,7 +89,7 @@ def test_tls_and_sasl_in_both_dialects(tmp_path: Path) -> None:
 
 
 def test_options_of_the_user_win() -> None:
-    assert java_options(connection(options={"request.timeout.ms": 1}), ".")["request.timeout.ms"] == "1"
+    assert consumer_options(connection(options={"request.timeout.ms": 1}), ".")["request.timeout.ms"] == "1"
 
 
 def test_secrets_are_in_no_repr() -> None:
