@@ -107,7 +107,7 @@ class Follower:
         outcomes: dict[Address, Outcome] = {}
         leaderless: float | None = None
         while True:
-            status = self.store.read_status(self.instance)
+            status, leads, unreadable = self._read()
             seconds = time.monotonic() - began
             for address in list(waiting):
                 outcome = self._look(address, status, seconds)
@@ -121,17 +121,25 @@ class Follower:
             if not waiting:
                 break
             progress.waiting(waiting, seconds)
-            if self.store.leader(self.instance) is not None:
+            if leads:
                 leaderless = None
             elif leaderless is None:
                 leaderless = seconds
-            problem = ended()
-            lost = leaderless is not None and seconds - leaderless > HEARTBEATLESS
+            problem = unreadable if _long(leaderless, seconds) and unreadable else ended()
+            lost = _long(leaderless, seconds)
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
                 break
             time.sleep(LOOK)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
+
+    def _read(self) -> tuple[Status | None, bool, MzplanError | None]:
+        """The status, whether a runner leads, and why that can't be told. What can't be read is looked at
+        again: the runner may replace it, and this command has committed already."""
+        try:
+            return self.store.read_status(self.instance), self.store.leader(self.instance) is not None, None
+        except MzplanError as problem:
+            return None, False, problem
 
     def _look(self, address: Address, status: Status | None, seconds: float) -> Outcome | str:
         """The outcome of a query, or the condition in which it is still awaited."""
@@ -175,6 +183,10 @@ class Follower:
             )
             progress.outcome(found[address])
         return found
+
+
+def _long(since: float | None, seconds: float) -> bool:
+    return since is not None and seconds - since > HEARTBEATLESS
 
 
 def _verdict(address: Address, resource: ResourceState, seen: Observation, seconds: float) -> Outcome | str:

@@ -31,7 +31,8 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     try:
         return int(run() or ExitCode.OK)
     except MzplanError as problem:
-        return _told(invocation, problem.diagnostics, problem.exit_code)
+        code = problem.exit_code
+        return _told(invocation, problem.diagnostics, _failed(invocation) if code == ExitCode.ERROR else code)
     except click.exceptions.Exit as left:  # --help, --version
         return left.exit_code
     except click.UsageError as problem:
@@ -57,7 +58,9 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
 
 def _told(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], code: int) -> int:
     invocation.end_progress()
-    invocation.show(diagnostics)
+    progress = invocation.progress
+    more = {"serial": progress.serial} if progress.is_committed else {}
+    invocation.show(diagnostics, **more)
     return code
 
 

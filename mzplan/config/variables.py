@@ -64,7 +64,23 @@ def read_variables(
             variables.values[name] = scalar(text)
         else:
             findings.add("MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, declared))
+    for name, value in variables.values.items():
+        if not _is_text(value):
+            findings.add(
+                "MZ015",
+                f"The value of variable {shown(name)} is not text",
+                "It holds bytes that are no UTF-8.",
+                f"correct {_ENVIRONMENT}{name.upper()}, or what --var says.",
+            )
     return variables
+
+
+def _is_text(value: Any) -> bool:
+    # Arguments and the environment are bytes; what is no UTF-8 in them could be written to no file.
+    try:
+        return not isinstance(value, str) or bool(value.encode() or True)
+    except UnicodeEncodeError:
+        return False
 
 
 def fill(document: Document, variables: Variables, findings: Findings, skip: Iterable[str] = ()) -> None:

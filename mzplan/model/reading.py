@@ -26,9 +26,13 @@ def parse(data: bytes) -> Any:
     if not data.strip():
         raise ValueError("it is empty")
     try:
-        if len(data) > _CAREFUL:
-            return json.loads(data.decode(), parse_constant=_no_number)
-        return json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=_once)
+        hook = None if len(data) > _CAREFUL else _once
+        found = json.loads(data.decode(), parse_constant=_no_number, object_pairs_hook=hook)
+        if b"\\ud" in data or b"\\uD" in data:  # half of a pair is no character, and could not be written
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError as problem:

@@ -153,7 +153,7 @@ def encode_status(status: Status) -> bytes:
     ]
     body = ",\n".join(items)
     text = "{\n" + "\n".join(lines) + '\n  "observations": {' + (f"\n{body}\n  " if body else "") + "}\n}\n"
-    return text.encode()
+    return text.encode(errors="replace")  # an error may quote anything
 
 
 def decode_status(data: bytes, place: str) -> Status:
