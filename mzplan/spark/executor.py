@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.checks import check_description
@@ -22,8 +20,8 @@ from mzplan.secrets import Secrets
 from mzplan.spark import failures
 from mzplan.spark.checkpoints import Checkpoint, collection_path
 from mzplan.spark.collections import Collections
-from mzplan.spark.failures import Failure
 from mzplan.spark.progress import ProgressListener
+from mzplan.spark.running import Running
 from mzplan.spark.session import has_ended
 from mzplan.spark.storage import remove_storage
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
@@ -33,27 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# How long a stop waits for the running micro-batch before it interrupts it, in seconds.
-_IDLE_WAIT_S = 2.0
 _CLOSE_THREADS = 16
-# What Spark says of a query once it has looked for data: nothing new, and nothing to do until the next look.
-_IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
-
-
-@dataclass(slots=True)
-class _Running:
-    """A query that was started and not stopped. `failed` is what our own code raised in a batch."""
-
-    name: QueryName
-    query_id: str
-    run_id: str
-    java: Any
-    place: str
-    stopping: bool = False
-    failed: BaseException | None = None
-    interruptions: list[Callable[[], None]] = field(default_factory=list)
-    ended: Failure | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class SparkExecutor:
@@ -68,7 +46,7 @@ class SparkExecutor:
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
-        self._running: dict[QueryName, _Running] = {}
+        self._running: dict[QueryName, Running] = {}
 
     # ── the session
 
@@ -162,7 +140,7 @@ class SparkExecutor:
         spark = self._session()
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
-        running = _Running(name, "", "", None, self._connector(query).place(query))
+        running = Running(name, self._connector(query).place(query))
         try:
             started = self._submit(spark, query, running, epoch)
         except MzplanError:
@@ -184,7 +162,7 @@ class SparkExecutor:
             self._progress.forget(before.run_id)
 
     def _submit(
-        self, spark: SparkSession, query: ResolvedQuery, running: _Running, epoch: int
+        self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int
     ) -> StreamingQuery:
         if query.address.kind == "source":
             self._remember_upstream(query)
@@ -199,7 +177,7 @@ class SparkExecutor:
         )
 
     def _writer(
-        self, spark: SparkSession, query: ResolvedQuery, running: _Running, epoch: int
+        self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int
     ) -> DataStreamWriter:
         description = query.description
         place = description.upstream or description
@@ -208,9 +186,6 @@ class SparkExecutor:
         if description.address.kind == "source":
             return source_writer(spark, self._connectors.source(description.type), query, collection)
 
-        def fail(problem: BaseException) -> None:
-            running.failed = problem
-
         return sink_writer(
             spark,
             self._connectors.sink(description.type),
@@ -218,7 +193,7 @@ class SparkExecutor:
             collection,
             epoch=epoch,
             begins=not self._checkpoint(query).has_begun(),
-            fail=fail,
+            fail=running.fail,
             interrupt=running.interruptions.append,
         )
 
@@ -255,31 +230,10 @@ class SparkExecutor:
             running = self._running.get(name)
         if running is None:
             return
-        with running.lock:  # two threads that stop the same query: the second finds it ended
-            running.stopping = True
-            if running.java.isActive():
-                if not _becomes_idle(running.java):
-                    for interrupt in running.interruptions:
-                        interrupt()
-                self._interrupt(running)
+        running.stop()
         with self._lock:
             self._running.pop(name, None)
         self._progress.forget(running.run_id)
-
-    def _interrupt(self, running: _Running) -> None:
-        try:
-            running.java.stop()
-        except Exception as problem:
-            if not running.java.isActive():
-                return
-            running.stopping = False
-            raise error(
-                "MZ063",
-                f"{running.name.address} could not be stopped",
-                failures.of_exception(problem).text,
-                "it is busy with a server that does not answer; it is tried again.",
-                address=running.name.address,
-            ) from None
 
     def _stop_whatever_happens(self, name: QueryName) -> None:
         # The session is about to end, and the query with it; it may have ended already.
@@ -295,48 +249,6 @@ class SparkExecutor:
             raise RuntimeError("Spark's Java process has ended: was it killed, or out of memory?")
         with self._lock:
             running = list(self._running.values())
-        return [self._report(one) for one in running]
-
-    def _report(self, running: _Running) -> QueryReport:
-        active = running.ended is None and bool(running.java.isActive())
-        if not active and running.ended is None:
-            running.ended = _ending(running)
-            self._collections.forget_all()
-        progress = self._progress.get(running.run_id)
-        ended = running.ended
-        return QueryReport(
-            name=running.name,
-            query_id=running.query_id,
-            run_id=running.run_id,
-            active=active,
-            triggered=progress is not None or (active and _has_triggered(running.java)),
-            step=progress.step if progress else -1,
-            input_rows_per_second=progress.input_rows_per_second if progress and active else 0.0,
-            processed_rows_per_second=progress.processed_rows_per_second if progress and active else 0.0,
-            lag=progress.lag if progress else None,
-            error=ended.text or None if ended else None,
-            error_code=ended.code or None if ended else None,
-        )
-
-
-def _ending(running: _Running) -> Failure:
-    """Why it ended; an empty Failure when it was stopped."""
-    if running.failed is not None:
-        return failures.of_exception(running.failed)
-    return failures.of_query(running.java, running.place) or Failure("", "")
-
-
-def _has_triggered(java: Any) -> bool:
-    """Whether a run that has reported nothing yet has finished a trigger without data: Spark tells its
-    listeners of one only after ten idle seconds, but its status says so at once."""
-    return java.status().message() in _IDLE_MESSAGES
-
-
-def _becomes_idle(java: Any) -> bool:
-    """Wait for the end of the running micro-batch, for a moment: one that is interrupted is done again."""
-    deadline = time.monotonic() + _IDLE_WAIT_S
-    while java.isActive() and java.status().isTriggerActive():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+        if [one for one in running if one.ended is None and one.has_ended()]:
+            self._collections.forget_all()  # it may have failed of its table: look again
+        return [one.report(self._progress.get(one.run_id)) for one in running]

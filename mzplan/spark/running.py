@@ -1,0 +1,109 @@
+"""One streaming query that was started: how it is stopped, and what is reported of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.model.diagnostics import error
+from mzplan.spark import failures
+from mzplan.spark.failures import Failure
+from mzplan.spark.progress import Progress
+
+# How long a stop waits for the running micro-batch before it interrupts it, in seconds.
+_IDLE_WAIT_S = 2.0
+# What Spark says of a query once it has looked for data: nothing new, and nothing to do until the next look.
+_IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
+
+
+@dataclass(slots=True)
+class Running:
+    """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
+    to, for people. `failed` is what our own code raised in a batch, and `interruptions` end a batch that
+    waits for a server."""
+
+    name: QueryName
+    place: str
+    query_id: str = ""
+    run_id: str = ""
+    java: Any = None
+    failed: BaseException | None = None
+    interruptions: list[Callable[[], None]] = field(default_factory=list)
+    ended: Failure | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fail(self, problem: BaseException) -> None:
+        """Keep the error of a batch: it says more than what Spark makes of it."""
+        self.failed = problem
+
+    def stop(self) -> None:
+        """End the query; when this returns, it has ended. Two threads may stop the same one.
+
+        Raises MzplanError MZ063 when it has not ended within Spark's stopTimeout.
+        """
+        with self.lock:
+            if not self.java.isActive():
+                return
+            if not self._becomes_idle():
+                for interrupt in self.interruptions:
+                    interrupt()
+            try:
+                self.java.stop()
+            except Exception as problem:
+                if not self.java.isActive():
+                    return
+                raise error(
+                    "MZ063",
+                    f"{self.name.address} could not be stopped",
+                    failures.of_exception(problem).text,
+                    "it is busy with a server that does not answer; it is tried again.",
+                    address=self.name.address,
+                ) from None
+
+    def has_ended(self) -> bool:
+        """Whether it runs no more; then `ended` says of what."""
+        if self.ended is None and not self.java.isActive():
+            self.ended = self._ending()
+        return self.ended is not None
+
+    def report(self, progress: Progress | None) -> QueryReport:
+        """What the runner is told, with the newest progress (None: no trigger has finished)."""
+        ended = self.ended
+        newest = progress or Progress()
+        return QueryReport(
+            name=self.name,
+            query_id=self.query_id,
+            run_id=self.run_id,
+            active=ended is None,
+            triggered=progress is not None or (ended is None and self._has_triggered()),
+            step=newest.step,
+            input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
+            processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
+            lag=newest.lag,
+            error=(ended.text or None) if ended else None,
+            error_code=(ended.code or None) if ended else None,
+        )
+
+    def _ending(self) -> Failure:
+        """Why it ended; an empty Failure when it was stopped."""
+        if self.failed is not None:
+            return failures.of_exception(self.failed)
+        return failures.of_query(self.java, self.place) or Failure("", "")
+
+    def _has_triggered(self) -> bool:
+        """Whether a run that has reported nothing yet has finished a trigger without data: Spark tells its
+        listeners of one only after ten idle seconds, but its status says so at once."""
+        return self.java.status().message() in _IDLE_MESSAGES
+
+    def _becomes_idle(self) -> bool:
+        """Wait for the end of the running micro-batch, for a moment: an interrupted one is done again."""
+        deadline = time.monotonic() + _IDLE_WAIT_S
+        while self.java.isActive() and self.java.status().isTriggerActive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
