@@ -1,0 +1,37 @@
+"""A runner on the in-memory executor, in this process, that follows a project's store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.runner.loop import Runner
+from mzplan.secrets import Secrets
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+
+
+@contextmanager
+def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecutor]:
+    """Leads the instance for a while; gives the executor, which tests tell what goes wrong."""
+    store = Store(LocalBackend(folder / "state"), "shop")
+    executor = InMemoryExecutor("shop")
+    lease = store.acquire_lease(instance, "test")
+    assert lease is not None
+    stopping = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        runner = Runner(store, executor, Secrets("."), lease, pool)
+        thread = threading.Thread(target=runner.run, args=(stopping,))
+        thread.start()
+        try:
+            yield executor
+        finally:
+            stopping.set()
+            runner.wake.set()
+            thread.join(20)
+            runner.answering.close()
+            store.renew_lease(lease, released=True)

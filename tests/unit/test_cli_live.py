@@ -1,0 +1,205 @@
+"""`--live`: queries are validated by the runner that is to run them, or from here, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.inline import Description
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import Ran, apply, mzplan, write
+
+SERVERS = """\
+connections:
+  k: {{type: kafka, brokers: ["127.0.0.1:{port}"]}}
+  pg:
+    {{type: postgres, host: 127.0.0.1, port: {port}, database: shop, user: app, password: "${{file:secrets/pg}}"}}
+  here: {{type: files, path: data}}
+  spare: {{type: files, path: spare}}
+sources:
+  orders: {{connection: k, topic: orders, format: {{type: json, schema: "id BIGINT"}}}}
+  lines: {{connection: here, path: inbox, format: {{type: json, schema: "id BIGINT"}}}}
+sinks:
+  orders_pg: {{from: orders, connection: pg, table: public.orders}}
+  out: {{type: console, from: orders}}
+"""
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def servers(tmp_path: Path, closed_port: int) -> Path:
+    """A project on servers that are not there, of an instance without a runner."""
+    write(tmp_path, "cluster")
+    (tmp_path / "pipeline.yaml").write_text(SERVERS.format(port=closed_port))
+    return tmp_path
+
+
+def rejecting(*addresses: str, code: str = "MZ050", exit_code: ExitCode = ExitCode.ERROR) -> Any:
+    """A runner's check that finds fault with these queries, and notes all it was asked."""
+    asked: list[str] = []
+
+    def check(description: Description) -> CheckResult:
+        asked.append(str(description.address))
+        if str(description.address) not in addresses:
+            return CheckResult()
+        found = Diagnostic(code=code, summary="no", address=description.address, exit_code=exit_code)
+        return CheckResult(diagnostics=(found,))
+
+    return check, asked
+
+
+def codes(ran: Ran) -> dict[str, str]:
+    return {d["address"]: d["code"] for d in ran.json()["diagnostics"]}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The store without what a runner writes by itself."""
+    kept = [
+        p for p in (folder / "state").rglob("*") if p.is_file() and p.parent.name not in ("status", "leases")
+    ]
+    return {str(p): p.read_bytes() for p in kept if p.name not in (".mutex", "lock")}
+
+
+# --- by the runner
+
+
+def test_plan_live_asks_the_runner_and_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    with following(tmp_path) as executor:
+        apply(tmp_path)
+        before = files_of(tmp_path)
+        write(tmp_path, "cluster", broker="b")
+        check, asked = rejecting("source.orders")
+        executor.check_result = check
+        ran = mzplan(tmp_path, "plan", "--live", "--json")
+        assert ran.code == 1
+        assert asked == ["source.orders"]  # what is only downstream is not asked about
+        assert [c["address"] for c in ran.json()["changes"]] == ["connection.k", "source.orders"]
+        assert codes(ran) == {"source.orders": "MZ050"}
+        assert files_of(tmp_path) == before
+        executor.check_result = lambda description: CheckResult()
+        assert mzplan(tmp_path, "plan", "--live", "--detailed-exitcode").code == 2
+        assert files_of(tmp_path) == before
+        assert len([what for what, _ in executor.log if what == "start"]) == 3
+
+
+def test_plan_asks_nobody_unless_told(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    with following(tmp_path) as executor:
+        executor.check_result, asked = rejecting("source.orders")
+        assert mzplan(tmp_path, "plan").code == 0
+        assert mzplan(tmp_path, "plan", "--no-live").code == 0
+        assert asked == []
+
+
+def test_another_upstream_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    with following(tmp_path) as executor:
+        executor.check_result, _ = rejecting("source.orders", code="MZ043", exit_code=ExitCode.REFUSED)
+        assert mzplan(tmp_path, "plan", "--live").code == 7
+        assert mzplan(tmp_path, "apply", "--auto-approve").code == 7
+        assert mzplan(tmp_path, "validate", "--live").code == 7
+        assert not (tmp_path / "state" / "mzplan.state.json").exists()
+
+
+def test_validate_live_asks_about_every_query(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    with following(tmp_path) as executor:
+        executor.check_result, asked = rejecting()
+        ran = mzplan(tmp_path, "validate", "--live", "--json")
+        assert ran.code == 0
+        assert sorted(asked) == ["sink.few", "sink.out", "source.orders"]
+        assert ran.json()["connections"] == [{"address": "connection.k", "queries": ["source.orders"]}]
+        executor.check_result, _ = rejecting("sink.out", "source.orders")
+        ran = mzplan(tmp_path, "validate", "--live", "--json")
+        assert ran.code == 1 and codes(ran) == {"sink.out": "MZ050", "source.orders": "MZ050"}
+
+
+# --- from here
+
+
+def test_from_here_every_server_is_reached(servers: Path) -> None:
+    (servers / "secrets").mkdir()
+    (servers / "secrets" / "pg").write_text("geheim\n")
+    (servers / "data" / "inbox").mkdir(parents=True)
+    for arguments in (("plan", "--live"), ("validate", "--live"), ("apply", "--auto-approve", "--live")):
+        ran = mzplan(servers, *arguments, "--json")
+        assert ran.code == 1
+        assert codes(ran) == {"source.orders": "MZ050", "sink.orders_pg": "MZ050"}
+        assert "geheim" not in ran.out + ran.err
+        assert "from here: no runner of instance local is alive" in ran.err
+    assert not (servers / "state" / "mzplan.state.json").exists()
+
+
+def test_from_here_paths_and_secrets_are_those_of_the_project(servers: Path) -> None:
+    ran = mzplan(servers, "validate", "--live", "--json")
+    found = {d["address"]: d for d in ran.json()["diagnostics"]}
+    assert found["sink.orders_pg"]["code"] == "MZ056"
+    assert "${file:secrets/pg}" in found["sink.orders_pg"]["summary"]
+    assert found["source.lines"]["code"] == "MZ057"
+    assert str(servers / "data" / "inbox") in json.dumps(found["source.lines"])
+
+
+def test_from_here_needs_no_pyspark(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.partition(".")[0] in ("pyspark", "pandas")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    (servers / "secrets").mkdir()
+    (servers / "secrets" / "pg").write_text("x")
+    (servers / "data" / "inbox").mkdir(parents=True)
+    ran = mzplan(servers, "plan", "--live", "--json")
+    assert codes(ran) == {"source.orders": "MZ050", "sink.orders_pg": "MZ050"}
+
+
+def test_a_check_that_breaks_down_hides_no_other(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mzplan.connectors import checks
+
+    real: Callable[..., Any] = checks.check_description
+
+    def check(description: Description, *arguments: Any, **options: Any) -> Any:
+        if description.address.name == "lines":
+            raise ZeroDivisionError("a secret perhaps")
+        return real(description, *arguments, **options)
+
+    monkeypatch.setattr(checks, "check_description", check)
+    ran = mzplan(servers, "plan", "--live", "--json")
+    assert codes(ran)["source.lines"] == "MZ064" and codes(ran)["source.orders"] == "MZ050"
+    assert "a secret perhaps" not in ran.out + ran.err
+
+
+def test_without_live_and_a_runner_nothing_is_reached(servers: Path) -> None:
+    assert mzplan(servers, "plan").code == 0
+    ran = mzplan(servers, "apply", "--auto-approve", "--wait", "0s", "--json")
+    assert ran.code == 8  # committed: the runner will look before it acts
+    assert {c["status"] for c in ran.json()["changes"] if c["address"].startswith(("source", "sink"))} == {
+        "pending"
+    }
+
+
+def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    ran = mzplan(tmp_path, "validate", "--live", "-v")
+    assert ran.code == 0
+    assert "Not reached: connection.k" in ran.out and "dry" in ran.err
+    assert mzplan(tmp_path, "plan", "--live").code == 0
+
+
+def test_what_nothing_uses_is_not_reached(servers: Path) -> None:
+    (servers / "pipeline.yaml").write_text("connections:\n  spare: {type: files, path: spare}\n")
+    ran = mzplan(servers, "validate", "--live")
+    assert ran.code == 0 and "Not reached: connection.spare" in ran.out
