@@ -153,7 +153,9 @@ class Runner:
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
-        for address in sorted({*self.desired, *reports, *self.memories}):
+        # Sources first: a sink may wait for its source to come up with a new column.
+        known = {*self.desired, *reports, *self.memories}
+        for address in sorted(known, key=lambda one: (one.kind != "source", one)):
             memory = self.memories.get(address) or Memory()
             decision = decide(address, self.desired.get(address), reports.get(address, []), memory, now)
             if address in self.under_way:

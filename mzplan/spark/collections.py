@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION, Column
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 # Delta's sink reads the log since the last checkpoint in each micro-batch, and writing a checkpoint costs as
 # much as several small commits: between the two. (Delta's default is 10.)
 _CHECKPOINT_INTERVAL = 20
+# How long a sink waits for its source to restart with a column that is new.
+_WRITER_WAIT_S = 15.0
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
     "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL),
@@ -29,6 +32,7 @@ class Collections:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
         self._ready: dict[str, tuple[Column, ...]] = {}
+        self._written: dict[str, tuple[Column, ...]] = {}
 
     def ensure(self, spark: SparkSession, path: str, columns: Sequence[Column], position: str) -> None:
         """Make sure that the table at `path` exists and has the columns (0.03 s; 0.4 s to create it)."""
@@ -46,6 +50,24 @@ class Collections:
                 if added:
                     spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({ddl(added)})")
             self._ready[path] = wanted
+
+    def is_written_with(self, path: str, columns: Sequence[Column]) -> None:
+        """Remember the columns with which a source starts to write."""
+        with self._lock:
+            self._written[path] = tuple(columns)
+
+    def wait_for_writer(self, path: str, columns: Sequence[Column], runs: Callable[[], bool]) -> None:
+        """Let a source that still `runs` without a new column restart first, for a while: if a sink altered
+        the table under it, it would end with an error (and be started again)."""
+
+        def is_behind() -> bool:
+            with self._lock:
+                written = self._written.get(path)
+            return written is not None and bool(set(columns) - set(written)) and runs()
+
+        deadline = time.monotonic() + _WRITER_WAIT_S
+        while is_behind() and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def forget_all(self) -> None:
         """Look again next time: a query has failed, perhaps because its table is gone."""

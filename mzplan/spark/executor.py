@@ -182,8 +182,11 @@ class SparkExecutor:
         description = query.description
         place = description.upstream or description
         collection = collection_path(self._warehouse, place.id, place.generation)
+        if description.upstream is not None:
+            self._collections.wait_for_writer(collection, query.columns, lambda: self._source_runs(query))
         self._collections.ensure(spark, collection, query.columns, self._position(query))
         if description.address.kind == "source":
+            self._collections.is_written_with(collection, query.columns)
             return source_writer(spark, self._connectors.source(description.type), query, collection)
 
         return sink_writer(
@@ -196,6 +199,14 @@ class SparkExecutor:
             fail=running.fail,
             interrupt=running.interruptions.append,
         )
+
+    def _source_runs(self, query: ResolvedQuery) -> bool:
+        upstream = query.description.upstream
+        with self._lock:
+            running = [
+                one for name, one in self._running.items() if upstream and name.address == upstream.address
+            ]
+        return any(one.java.isActive() for one in running)
 
     def _remember_upstream(self, query: ResolvedQuery) -> None:
         """Record the upstream's identity before the very first start; later, insist on it."""
