@@ -79,7 +79,7 @@ def reach(
         elif from_here:
             reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with reporter.working(f"validating {number} from here"):
-                found += check_here(descriptions, project.settings.directory)
+                found += check_here(descriptions, project.settings.directory, state.warehouse)
         else:
             reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
     return found
@@ -101,12 +101,16 @@ def _ask(
     )
 
 
-def check_here(descriptions: Sequence[Description], directory: str) -> list[Diagnostic]:
-    """Check queries from this process, without Spark: with its network, its environment, its files."""
+def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
+    """Check queries from this process, without Spark: with its network, its environment, its files. Where
+    the warehouse is not on this machine, checkpoints are left to the runner."""
     from mzplan.connectors.lookup import Connectors
+    from mzplan.connectors.paths import absolute, local_path
     from mzplan.secrets import Secrets
 
     secrets, connectors = Secrets(directory), Connectors()
+    place = local_path(absolute(directory, warehouse))
+    here = str(place) if place is not None and place.is_dir() else None
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(descriptions)):
         todo.put(number)
@@ -118,7 +122,7 @@ def check_here(descriptions: Sequence[Description], directory: str) -> list[Diag
                 number = todo.get_nowait()
             except Empty:
                 return
-            found[number] = _check(descriptions[number], secrets, connectors, directory)
+            found[number] = _check(descriptions[number], secrets, connectors, directory, here)
 
     # Daemons: an interrupted command does not wait for a server that does not answer.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(descriptions)))]
@@ -130,12 +134,13 @@ def check_here(descriptions: Sequence[Description], directory: str) -> list[Diag
 
 
 def _check(
-    description: Description, secrets: Secrets, connectors: Connectors, directory: str
+    description: Description, secrets: Secrets, connectors: Connectors, directory: str, warehouse: str | None
 ) -> tuple[Diagnostic, ...]:
     from mzplan.connectors.checks import check_description
 
     try:
-        return check_description(description, secrets, connectors, directory=directory).diagnostics
+        found = check_description(description, secrets, connectors, directory=directory, warehouse=warehouse)
+        return found.diagnostics
     except Exception as problem:  # a defect of one connector must not hide what the others found
         return (
             Diagnostic(

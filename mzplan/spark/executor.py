@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.checks import check_description
+from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.connectors.checks import check_checkpoint, check_description
 from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.inline import Description
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets import Secrets
 from mzplan.spark import failures
-from mzplan.spark.checkpoints import Checkpoint, collection_path
 from mzplan.spark.collections import Collections
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.running import Running
@@ -90,33 +89,14 @@ class SparkExecutor:
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = check_description(
-            description, secrets, self._connectors, self._outputs, self._context.directory
+            description,
+            secrets,
+            self._connectors,
+            self._outputs,
+            self._context.directory,
+            warehouse=self._warehouse,
         )
-        diagnostics = list(found.diagnostics)
-        if found.upstream is not None:
-            other = self._misplaced(self._resolve(description, secrets), found.upstream)
-            diagnostics += [other] if other else []
-        return CheckResult(diagnostics=tuple(diagnostics), upstream=found.upstream)
-
-    def _misplaced(self, query: ResolvedQuery, found: Mapping[str, Any]) -> Diagnostic | None:
-        """Why the checkpoint's offsets mean nothing on the upstream that was found (None: they hold)."""
-        connector = self._connectors.source(query.description.type)
-        checkpoint = self._checkpoint(query)
-        try:
-            recorded = checkpoint.upstream() if checkpoint.has_begun() else None
-            position = checkpoint.position()
-        except OSError as problem:
-            return Diagnostic(
-                code="MZ063",
-                summary=f"The checkpoint of {query.address} can't be read",
-                detail=str(problem),
-                hint="check the warehouse and its rights.",
-                address=query.address,
-            )
-        other = connector.compare(query, recorded, found) if recorded is not None else None
-        if other is None and position is not None:
-            return connector.check_position(query, position)
-        return other
+        return CheckResult(diagnostics=found.diagnostics, upstream=found.upstream)
 
     def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
         """A sink's columns: exactly, once Spark is there; before that, as far as we can tell."""
@@ -210,16 +190,16 @@ class SparkExecutor:
 
     def _remember_upstream(self, query: ResolvedQuery) -> None:
         """Record the upstream's identity before the very first start; later, insist on it."""
-        found = self._connectors.source(query.description.type).probe(query)
+        connector, checkpoint = self._connectors.source(query.description.type), self._checkpoint(query)
+        found = connector.probe(query)
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
             raise MzplanError(errors)
         if found.upstream is None:
             return
-        other = self._misplaced(query, found.upstream)
+        other = check_checkpoint(connector, query, checkpoint, found.upstream)
         if other is not None:
             raise MzplanError(other)
-        checkpoint = self._checkpoint(query)
         if not checkpoint.has_begun() or checkpoint.upstream() is None:
             checkpoint.record_upstream(found.upstream)
 

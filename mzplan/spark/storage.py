@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 
+from mzplan.connectors.checkpoints import Checkpoint, collection_path, remote
 from mzplan.connectors.paths import local_path
 from mzplan.model.diagnostics import error
-from mzplan.spark.checkpoints import Checkpoint, collection_path, remote
 
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
+from mzplan.connectors.checkpoints import is_untouched
 from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
 from mzplan.connectors.select import canonical_type
 from mzplan.connectors.spark_types import quoted, spark_type
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.spark.checkpoints import is_untouched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ SERVERS = """\
 connections:
   k: {{type: kafka, brokers: ["127.0.0.1:{port}"]}}
   pg:
-    {{type: postgres, host: 127.0.0.1, port: {port}, database: shop, user: app, password: "${{file:secrets/pg}}"}}
+    {{type: postgres, host: 127.0.0.1, port: {port}, database: d, user: a, password: "${{file:secrets/pg}}"}}
   here: {{type: files, path: data}}
   spare: {{type: files, path: spare}}
 sources:
@@ -203,3 +203,27 @@ def test_what_nothing_uses_is_not_reached(servers: Path) -> None:
     (servers / "pipeline.yaml").write_text("connections:\n  spare: {type: files, path: spare}\n")
     ran = mzplan(servers, "validate", "--live")
     assert ran.code == 0 and "Not reached: connection.spare" in ran.out
+
+
+def test_from_here_a_checkpoint_on_this_machine_is_looked_at(
+    servers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mzplan.connectors.interface import Probe
+    from mzplan.connectors.kafka_probe import KafkaProbe
+
+    (servers / "pipeline.yaml").write_text(
+        "connections:\n  k: {type: kafka, brokers: ['a:9092']}\n"
+        "sources:\n  orders: {connection: k, topic: t, format: {type: json, schema: id BIGINT}}\n"
+    )
+    assert mzplan(servers, "apply", "--auto-approve", "--wait", "0s").code == 8
+    state = json.loads((servers / "state" / "mzplan.state.json").read_text())
+    checkpoint = servers / "warehouse" / "checkpoints" / state["resources"]["source.orders"]["id"] / "g1"
+    (checkpoint / "spark" / "offsets").mkdir(parents=True)
+    (checkpoint / "spark" / "offsets" / "0").write_text("x")
+    found = {"type": "kafka", "cluster_id": "one", "topic": "t", "topic_id": None, "partitions": 1}
+    (checkpoint / "upstream.json").write_text(json.dumps({"format_version": 1, "upstream": found}))
+    monkeypatch.setattr(
+        KafkaProbe, "probe", lambda self, query: Probe(upstream={**found, "cluster_id": "two"})
+    )
+    ran = mzplan(servers, "validate", "--live", "--json")
+    assert ran.code == 7 and codes(ran) == {"source.orders": "MZ043"}

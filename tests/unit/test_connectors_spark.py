@@ -10,7 +10,7 @@ import pytest
 
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark import failures
-from mzplan.spark.checkpoints import Checkpoint, collection_path, is_untouched
+from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_untouched
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import parse_progress
 from mzplan.spark.session import _configuration, _given, _not_started
