@@ -41,7 +41,7 @@ def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
     lines = [head]
     where = diagnostic.range
     if where is not None:
-        path = safe(os.path.join(prefix, where.path))
+        path = safe(os.path.join(prefix, where.path))  # noqa: PTH118
         lines = [f"{path}:{where.line}:{where.column}: {head}"]
         if diagnostic.excerpt is not None:
             lines += _excerpt(diagnostic.excerpt, where, paint, colour)
@@ -108,4 +108,4 @@ def _prefix(directory: str) -> str:
         return directory
     if relative == ".":
         return ""
-    return os.path.abspath(directory) if relative.startswith(os.path.join("..", "..")) else relative
+    return os.path.abspath(directory) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH100, PTH118

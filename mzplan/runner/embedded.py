@@ -45,8 +45,8 @@ def start(settings: ProjectSettings, store: Store, instance: str) -> Lease:
         instance,
         "--no-standby",
     ]
-    # Without it, a file json.py in the project's folder would be imported for Python's own, here and in Spark's
-    # workers: `python -m` looks into the current folder first.
+    # Without it, a file json.py in the project's folder would be imported for Python's own, here and in
+    # Spark's workers: `python -m` looks into the current folder first.
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     with log.open("ab") as output:
         process = subprocess.Popen(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_untouched
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark import failures
-from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_untouched
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import parse_progress
 from mzplan.spark.session import _configuration, _given, _not_started

@@ -9,10 +9,10 @@ import time
 from graphlib import CycleError
 
 import pytest
-from tests.unit.small_projects import at, console, kafka, names, postgres, project, shop, sink, source
 
 from mzplan.graph import DependencyGraph
 from mzplan.model.address import Address
+from tests.unit.small_projects import at, console, kafka, names, postgres, project, shop, sink, source
 
 
 def graph(**edges: str) -> DependencyGraph:

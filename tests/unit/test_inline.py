@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.unit.small_projects import at, commit, console, kafka, postgres, project, shop, sink, source
 
 from mzplan.inline import Description, describe, digest_of
 from mzplan.kinds import resource_kind
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
+from tests.unit.small_projects import at, commit, console, kafka, postgres, project, shop, sink, source
 
 
 def digest(configuration: Configuration, address: str) -> str:

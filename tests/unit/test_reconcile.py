@@ -53,9 +53,7 @@ def test_a_new_query_is_checked_and_started() -> None:
 
 def test_a_changed_query_is_switched_and_the_old_one_named() -> None:
     found = step(NEW, [report(OLD)], Memory(target=key_of(OLD), accepted=OLD))
-    assert found.command == Switch(
-        address=A, description=NEW, stop=(QueryName.of("shop", OLD),), check=True
-    )
+    assert found.command == Switch(address=A, description=NEW, stop=(QueryName.of("shop", OLD),), check=True)
 
 
 def test_a_running_query_is_accepted_after_its_first_trigger_and_then_left_alone() -> None:
