@@ -45,7 +45,8 @@ def test_a_section_has_cause_fix_and_an_example(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in SECTIONS if blocks(SECTIONS[code], "yaml")])
-def test_the_examples_are_real(code: str, tmp_path: Path) -> None:
+def test_the_examples_are_real(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # paths are shown as seen from here
     files = {text.split("\n")[0].removeprefix("# "): text for text in blocks(SECTIONS[code], "yaml")}
     found = errors(tmp_path, dict(files))
     assert render_diagnostics(found, False, str(tmp_path)).replace(f"{tmp_path}/", "") == blocks(
