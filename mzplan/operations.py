@@ -496,10 +496,12 @@ def down_hint(instance: str) -> str:
 
 def unknown_address(address: Address, state: State) -> MzplanError:
     """MZ070: no such resource."""
+    from mzplan.plan.difference import did_you_mean
+
     return error(
         "MZ070",
         f"There is no {address} in the state",
-        f"The state has {len(state.resources)} resources.",
-        "`mzplan status` lists the queries.",
+        f"The state has {count(len(state.resources), 'resource')}.",
+        did_you_mean(address, state.resources) or "`mzplan status` lists the queries, `mzplan show` all.",
         exit_code=ExitCode.USAGE,
     )

@@ -51,7 +51,7 @@ def command_apply(
     replacing: tuple[Address, ...],
     wait: float,
 ) -> int:
-    """Commit the changes, then restart only the queries that they reach.
+    """Commit the changes, and restart only what they reach.
 
     With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
     """
@@ -118,7 +118,7 @@ def _operation(
 def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float
 ) -> int:
-    """Stop the queries and remove the resources from the state."""
+    """Stop the queries, and remove the resources from the state."""
     from mzplan.plan.by_hand import plan_destroy
 
     return _operation(
@@ -135,7 +135,7 @@ def _override(name: str, text: str) -> click.Command:
         from mzplan.plan import by_hand as plans
 
         def planned(state: State) -> Plan:
-            if address not in state.resources or address.kind == "connection":
+            if address not in state.resources:
                 raise unknown_address(address, state)
             plan: Plan = getattr(plans, f"plan_{name}")(state, [address])
             return plan

@@ -47,6 +47,9 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
         return _told(invocation, [_TOO_DEEP], _failed(invocation))
     except MemoryError:
         return _told(invocation, [_TOO_MUCH], _failed(invocation))
+    except BrokenPipeError:  # the help, which click prints, and nobody reads
+        invocation.output.reader_left()
+        return ExitCode.OK
     except OSError as problem:
         return _told(invocation, [_of_system(problem)], _failed(invocation))
     except Exception as problem:

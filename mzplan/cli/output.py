@@ -48,6 +48,12 @@ class Output:
         """What is to stay on the last line of the terminal; no line end."""
         self._write(sys.stderr, text)
 
+    def reader_left(self) -> None:
+        """Nobody reads the results: let them go nowhere."""
+        self.reader_gone = True
+        if sys.stdout is not None:
+            _silence(sys.stdout)
+
     @property
     def color(self) -> bool:
         """Whether results may have colours."""

@@ -32,7 +32,7 @@ def command_plan(
     replacing: tuple[Address, ...],
     detailed_exitcode: bool,
 ) -> int:
-    """Show what apply would change, which running queries it reaches, and why."""
+    """Show what apply would change, what that restarts, and why."""
     from mzplan.operations import make_plan
 
     project = invocation.project()
@@ -93,7 +93,7 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> N
 @click.option("--impact", type=ADDRESS, help="What a change of this resource reaches.")
 @click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
 def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> int:
-    """Show what depends on what, or what a change would reach."""
+    """Draw what depends on what, or what a change would reach."""
     from mzplan.render.graph import render_graph
 
     configuration = invocation.project().configuration()
@@ -114,7 +114,7 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
 @click.argument("what", required=False, metavar="[ADDRESS|PLANFILE]", type=ADDRESS_OR_FILE)
 @click.option("--explain", is_flag=True, help="Of a saved plan: also the stages that apply will walk.")
 def command_show(invocation: Invocation, what: str | None, explain: bool) -> int:
-    """Show a resource as recorded, or a saved plan; without an argument, the whole state."""
+    """Show a committed resource, a saved plan, or the whole state."""
     from pathlib import Path
 
     if what is not None and Path(what).is_file():

@@ -26,7 +26,7 @@ warehouse: ./warehouse          # where collections and checkpoints live: a path
 @command("init")
 @click.option("--from", "example", metavar="EXAMPLE", type=EXAMPLE, help="Begin with a copy of an example.")
 def command_init(invocation: Invocation, example: str | None) -> int:
-    """Begin a new project here."""
+    """Begin a new project here, empty or from an example."""
     from mzplan.cli.examples import copy_example
 
     folder = Path(invocation.directory)
@@ -98,7 +98,10 @@ def _show_reached(invocation: Invocation, reached: tuple[Reach, ...], found: tup
 @command("schema")
 @click.argument("kind", required=False, type=SCHEMA)
 def command_schema(invocation: Invocation, kind: str | None) -> int:
-    """Print the JSON Schema of a kind (connection.kafka, sink.postgres, …); without one, list them."""
+    """Print a JSON Schema, or list them all.
+
+    KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
+    """
     from mzplan.kinds import load_schema, schema_names
 
     names = (*schema_names(), "project")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mzplan.cli.context import Invocation, command
@@ -16,7 +18,7 @@ from mzplan.model.resources import ProjectSettings
     "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or leave."
 )
 def command_run(invocation: Invocation, instance: str, standby: bool) -> int:
-    """The runner: a Spark driver that follows the store and keeps the queries as the state says."""
+    """Be the runner: follow the state, run its queries on Spark."""
     from mzplan.runner.main import configure_logging, run
 
     settings = invocation.project().settings
@@ -30,16 +32,20 @@ def command_run(invocation: Invocation, instance: str, standby: bool) -> int:
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
 def command_up(invocation: Invocation, instance: str | None) -> int:
-    """Start the embedded runner, detached."""
+    """Start the runner of this machine, detached."""
     project = invocation.project()
     runners = invocation.runners(project)
+    shown = []
     for name in _embedded(project.settings, instance):
         before = project.store.leader(name)
         runners.ensure(project.settings.instances[name])
         lease = project.store.leader(name)
         pid = lease.pid if lease else 0
-        word = "already leads" if before is not None else "leads"
-        invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{name}.log).")
+        shown.append({"name": name, "pid": pid, "started": before is None})
+        if not invocation.json:
+            word = "leads" if before is None else "already leads"
+            invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{name}.log).")
+    _summary(invocation, shown)
     return ExitCode.OK
 
 
@@ -48,17 +54,30 @@ def command_up(invocation: Invocation, instance: str | None) -> int:
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
 def command_down(invocation: Invocation, instance: str | None) -> int:
-    """Stop the embedded runner and its queries; their checkpoints stay."""
+    """Stop the runner of this machine; checkpoints stay."""
     from mzplan.runner.embedded import stop
 
     project = invocation.project()
+    shown = []
     for name in _embedded(project.settings, instance):
         invocation.note(f"Stopping the runner of instance {name}")
         with invocation.progress.working("its queries end"):
             stopped = stop(project.settings, project.store, name)
-        text = "The runner of instance {} has stopped." if stopped else "No runner of instance {} runs here."
-        invocation.out(text.format(name))
+        shown.append({"name": name, "stopped": stopped})
+        if not invocation.json:
+            text = (
+                "The runner of instance {} has stopped." if stopped else "No runner of instance {} runs here."
+            )
+            invocation.out(text.format(name))
+    _summary(invocation, shown)
     return ExitCode.OK
+
+
+def _summary(invocation: Invocation, shown: list[dict[str, Any]]) -> None:
+    if invocation.json:
+        invocation.document({"instances": shown})
+    elif not shown:
+        invocation.out("This project has no embedded instance.")
 
 
 def _declared(settings: ProjectSettings, name: str) -> None:

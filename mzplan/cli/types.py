@@ -22,12 +22,13 @@ class AddressType(click.ParamType[Address]):
         self.queries_only = queries_only
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        if isinstance(value, Address):
-            return value
         try:
-            return Address.parse(value)
+            address = value if isinstance(value, Address) else Address.parse(value)
         except ValueError as problem:
             self.fail(str(problem), param, ctx)
+        if self.queries_only and address.kind == "connection":
+            self.fail(f"{address} runs nothing: name a source or a sink.", param, ctx)
+        return address
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

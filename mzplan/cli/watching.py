@@ -16,7 +16,7 @@ _REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 @command("status")
 @click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
 def command_status(invocation: Invocation, watch: bool) -> int:
-    """Show each query: condition, step, rows per second, lag, last error."""
+    """Show how each query does: condition, rates, lag, last error."""
     from mzplan.operations import read_project_status
     from mzplan.render.status import render_status, status_to_json
 

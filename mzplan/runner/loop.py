@@ -110,7 +110,7 @@ class Runner:
         self._report(decisions)
         self._reclaim(decisions)
         starting = any(d.condition == "starting" for d in decisions.values())
-        return starting or bool(self.under_way) or answering
+        return starting or bool(self.under_way) or self.claims.removing or answering
 
     def run(self, stopping: threading.Event) -> None:
         """Rounds until told to stop. A store that can't be reached is ridden out: the lease decides."""

@@ -63,6 +63,11 @@ class Claims:
             if due and entry.place not in reading and entry.place not in self._removing:
                 self._removing[entry.place] = pool.submit(self.executor.reclaim, *entry.place)
 
+    @property
+    def removing(self) -> bool:
+        """Whether a removal is under way, or its end not yet written down."""
+        return bool(self._removing)
+
     def _harvest(self) -> None:
         done = {place: future for place, future in self._removing.items() if future.done()}
         for place, future in done.items():

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +222,10 @@ def test_a_read_only_store_can_be_read(read_only: Path) -> None:
     assert "Read-only" in found["detail"] and "read-only" in found["hint"]
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file can grow over 700 bytes: a write fails in its middle, as on a full disk."""
+    """No file can grow over 700 bytes: a write fails in its middle, as on a full disk. Only around the
+    command itself: pytest's own output may go to a file, too."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -234,14 +236,16 @@ def full_disk() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_changes_nothing(folder: Path, full_disk: None) -> None:
-    refused(folder, *APPLY, code="MZ035")
+def test_a_full_disk_changes_nothing(folder: Path) -> None:
+    with full_disk():
+        refused(folder, *APPLY, code="MZ035")
     left = [path.name for path in (folder / "state").rglob("*.tmp")]
     assert left == []
 
 
-def test_a_plan_that_does_not_fit_on_the_disk(folder: Path, full_disk: None) -> None:
-    ran = mzplan(folder, "plan", "--out", str(folder / "p.plan"), "--json")
+def test_a_plan_that_does_not_fit_on_the_disk(folder: Path) -> None:
+    with full_disk():
+        ran = mzplan(folder, "plan", "--out", str(folder / "p.plan"), "--json")
     assert (ran.code, ran.error()["code"]) == (1, "MZ035")
     assert not (folder / "p.plan").exists() and not list(folder.glob("*.tmp"))
 

@@ -1,0 +1,150 @@
+"""What somebody would write without mzplan: the same streams, hosted by a plain PySpark loop in this process.
+
+It makes its streams with mzplan's own definitions, in a session with the same settings, so that what is
+compared is only the way from a change to queries that run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.stage import wait_until
+from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.connectors.interface import ResolvedQuery, resolve
+from mzplan.connectors.lookup import Connectors
+from mzplan.inline import Description, describe
+from mzplan.model.address import Address
+from mzplan.operations import open_project
+from mzplan.secrets import Secrets
+from mzplan.spark.collections import Collections
+from mzplan.spark.streams import sink_writer, source_writer, trigger_interval
+
+THREADS = 8
+IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
+
+
+class BareLoop:
+    """The queries of a project's state, hosted again: with a warehouse and targets of their own."""
+
+    def __init__(self, project: Path, folder: Path, environment: Mapping[str, str]):
+        self.project = project
+        self.warehouse = str(folder)
+        self.secrets = Secrets(str(project), environment)
+        self.connectors = Connectors()
+        self.descriptions: dict[Address, Description] = {}
+        self.running: dict[Address, Any] = {}
+        self.spark: Any = None
+
+    def open(self) -> None:
+        """A session, and all queries started and past a first trigger."""
+        from mzplan.spark.session import open_session
+
+        self.spark = open_session("bare", {})
+        resources = open_project(str(self.project)).store.read_state().resources
+        self.descriptions = {
+            address: _renamed(describe(resource, resources))
+            for address, resource in sorted(resources.items(), reverse=True)
+            if address.kind != "connection"
+        }
+        collections = Collections()
+        for description in self.descriptions.values():
+            query = self._resolved(description)
+            position = self.connectors.source("kafka").position
+            collections.ensure(self.spark, self._collection(description), query.columns, position)
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(self._start, self.descriptions.values()))
+
+    def restart(self, connection: str, key: str, places: tuple[Any, Any], expected: int) -> float:
+        """Move a connection to its other place, stop the queries that use it and start them anew; seconds
+        until all are past a first trigger."""
+        users = [address for address, d in self.descriptions.items() if _connection(d) == connection]
+        assert len(users) == expected, users
+        began = time.monotonic()
+        for address in users:
+            self.descriptions[address] = _moved(self.descriptions[address], key, places)
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(self._restart, users))
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        """Stop everything, and the session with its JVM."""
+        spark, self.spark = self.spark, None
+        if spark is None:
+            return
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda query: query.stop(), self.running.values()))
+        spark.stop()
+
+    def _restart(self, address: Address) -> None:
+        self.running[address].stop()
+        self._start(self.descriptions[address])
+
+    def _start(self, description: Description) -> None:
+        query = self._resolved(description)
+        checkpoint = Checkpoint.of(self.warehouse, description.id, description.generation)
+        collection = self._collection(description)
+        if description.address.kind == "source":
+            writer = source_writer(self.spark, self.connectors.source(description.type), query, collection)
+        else:
+            writer = sink_writer(
+                self.spark,
+                self.connectors.sink(description.type),
+                query,
+                collection,
+                epoch=1,
+                begins=False,
+                fail=lambda problem: print(f"{description.address}: {problem}"),
+                interrupt=lambda action: None,
+            )
+        self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(description.address))
+        started = (
+            writer.queryName(str(description.address))
+            .option("checkpointLocation", checkpoint.spark)
+            .trigger(processingTime=trigger_interval(query))
+            .start()
+        )
+        self.running[description.address] = started
+        wait_until(f"{description.address} is past a first trigger", lambda: _has_triggered(started))
+
+    def _resolved(self, description: Description) -> ResolvedQuery:
+        return resolve(description, self.secrets, str(self.project))
+
+    def _collection(self, description: Description) -> str:
+        place = description.upstream or description
+        return collection_path(self.warehouse, place.id, place.generation)
+
+
+def _has_triggered(query: Any) -> bool:
+    message = query.status["message"]
+    if message not in IDLE and not query.isActive:
+        raise RuntimeError(str(query.exception()))
+    return message in IDLE
+
+
+def _renamed(description: Description) -> Description:
+    """The same query with storage and a target of its own, and a row of its own among the writers."""
+    body = dict(description.body)
+    if description.type == "postgres":
+        body["table"] = body["table"].replace("public.", "public.bare_")
+    elif description.type == "delta":
+        body["path"] = f"bare_{body['path']}"
+    upstream = description.upstream
+    if upstream is not None:
+        upstream = replace(upstream, id=f"bare-{upstream.id}")
+    return replace(description, id=f"bare-{description.id}", body=body, upstream=upstream)
+
+
+def _connection(description: Description) -> str:
+    return description.connections["connection"].address.name
+
+
+def _moved(description: Description, key: str, places: tuple[Any, Any]) -> Description:
+    connection = description.connections["connection"]
+    body = dict(connection.body)
+    body[key] = places[1 - places.index(body[key])]
+    return replace(description, connections={"connection": replace(connection, body=body)})

@@ -1,0 +1,111 @@
+"""A Spark session in this process that runs mzplan's queries, by its executor, and others beside them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.checkpoints import collection_path
+from mzplan.controller.executor import ExecutorContext, QueryName
+from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+from mzplan.spark.executor import SparkExecutor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+PROJECT = "bench"
+# As short as may be: the wait for the next trigger is not what is measured.
+TRIGGER = {"interval": "100ms"}
+TRIGGER_SPARK = "100 milliseconds"
+
+
+class Engine:
+    """A SparkExecutor with its session. `options` are for Spark, `secrets` for `${env:…}` references."""
+
+    def __init__(self, folder: Path, options: Mapping[str, str], secrets: Mapping[str, str]):
+        self.folder = folder
+        self.warehouse = str(folder / "warehouse")
+        self._secrets = Secrets(str(folder), secrets)
+        self._executor = SparkExecutor(
+            ExecutorContext(
+                project=PROJECT, directory=str(folder), warehouse=self.warehouse, options=dict(options)
+            )
+        )
+
+    def __enter__(self) -> Engine:
+        self._executor.open()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._executor.close()
+
+    @property
+    def spark(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        assert session is not None
+        return session
+
+    def ours(self, description: Description) -> float:
+        """Run a query of mzplan's until it has taken all there is; seconds from before its start."""
+        name = QueryName.of(PROJECT, description)
+        began = time.monotonic()
+        self._executor.start(description, self._secrets, epoch=1)
+        query = next(q for q in self.spark.streams.active if q.name == str(name))
+        query.processAllAvailable()
+        seconds = time.monotonic() - began
+        self._executor.stop(name)
+        return seconds
+
+    def theirs(self, make: Callable[[], DataStreamWriter]) -> float:
+        """The same for a query of Spark's own, with a new checkpoint."""
+        began = time.monotonic()
+        checkpoint = str(self.folder / "checkpoints" / uuid.uuid4().hex)
+        writer = make().option("checkpointLocation", checkpoint).trigger(processingTime=TRIGGER_SPARK)
+        query = writer.start()
+        query.processAllAvailable()
+        seconds = time.monotonic() - began
+        query.stop()
+        return seconds
+
+    def collection(self, source: Description) -> str:
+        """Where a source's collection is."""
+        return collection_path(self.warehouse, source.id, source.generation)
+
+
+def describe_source(type_: str, connection: Mapping[str, Any], **body: Any) -> Description:
+    """A source, as the runner would hand it to the executor."""
+    return Description(
+        address=Address("source", "s"),
+        id=f"s{uuid.uuid4().hex[:8]}",
+        generation=1,
+        digest="1:a",
+        type=type_,
+        body={"connection": "c", "trigger": TRIGGER, **body},
+        connections={"connection": _connection(connection)},
+    )
+
+
+def describe_sink(source: Description, type_: str, connection: Mapping[str, Any], **body: Any) -> Description:
+    """A sink of that source."""
+    sink = describe_source(type_, connection, **{"from": "s"}, **body)
+    upstream = Upstream(
+        address=source.address,
+        id=source.id,
+        generation=source.generation,
+        type=source.type,
+        body=source.body,
+    )
+    return replace(sink, address=Address("sink", "k"), upstream=upstream)
+
+
+def _connection(body: Mapping[str, Any]) -> InlinedConnection:
+    return InlinedConnection(address=Address("connection", "c"), type=body["type"], body=dict(body))

@@ -1,0 +1,430 @@
+"""How a command line ends: the exit codes of the contract, one JSON document whatever happens, interruptions,
+and streams that vanish."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.state import Lease
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import Ran, apply, mzplan, run, write
+
+STATE = Path("state") / "mzplan.state.json"
+RENAMED = "lifecycle: {prevent_destroy: true}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+# --- exit codes
+
+
+def test_done_and_nothing_to_do_is_0(folder: Path) -> None:
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    again = mzplan(folder, "apply", "--auto-approve")
+    assert again.code == 0 and "No changes: serial 1" in again.out
+
+
+def test_an_error_is_1(folder: Path) -> None:
+    (folder / "more.yaml").write_text("sources: {x: {connection: nowhere}}\n")
+    for command in (("validate",), ("plan",), ("apply", "--auto-approve")):
+        ran = mzplan(folder, *command)
+        assert ran.code == 1 and "error[MZ012]" in ran.err and ran.out == ""
+
+
+def test_detailed_exit_codes_are_2_3_and_4(folder: Path) -> None:
+    assert mzplan(folder, "plan").code == 0
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 2
+    apply(folder)
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+    assert mzplan(folder, "drift", "--detailed-exitcode").code == 0
+    (folder / "state" / "status" / "local.json").unlink()
+    assert mzplan(folder, "drift").code == 0
+    assert mzplan(folder, "drift", "--detailed-exitcode").code == 3
+
+
+def test_drift_in_a_plan_is_3_and_with_changes_4(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    from mzplan import operations
+    from mzplan.model.plan import DriftItem
+
+    item = DriftItem(address="source.orders", kind="missing-query", detail="gone")
+    real: Callable[..., Any] = operations.make_plan
+    monkeypatch.setattr(
+        operations, "make_plan", lambda *a, **o: dataclasses.replace(real(*a, **o), drift=(item,))
+    )
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 4
+    apply(folder)
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 3
+    assert mzplan(folder, "plan").code == 0
+
+
+def test_a_stale_plan_is_5(folder: Path) -> None:
+    assert mzplan(folder, "plan", "--out", str(folder / "p")).code == 0
+    apply(folder)
+    assert mzplan(folder, "apply", str(folder / "p")).code == 5
+
+
+def test_a_locked_state_is_6(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.operations.LOCK_WAIT", 0.05)
+    with Store(LocalBackend(folder / "state"), "shop").lock("apply"):
+        ran = mzplan(folder, "apply", "--auto-approve", "--json")
+        assert mzplan(folder, "plan").code == 0  # reading needs no lock
+    assert ran.code == 6 and f"pid {os.getpid()}" in ran.error()["detail"]
+
+
+def test_what_is_refused_is_7(folder: Path) -> None:
+    apply(folder)
+    pipeline = folder / "pipeline.yaml"
+    text = pipeline.read_text()
+    pipeline.write_text(text.replace("topic: orders", "topic: other"))
+    ran = mzplan(folder, "apply", "--auto-approve", "--json")
+    assert ran.code == 7 and ran.json()["diagnostics"][0]["code"] == "MZ040"
+    pipeline.write_text(text.replace("rows: 3", RENAMED))
+    apply(folder)
+    ran = mzplan(folder, "destroy", "--auto-approve", "--json")
+    assert ran.code == 7 and "MZ041" in ran.out
+
+
+def test_committed_but_not_converged_is_8(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    ran = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "0s", "--json")
+    assert ran.code == 8
+    assert ran.json()["serial"] == 1
+    assert {p["condition"] for p in ran.json()["pending"]} == {"pending"}
+    text = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "0s")
+    assert text.code == 8 and "3 queries have not converged" in text.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fly",),
+        ("plan", "--fast"),
+        ("plan", "--target", "orders"),
+        ("plan", "--target", "source.none"),
+        ("plan", "--replace", "connection.k"),
+        ("pause",),
+        ("pause", "connection.k"),
+        ("pause", "source.none"),
+        ("apply", "--wait", "soon"),
+        ("apply",),  # without a terminal
+        ("apply", "no-such-file"),
+        ("apply", "x", "--target", "source.orders"),
+        ("show", "source.none"),
+        ("show", "none"),
+        ("show", "--explain"),
+        ("schema", "none"),
+        ("init", "--from", "none"),
+        ("run", "--instance", "none"),
+        ("run",),
+        ("up", "--instance", "none"),
+        ("plan", "--var", "x"),
+        ("status", "--watch", "--json"),
+        (),
+    ],
+)
+def test_a_wrong_command_line_is_64(folder: Path, arguments: tuple[str, ...]) -> None:
+    ran = mzplan(folder, *arguments, "--json")
+    assert ran.code == 64
+    for found in ran.json()["diagnostics"]:
+        assert found["code"] == "MZ070" and found["severity"] == "error"
+        assert found["hint"] and found["summary"].strip()
+
+
+def test_what_is_meant_is_guessed(folder: Path) -> None:
+    assert "'apply'" in mzplan(folder, "aply").err
+    apply(folder)
+    assert "did you mean source.orders?" in mzplan(folder, "pause", "source.ordrs").err
+    assert "did you mean source.orders?" in mzplan(folder, "plan", "--target", "source.ordrs").err
+
+
+# --- one document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (("plan",), {"changes", "summary", "diagnostics"}),
+        (("plan", "--explain"), {"changes", "stages"}),
+        (("apply", "--auto-approve"), {"changes", "serial", "pending"}),
+        (("destroy", "--auto-approve"), {"changes", "serial"}),
+        (("validate",), {"diagnostics"}),
+        (("validate", "--live"), {"diagnostics", "connections"}),
+        (("status",), {"queries", "instances", "serial"}),
+        (("drift",), {"drift"}),
+        (("show",), {"resources"}),
+        (("graph",), {"nodes", "edges"}),
+        (("graph", "--impact", "connection.k"), {"impact"}),
+        (("schema",), {"schemas"}),
+        (("schema", "sink.console"), {"properties"}),
+        (("completion", "bash"), {"script"}),
+        (("down",), {"instances"}),
+        (("--version",), {"version"}),
+    ],
+)
+def test_json_is_one_document(folder: Path, arguments: tuple[str, ...], keys: set[str]) -> None:
+    ran = mzplan(folder, *arguments, "--json")
+    assert ran.code == 0, ran
+    assert keys <= ran.json().keys()
+
+
+def test_a_plan_with_errors_is_shown_with_them(folder: Path) -> None:
+    apply(folder)
+    (folder / "mzplan.yaml").write_text((folder / "mzplan.yaml").read_text() + "warehouse: ./elsewhere\n")
+    ran = mzplan(folder, "plan", "--json", "--out", str(folder / "p"))
+    assert ran.code == 7
+    assert [d["code"] for d in ran.json()["diagnostics"]] == ["MZ044"] and "changes" in ran.json()
+    ran = mzplan(folder, "plan", "--out", str(folder / "p"))
+    assert ran.code == 7 and "error[MZ044]" in ran.out
+    assert "can't be applied: 1 error" in ran.err and "not saved" in ran.err
+    assert not (folder / "p").exists()
+
+
+def test_an_unforeseen_error_is_told_without_what_it_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("geheim")
+
+    monkeypatch.setattr("mzplan.operations.make_plan", broken)
+    for options, shown in (((), False), (("-v",), True)):
+        with pytest.raises(SystemExit) as left:
+            from mzplan.cli.main import main
+
+            main(["-C", str(folder), "plan", "--json", *options])
+        out, err = capsys.readouterr()
+        assert left.value.code == 1
+        assert json.loads(out)["diagnostics"][0]["code"] == "MZ079"
+        assert "geheim" not in out and ("geheim" in err) == shown
+
+
+def test_an_error_after_the_commit_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise MzplanError(Diagnostic(code="MZ062", summary="no runner"))
+
+    monkeypatch.setattr("mzplan.runner.main.run_dry", broken)
+    ran = mzplan(folder, "apply", "--auto-approve", "--json")
+    assert ran.code == 8 and ran.json()["serial"] == 1
+    assert (folder / STATE).exists()
+
+
+# --- global options
+
+
+def test_global_options_go_before_and_after_the_command(folder: Path) -> None:
+    one = run("-C", str(folder), "--json", "--no-color", "plan")
+    other = run("plan", "-C", str(folder), "--json", "--no-color")
+    assert one.code == other.code == 0 and one.out == other.out
+    assert run("-C", "/nowhere", "plan", "-C", str(folder)).code == 0
+
+
+def test_verbose_says_what_was_read_and_how_long_it_took(folder: Path) -> None:
+    quiet, told = mzplan(folder, "apply", "--auto-approve"), mzplan(folder, "-v", "plan")
+    assert "lineage" not in quiet.err
+    assert f"project shop in {folder}" in told.err and "serial 1" in told.err
+    assert "read 4 resources" in told.err and "planned: 0 changes" in told.err
+
+
+# --- asking
+
+
+@pytest.mark.parametrize(("answer", "code"), [("yes\n", 0), ("no\n", 1), ("y\n", 1), ("\n", 1), ("", 1)])
+def test_only_yes_is_yes(folder: Path, answer: str, code: int) -> None:
+    ran = mzplan(folder, "apply", stdin=answer, terminal=True)
+    assert ran.code == code
+    assert "Do you want to apply this?" in ran.err and "Plan: 4 to create" in ran.out
+    assert (folder / STATE).exists() == (code == 0)
+    if code:
+        assert "error[MZ071]: Not approved" in ran.err and "Nothing was changed." in ran.err
+
+
+def test_nobody_is_asked_without_a_terminal_or_with_json(folder: Path) -> None:
+    assert "--auto-approve" in mzplan(folder, "apply", stdin="yes\n").err
+    ran = mzplan(folder, "apply", "--json", stdin="yes\n", terminal=True)
+    assert ran.code == 64 and "with --json can't ask" in ran.error()["summary"]
+    assert not (folder / STATE).exists()
+
+
+# --- interruptions
+
+
+def test_an_interrupted_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.operations.make_plan", _interrupt)
+    ran = mzplan(folder, "plan")
+    assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted.\n")
+    ran = mzplan(folder, "plan", "--json")
+    assert ran.code == 130 and ran.error()["code"] == "MZ071"
+
+
+def test_an_apply_interrupted_before_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.validation.reach", _interrupt)
+    ran = mzplan(folder, "apply", "--auto-approve")
+    assert ran.code == 130 and ran.err == "Interrupted: nothing was changed.\n"
+    assert not (folder / STATE).exists()
+
+
+def test_an_apply_interrupted_at_the_question(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.cli.context.Invocation.ask", _interrupt)
+    ran = mzplan(folder, "apply", terminal=True)
+    assert ran.code == 130 and "nothing was changed" in ran.err
+
+
+def test_an_apply_interrupted_at_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.state.store.Store.commit", _interrupt)
+    ran = mzplan(folder, "apply", "--auto-approve")
+    assert ran.code == 130 and "serial 1 was just being committed" in ran.err
+
+
+def test_an_apply_interrupted_while_following(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.following.Follower.follow", _interrupt)
+    ran = mzplan(folder, "apply", "--auto-approve")
+    assert ran.code == 130
+    assert ran.err.splitlines()[-1].startswith("Interrupted: serial 1 is committed and stays")
+    (folder / "pipeline.yaml").write_text((folder / "pipeline.yaml").read_text().replace("a:9", "b:9"))
+    ran = mzplan(folder, "apply", "--auto-approve", "--json")
+    assert ran.code == 130 and ran.json()["serial"] == 2
+
+
+def _interrupt(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def silent_runner(tmp_path: Path) -> Iterator[Lease]:
+    """An instance that is led by this process, which does nothing for it."""
+    write(tmp_path, "cluster")
+    lease = Store(LocalBackend(tmp_path / "state"), "shop").acquire_lease("local", "test")
+    assert lease is not None
+    yield lease
+
+
+def started(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, **{"stdout": pipe, "stderr": pipe, "text": True, **options})
+
+
+def test_ctrl_c_while_following_ends_only_the_waiting(tmp_path: Path, silent_runner: Lease) -> None:
+    process = started(tmp_path, "apply", "--auto-approve", "--no-live", "--json")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "Committed serial 1\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert json.loads(out)["serial"] == 1
+    assert (tmp_path / STATE).exists()
+
+
+def test_a_runner_that_is_alive_is_followed_to_the_end(tmp_path: Path) -> None:
+    write(tmp_path, "cluster")
+    with following(tmp_path) as executor:
+        ran = mzplan(tmp_path, "apply", "--auto-approve", "--json")
+        assert ran.code == 0
+        assert {c.get("status") for c in ran.json()["changes"]} == {"applied"}
+        assert len(executor.running()) == 3
+
+
+# --- streams that vanish
+
+
+def test_a_reader_that_leaves_does_not_stop_an_apply(folder: Path) -> None:
+    read, written = os.pipe()
+    os.close(read)
+    process = started(folder, "apply", "--auto-approve", stdout=written)
+    os.close(written)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, (folder / STATE).exists()) == (0, True)
+    assert "Traceback" not in err and "Exception ignored" not in err and "Broken pipe" not in err
+
+
+def test_a_reader_that_leaves_ends_a_watch(folder: Path) -> None:
+    apply(folder)
+    process = started(folder, "status", "--watch")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "Serial 1\n"
+    process.stdout.close()
+    process.wait(timeout=20)
+    assert process.returncode == 0
+    assert process.stderr is not None and process.stderr.read() == ""
+
+
+def test_help_into_a_closed_pipe(folder: Path) -> None:
+    read, written = os.pipe()
+    os.close(read)
+    for arguments in (("--help",), ("plan", "--help"), ("--version",)):
+        process = started(folder, *arguments, stdout=written)
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, "")
+    os.close(written)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_results_that_cannot_be_written_are_an_error(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = started(folder, "plan", "--json", stdout=full)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 1 and "error[MZ035]: The results could not be written" in err
+        process = started(folder, "apply", "--auto-approve", stdout=full)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 8 and "No space left" in err  # it did commit
+    assert (folder / STATE).exists()
+
+
+def test_closed_streams(folder: Path) -> None:
+    for redirection in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
+        line = f"'{sys.executable}' -m mzplan -C '{folder}' plan {redirection}"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, (redirection, done.stderr)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_encoding_of_the_terminal_will_do(folder: Path, encoding: str) -> None:
+    (folder / "pipeline.yaml").write_text(
+        'connections: {k: {type: kafka, brokers: ["a:1"], description: "ünï ⟳ 漢"}}\n', encoding="utf-8"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    process = started(folder, "plan", env=environment, text=False)
+    shown, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert shown.decode(encoding).startswith("+ connection.k")
+    process = started(folder, "plan", "--json", env=environment, text=False)
+    out, _ = process.communicate(timeout=30)
+    fields = json.loads(out.decode(encoding))["changes"][0]["fields"]
+    assert "ünï ⟳ 漢" in [field["after"] for field in fields]
+
+
+def test_arguments_that_are_no_text(folder: Path) -> None:
+    for arguments in ((b"-C", b"\xff"), (b"plan", b"--target", b"\xff"), (b"show", b"\xff"), (b"\xff",)):
+        command = [sys.executable.encode(), b"-m", b"mzplan", *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=30, cwd=folder)
+        assert done.returncode in (1, 64) and b"Traceback" not in done.stderr, done.stderr
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 64]
+
+
+def test_help_is_there_for_every_command() -> None:
+    from mzplan.cli.main import COMMANDS
+
+    for name in COMMANDS:
+        ran: Ran = run(name, "--help")
+        assert ran.code == 0 and "--json" in ran.out and "Usage: mzplan " + name in ran.out
