@@ -19,7 +19,7 @@ from mzplan.connectors.interface import ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.inline import Description, describe
 from mzplan.model.address import Address
-from mzplan.operations import open_project
+from mzplan.operations.project import open_project
 from mzplan.secrets import Secrets
 from mzplan.spark.collections import Collections
 from mzplan.spark.streams import sink_writer, source_writer, trigger_interval

@@ -17,7 +17,7 @@ from mzplan.render.text import count, safe
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
-    from mzplan.operations import Applied
+    from mzplan.operations.applying import Applied
 
 _wait = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
@@ -55,7 +55,7 @@ def command_apply(
 
     With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
     """
-    from mzplan.operations import apply_configuration, apply_saved
+    from mzplan.operations.applying import apply_configuration, apply_saved
 
     project = invocation.project()
     runners = invocation.runners(project)
@@ -96,7 +96,7 @@ def command_apply(
 def _operation(
     invocation: Invocation, name: str, planned: Callable[[State], Plan], auto_approve: bool, wait: float
 ) -> int:
-    from mzplan.operations import operate
+    from mzplan.operations.applying import operate
 
     project = invocation.project()
     applied = operate(
@@ -131,7 +131,7 @@ def _override(name: str, text: str) -> click.Command:
     @click.argument("address", type=QUERY)
     @_wait
     def called(invocation: Invocation, address: Address, wait: float) -> int:
-        from mzplan.operations import unknown_address
+        from mzplan.operations.project import unknown_address
         from mzplan.plan import by_hand as plans
 
         def planned(state: State) -> Plan:

@@ -17,7 +17,7 @@ from mzplan.model.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from mzplan.cli.progress import Progress
     from mzplan.cli.runners import LocalRunners
-    from mzplan.operations import Project
+    from mzplan.operations.project import Project
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ class Invocation:
         return str(Path(self.directory).resolve())
 
     def project(self) -> Project:
-        from mzplan.operations import open_project
+        from mzplan.operations.project import open_project
 
         project = open_project(self.folder, self.variables, self.variable_files)
         if self.verbose:

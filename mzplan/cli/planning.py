@@ -33,7 +33,7 @@ def command_plan(
     detailed_exitcode: bool,
 ) -> int:
     """Show what apply would change, what that restarts, and why."""
-    from mzplan.operations import make_plan
+    from mzplan.operations.planning import make_plan
 
     project = invocation.project()
     plan = make_plan(
@@ -135,7 +135,7 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
     except ValueError as problem:
         raise click.UsageError(f"{problem}; and there is no file {what!r}") from None
     if address not in state.resources:
-        from mzplan.operations import unknown_address
+        from mzplan.operations.project import unknown_address
 
         raise unknown_address(address, state)
     invocation.document(resource_to_json(state.resources[address]))
@@ -146,7 +146,7 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
 @click.option("--detailed-exitcode", is_flag=True, help="3 when there is drift.")
 def command_drift(invocation: Invocation, detailed_exitcode: bool) -> int:
     """Say where reality has left the state."""
-    from mzplan.operations import find_drift
+    from mzplan.operations.status import find_drift
 
     drift = find_drift(invocation.project())
     if invocation.json:

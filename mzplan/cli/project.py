@@ -14,7 +14,7 @@ from mzplan.render.text import count
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
-    from mzplan.validation import Reach
+    from mzplan.operations.validation import Reach
 
 _PROJECT = """\
 version: 1
@@ -63,7 +63,7 @@ def _begin(folder: Path) -> Path:
 @click.option("--live", is_flag=True, help="Also reach every connection, through what uses it.")
 def command_validate(invocation: Invocation, live: bool) -> int:
     """Check every file; with --live also the servers behind them."""
-    from mzplan.operations import validate, validate_live
+    from mzplan.operations.planning import validate, validate_live
 
     project = invocation.project()
     if live:

@@ -11,7 +11,7 @@ from mzplan.model.resources import Instance, ProjectSettings
 from mzplan.state.store import Store
 
 if TYPE_CHECKING:
-    from mzplan.operations import Reporter
+    from mzplan.operations.project import Reporter
 
 
 class LocalRunners:

@@ -17,7 +17,7 @@ _REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 @click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
 def command_status(invocation: Invocation, watch: bool) -> int:
     """Show how each query does: condition, rates, lag, last error."""
-    from mzplan.operations import read_project_status
+    from mzplan.operations.status import read_project_status
     from mzplan.render.status import render_status, status_to_json
 
     if watch and invocation.json:

@@ -61,13 +61,13 @@ def test_detailed_exit_codes_are_2_3_and_4(folder: Path) -> None:
 def test_drift_in_a_plan_is_3_and_with_changes_4(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    from mzplan import operations
     from mzplan.model.plan import DriftItem
+    from mzplan.operations import planning
 
     item = DriftItem(address="source.orders", kind="missing-query", detail="gone")
-    real: Callable[..., Any] = operations.make_plan
+    real: Callable[..., Any] = planning.make_plan
     monkeypatch.setattr(
-        operations, "make_plan", lambda *a, **o: dataclasses.replace(real(*a, **o), drift=(item,))
+        planning, "make_plan", lambda *a, **o: dataclasses.replace(real(*a, **o), drift=(item,))
     )
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 4
     apply(folder)
@@ -82,7 +82,7 @@ def test_a_stale_plan_is_5(folder: Path) -> None:
 
 
 def test_a_locked_state_is_6(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.applying.LOCK_WAIT", 0.05)
     with Store(LocalBackend(folder / "state"), "shop").lock("apply"):
         ran = mzplan(folder, "apply", "--auto-approve", "--json")
         assert mzplan(folder, "plan").code == 0  # reading needs no lock
@@ -203,7 +203,7 @@ def test_an_unforeseen_error_is_told_without_what_it_says(
     def broken(*_: Any, **__: Any) -> Any:
         raise KeyError("geheim")
 
-    monkeypatch.setattr("mzplan.operations.make_plan", broken)
+    monkeypatch.setattr("mzplan.operations.planning.make_plan", broken)
     for options, shown in (((), False), (("-v",), True)):
         with pytest.raises(SystemExit) as left:
             from mzplan.cli.main import main
@@ -266,7 +266,7 @@ def test_nobody_is_asked_without_a_terminal_or_with_json(folder: Path) -> None:
 
 
 def test_an_interrupted_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.make_plan", _interrupt)
+    monkeypatch.setattr("mzplan.operations.planning.make_plan", _interrupt)
     ran = mzplan(folder, "plan")
     assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted.\n")
     ran = mzplan(folder, "plan", "--json")
@@ -274,7 +274,7 @@ def test_an_interrupted_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_apply_interrupted_before_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.validation.reach", _interrupt)
+    monkeypatch.setattr("mzplan.operations.validation.reach", _interrupt)
     ran = mzplan(folder, "apply", "--auto-approve")
     assert ran.code == 130 and ran.err == "Interrupted: nothing was changed.\n"
     assert not (folder / STATE).exists()
@@ -293,7 +293,7 @@ def test_an_apply_interrupted_at_the_commit(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_an_apply_interrupted_while_following(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.following.Follower.follow", _interrupt)
+    monkeypatch.setattr("mzplan.operations.following.Follower.follow", _interrupt)
     ran = mzplan(folder, "apply", "--auto-approve")
     assert ran.code == 130
     assert ran.err.splitlines()[-1].startswith("Interrupted: serial 1 is committed and stays")

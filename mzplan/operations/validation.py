@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from mzplan.following import ask
 from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.operations.following import ask
 from mzplan.plan.stages import is_validated
 from mzplan.render.text import count
 
 if TYPE_CHECKING:
     from mzplan.connectors.lookup import Connectors
-    from mzplan.operations import Project, Reporter, Runners
+    from mzplan.operations.project import Project, Reporter, Runners
     from mzplan.secrets import Secrets
 
 AT_ONCE = 8  # checks from here

@@ -1,0 +1,87 @@
+"""validate and plan: what the files mean, and what apply would do. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Configuration
+from mzplan.model.state import State
+from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.render.text import count
+
+if TYPE_CHECKING:
+    from mzplan.operations.validation import Reach
+
+
+def validate(project: Project, reporter: Reporter) -> Configuration:
+    """The static checks alone. Raises MzplanError with every problem."""
+    with reporter.working("reading the files"):
+        configuration = project.configuration()
+    reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
+    return configuration
+
+
+def validate_live(
+    project: Project, runners: Runners, reporter: Reporter
+) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
+    """The static checks, and every connection reached through what uses it. Changes nothing.
+
+    Returns what was reached, and what was found that is no error; raises MzplanError with every problem.
+    """
+    from mzplan.operations.validation import reach, reached
+    from mzplan.plan import apply_changes, build_plan
+
+    configuration = validate(project, reporter)
+    state = read_state(project.store, reporter)
+    wanted = apply_changes(state, build_plan(configuration, state))
+    queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
+    found = reach(project, runners, reporter, wanted, queries, from_here=True)
+    if any(d.severity == "error" for d in found):
+        raise MzplanError(found)
+    return configuration, reached(wanted, queries), tuple(found)
+
+
+def make_plan(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    *,
+    targets: Sequence[Address] = (),
+    replacing: Sequence[Address] = (),
+    live: bool = False,
+) -> Plan:
+    """What apply would do now. Changes nothing. With `live`, its queries are validated as apply would do it
+    (from here, where no runner is alive), and what is found is among the plan's diagnostics."""
+    from mzplan.operations.validation import queries_to_validate, reach
+    from mzplan.plan import apply_changes
+
+    state = read_state(project.store, reporter)
+    plan = plan_configuration(project, reporter, state, targets, replacing)
+    if not live or any(d.severity == "error" for d in plan.diagnostics):
+        return plan
+    new = apply_changes(state, plan)
+    found = reach(project, runners, reporter, new, queries_to_validate(plan, new), from_here=True)
+    return replace(plan, diagnostics=(*plan.diagnostics, *found))
+
+
+def plan_configuration(
+    project: Project,
+    reporter: Reporter,
+    state: State,
+    targets: Sequence[Address],
+    replacing: Sequence[Address],
+) -> Plan:
+    from mzplan.plan import build_plan
+
+    configuration = validate(project, reporter)
+    with reporter.working("planning"):
+        plan = build_plan(
+            configuration, state, project.store.read_statuses(), targets=targets, replace=replacing
+        )
+    reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
+    return plan

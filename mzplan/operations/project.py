@@ -1,0 +1,110 @@
+"""What every verb works with: the project's folder, the way to its runners, and where progress goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.resources import Configuration, Instance, ProjectSettings
+from mzplan.model.state import State
+from mzplan.render.text import count
+from mzplan.state.store import Store, open_store
+
+if TYPE_CHECKING:
+    from mzplan.operations.following import Outcome
+
+
+class Runners(Protocol):
+    """How a command reaches the runners of this machine, without importing the running side."""
+
+    def ensure(self, instance: Instance) -> None:
+        """Start the embedded runner of an instance unless one leads. Nothing for other types."""
+
+    def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
+        """Tell a local runner to look now, and hand it values of `${env:…}` references."""
+
+    def settle(self, instance: Instance) -> None:
+        """A dry instance takes in the commit. Nothing for other types."""
+
+    def ended(self, instance: Instance) -> MzplanError | None:
+        """Why the embedded runner has ended, when it has; None while one leads, and for other types."""
+
+
+class Reporter(Protocol):
+    """Where progress goes."""
+
+    def working(self, text: str) -> AbstractContextManager[None]:
+        """What is being done meanwhile: said when it takes longer than a second."""
+
+    def stage(self, text: str) -> None:
+        """What is being done now, always said."""
+
+    def detail(self, text: str) -> None:
+        """What only somebody who looks for a cause wants to know."""
+
+    def committing(self, serial: int) -> None:
+        """A serial is about to be written; until `committed` it is open whether it was."""
+
+    def committed(self, serial: int) -> None:
+        """It is written."""
+
+    def outcome(self, outcome: Outcome) -> None:
+        """A query has converged, was rejected, or failed."""
+
+    def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None:
+        """What is still awaited, in which condition, after so many seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A project's folder, with what the command line said about variables."""
+
+    settings: ProjectSettings
+    variables: Mapping[str, str] = field(default_factory=dict)
+    variable_files: Sequence[str] = ()
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.settings)
+
+    def configuration(self) -> Configuration:
+        from mzplan.config import load_configuration
+
+        return load_configuration(self.settings.directory, self.variables, self.variable_files)
+
+
+def open_project(
+    directory: str, variables: Mapping[str, str] | None = None, variable_files: Sequence[str] = ()
+) -> Project:
+    """Read mzplan.yaml of a folder (only that). Raises MzplanError."""
+    from mzplan.config import load_project
+
+    return Project(settings=load_project(directory), variables=variables or {}, variable_files=variable_files)
+
+
+def read_state(store: Store, reporter: Reporter) -> State:
+    """The committed state."""
+    with reporter.working("reading the state"):
+        state = store.read_state()
+    reporter.detail(
+        f"read the state: serial {state.serial}, lineage {state.lineage or '(none)'}, "
+        f"{count(len(state.resources), 'resource')}"
+    )
+    return state
+
+
+def unknown_address(address: Address, state: State) -> MzplanError:
+    """MZ070: no such resource."""
+    from mzplan.plan.difference import did_you_mean
+
+    return error(
+        "MZ070",
+        f"There is no {address} in the state",
+        f"The state has {count(len(state.resources), 'resource')}.",
+        did_you_mean(address, state.resources) or "`mzplan status` lists the queries, `mzplan show` all.",
+        exit_code=ExitCode.USAGE,
+    )

@@ -1,0 +1,63 @@
+"""status and drift: what the store says of reality."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mzplan.model.plan import DriftItem
+from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
+from mzplan.operations.project import Project
+
+
+def read_project_status(project: Project) -> ProjectStatus:
+    """State, leases and statuses, put together. Reads only the store."""
+    store = project.store
+    state = store.read_state()
+    statuses = store.read_statuses()
+    instances = {**project.settings.instances, **state.instances}
+    alive: dict[str, bool] = {}
+    shown = []
+    for name in sorted(instances):
+        lease = store.read_lease(name)
+        is_dry = instances[name].type == "dry"
+        alive[name] = is_dry or store.leader(name) is not None
+        status = statuses.get(name)
+        shown.append(
+            InstanceStatus(
+                name=name,
+                epoch=lease.epoch if lease else 0,
+                alive=alive[name],
+                heartbeat=lease.heartbeat if lease else None,
+                serial=status.serial if status else 0,
+            )
+        )
+    queries = []
+    for address, resource in sorted(state.resources.items()):
+        if address.kind == "connection":
+            continue
+        status = statuses.get(resource.instance)
+        observation = status.observations.get(address) if status else None
+        if observation is not None and not alive.get(resource.instance, False):
+            observation = replace(observation, condition="stopped", input_rows_per_second=0.0)
+        queries.append(QueryStatus(resource=resource, observation=observation))
+    dropped = tuple(
+        DroppedStorage(
+            address=f"{entry.kind}.{entry.name}",
+            id=entry.id,
+            generation=entry.generation,
+            dropped_at=entry.dropped_at,
+        )
+        for name in sorted(instances)
+        for entry in store.read_journal(name)
+    )
+    return ProjectStatus(serial=state.serial, instances=tuple(shown), queries=tuple(queries), dropped=dropped)
+
+
+def find_drift(project: Project) -> tuple[DriftItem, ...]:
+    """State against reality, as far as the status tells."""
+    from mzplan.plan.drift import drift_between
+
+    store = project.store
+    state = store.read_state()
+    alive = {name: store.leader(name) is not None for name in state.instances}
+    return drift_between(state, store.read_statuses(), alive)
