@@ -9,7 +9,9 @@ from mzplan.columns import POSITION
 from mzplan.connectors.files import folder_of, place, target_problems
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.latest import latest_rows
+from mzplan.connectors.paths import local_path
 from mzplan.connectors.spark_types import quoted
+from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,8 +22,10 @@ class DeltaSink:
     """Writes a Delta table, created when it is missing. A column that `select` gains is added to it."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether its folder can be written."""
-        return Probe(diagnostics=tuple(target_problems(query, folder_of(query))))
+        """Whether its folder can be written, and a table that is there has the columns of the key."""
+        folder = folder_of(query)
+        found = target_problems(query, folder) or _without_key(query, folder)
+        return Probe(diagnostics=tuple(found))
 
     def place(self, query: ResolvedQuery) -> str:
         return place(query)
@@ -44,6 +48,35 @@ class DeltaSink:
                 raise
 
         return rows.writeStream.foreachBatch(merge_batch)
+
+
+def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """MZ053 for a table that lacks columns of the key: every MERGE would fail. Any other column is added."""
+    local = local_path(folder)
+    if local is None or not (local / "_delta_log").is_dir():
+        return []
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        fields = DeltaTable(str(local)).schema().fields
+    except DeltaError:  # just being created, or of a feature that only Spark knows: Spark will tell
+        return []
+    # As Spark resolves names: without regard to case.
+    there = {field.name.lower() for field in fields}
+    missing = [key for key in query.body.get("key", ()) if key.lower() not in there]
+    if not missing:
+        return []
+    return [
+        Diagnostic(
+            code="MZ053",
+            summary=f"Table {folder} lacks the key of {query.address}",
+            detail=f"{query.link.address}: it has {', '.join(field.name for field in fields)}, and not "
+            f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
+            hint="name a path of its own for the sink, or correct `key`.",
+            address=query.address,
+        )
+    ]
 
 
 def _empty(session: SparkSession, path: str) -> None:

@@ -64,7 +64,19 @@ def of_exception(problem: BaseException) -> Failure:
         if first.hint:
             text = f"{text}. Fix: {first.hint}"
         return Failure(text, first.code)
-    return of_messages([(type(problem).__name__, str(problem))])
+    thrown = _thrown(problem)
+    return of_messages([(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown))
+
+
+def _thrown(problem: BaseException) -> Any:
+    """The Java exception behind an error of PySpark's, if there is one. PySpark fails to translate those of
+    Delta, and raises what that failed of: the first one is the one that tells."""
+    seen: BaseException | None = problem
+    thrown = None
+    while seen is not None:
+        thrown = getattr(seen, "_origin", None) or getattr(seen, "java_exception", None) or thrown
+        seen = seen.__context__
+    return thrown
 
 
 def of_query(query: Any, place: str) -> Failure | None:

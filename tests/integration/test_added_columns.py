@@ -50,8 +50,8 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
     execute(dsn, "CREATE TABLE few (id bigint)")
     one, added, last = (
         topic("added", partitions=1),
-        project.folder / "lake/added",
-        project.folder / "lake/last",
+        project.folder / "lake/ad_added",
+        project.folder / "lake/ad_last",
     )
     produce_json(kafka.bootstrap, one, orders(0, 20))
 
@@ -62,8 +62,8 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
         text += "sources:\n" + source.replace("amount DECIMAL(10,2)", columns)
         text += "sinks:\n" + orders_sink("ad_all", "ad_s", "ad_pg", "added")
         text += orders_sink("ad_few", "ad_s", "ad_pg", "few", ", select: [id]")
-        text += "  ad_delta: {from: ad_s, connection: ad_lake, path: added}\n"
-        text += "  ad_last: {from: ad_s, connection: ad_lake, path: last, mode: upsert, key: [id]}\n"
+        text += "  ad_delta: {from: ad_s, connection: ad_lake, path: ad_added}\n"
+        text += "  ad_last: {from: ad_s, connection: ad_lake, path: ad_last, mode: upsert, key: [id]}\n"
         project.write("added", text)
 
     declare("amount DECIMAL(10,2)")

@@ -226,8 +226,8 @@ def test_files_to_delta_and_console_without_any_server(project: Project) -> None
         "connections:\n  here: {type: files, path: .}\n"
         "sources:\n  fi_s:\n    connection: here\n    path: inbox\n"
         '    format: {type: json, schema: "sensor STRING, value BIGINT"}\n'
-        "sinks:\n  fi_all: {from: fi_s, connection: here, path: lake/all}\n"
-        "  fi_last: {from: fi_s, connection: here, path: lake/last, mode: upsert, key: [sensor]}\n"
+        "sinks:\n  fi_all: {from: fi_s, connection: here, path: lake/fi_all}\n"
+        "  fi_last: {from: fi_s, connection: here, path: lake/fi_last, mode: upsert, key: [sensor]}\n"
         "  fi_out: {type: console, from: fi_s, where: value > 17}\n",
     )
     project.apply()
@@ -239,11 +239,11 @@ def test_files_to_delta_and_console_without_any_server(project: Project) -> None
             return -1
         return int(DeltaTable(str(table)).to_pyarrow_table().num_rows)
 
-    eventually("20 rows in Delta", lambda: count("all") == 20)
-    eventually("3 rows in Delta", lambda: count("last") == 3)
+    eventually("20 rows in Delta", lambda: count("fi_all") == 20)
+    eventually("3 rows in Delta", lambda: count("fi_last") == 3)
     (inbox / "two.tmp").write_text(json.dumps({"sensor": "s9", "value": 1}))
     (inbox / "two.tmp").rename(inbox / "two.json")
-    eventually("21 rows in Delta", lambda: count("all") == 21)
+    eventually("21 rows in Delta", lambda: count("fi_all") == 21)
     eventually("rows in the log", lambda: "sink.fi_out" in project.log())
 
 

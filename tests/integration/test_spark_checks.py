@@ -200,6 +200,19 @@ def test_a_folder_that_can_not_be_written(lab: Lab, tmp_path: Path) -> None:
     assert found.code == "MZ057"
 
 
+def test_a_table_without_the_key(lab: Lab, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    write_deltalake(str(tmp_path / "t"), pa.table({"sensor": ["a"]}))
+    body = {"type": "files", "path": str(tmp_path)}
+    source = lab.kafka_source("orders")
+    found = only(lab, lab.sink(source, "delta", body, path="t", mode="upsert", key=["id"]))
+    assert (found.code, found.severity) == ("MZ053", "error")
+    assert "has sensor, and not id" in found.detail
+    assert lab.executor.check(lab.sink(source, "delta", body, path="t"), lab.secrets).diagnostics == ()
+
+
 def test_checks_work_before_the_session(lab: Lab, topic: Make, database: Make) -> None:
     executor = SparkExecutor(replace(lab.context, project="other"))
     assert not executor.is_open()

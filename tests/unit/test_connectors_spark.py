@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -202,6 +203,29 @@ def test_our_own_errors_keep_their_code() -> None:
 
 def progress(**other: Any) -> dict[str, Any]:
     return {"batchId": 4, "durationMs": {"addBatch": 5}, "sources": [], **other}
+
+
+def _java(message: str) -> Any:
+    """An exception of Java's, without a cause."""
+    class_ = SimpleNamespace(getName=lambda: "org.example.Problem")
+    return SimpleNamespace(getClass=lambda: class_, getMessage=lambda: message, getCause=lambda: None)
+
+
+class _PySparkError(Exception):
+    def __init__(self, java_exception: Any):
+        super().__init__("what PySpark makes of it")
+        self.java_exception = java_exception
+
+
+def test_what_pyspark_fails_to_translate_is_told_as_it_was_thrown() -> None:
+    try:
+        try:
+            raise _PySparkError(_java("[DELTA_X] Cannot resolve t.id"))
+        except _PySparkError:
+            raise _PySparkError(_java("Cannot find main error class")) from None
+    except _PySparkError as problem:
+        found = failures.of_exception(problem)
+    assert (found.code, found.text) == ("MZ064", "[DELTA_X] Cannot resolve t.id")
 
 
 def test_progress_of_a_batch_and_of_none() -> None:
