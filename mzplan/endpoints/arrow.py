@@ -1,0 +1,157 @@
+"""The user's columns as Arrow types, and batches made to fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mzplan.columns import Column, parse_columns
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, RecordBatch, Schema
+
+_SIMPLE = {
+    "BOOLEAN": "bool_",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INT": "int32",
+    "BIGINT": "int64",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "STRING": "string",
+    "BINARY": "binary",
+    "DATE": "date32",
+}
+
+
+class FitError(ValueError):
+    """Records don't fit the columns. `column` and `row` (from 0, in the batch) say where, as far as known."""
+
+    def __init__(self, message: str, column: str, row: int | None = None):
+        super().__init__(message)
+        self.column = column
+        self.row = row
+
+
+def columns_of_config(config: Mapping[str, Any]) -> tuple[Column, ...]:
+    """The columns in an endpoint's configuration: `{"columns": [{"name", "type", "nullable"}]}`."""
+    return tuple(Column(one["name"], one["type"], one["nullable"]) for one in config["columns"])
+
+
+def arrow_schema(columns: Sequence[Column]) -> Schema:
+    """The Arrow schema of columns, as Spark reads and writes them."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+
+
+def arrow_type(type_: str) -> DataType:
+    """`DECIMAL(10,2)` → decimal128(10, 2). Of canonical Spark DDL (see mzplan.columns)."""
+    import pyarrow as pa
+
+    word, _, rest = type_.partition("<")
+    if type_ in _SIMPLE:
+        return getattr(pa, _SIMPLE[type_])()
+    match word.partition("(")[0]:
+        case "DECIMAL":
+            precision, scale = (int(part) for part in type_[8:-1].split(","))
+            return pa.decimal128(precision, scale)
+        case "CHAR" | "VARCHAR":
+            return pa.string()
+        case "TIMESTAMP":
+            return pa.timestamp("us", "UTC")
+        case "TIMESTAMP_NTZ":
+            return pa.timestamp("us")
+        case "ARRAY":
+            return pa.list_(arrow_type(rest[:-1]))
+        case "MAP":
+            key, value = _split(rest[:-1])
+            return pa.map_(arrow_type(key), arrow_type(value))
+        case "STRUCT":
+            return pa.struct([pa.field(c.name, arrow_type(c.type)) for c in parse_columns(rest[:-1])])
+    raise AssertionError(f"no type {type_!r}: columns are parsed before")
+
+
+def _split(inner: str) -> tuple[str, str]:
+    """The two types of a map: at the comma that is in no brackets."""
+    depth = 0
+    for i, sign in enumerate(inner):
+        depth += (sign in "<(") - (sign in ">)")
+        if sign == "," and depth == 0:
+            return inner[:i], inner[i + 1 :].strip()
+    raise AssertionError(f"{inner!r} are not two types")
+
+
+def fit(batch: RecordBatch, columns: Sequence[Column]) -> RecordBatch:
+    """The batch with exactly these columns, in this order and of these types. One that is missing is NULL,
+    one that nobody declared is left out; names are compared as Spark does, whatever their case.
+
+    Raises FitError for a value that doesn't fit, or a NULL where there must be none.
+    """
+    import pyarrow as pa
+
+    there: dict[str, int] = {}
+    for index, name in enumerate(batch.schema.names):
+        there.setdefault(name.lower(), index)
+    arrays = []
+    for column in columns:
+        index = there.get(column.name.lower(), -1)
+        wanted = arrow_type(column.type)
+        missing = index < 0
+        array = pa.nulls(batch.num_rows, wanted) if missing else _cast(batch.column(index), wanted, column)
+        _check(array, column)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def _cast(array: Any, wanted: DataType, column: Column) -> Any:
+    import pyarrow as pa
+
+    if array.type == wanted:
+        return array
+    try:
+        return array.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        row = next(_unfit(array, wanted), None)
+        raise FitError(f"{column.name} is not a {column.type} ({array.type})", column.name, row) from None
+
+
+def _unfit(array: Any, wanted: DataType) -> Iterator[int]:
+    """The first value that can't be cast, found by halves."""
+    import pyarrow as pa
+
+    def fits(part: Any) -> bool:
+        try:
+            part.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return False
+        return True
+
+    first, count = 0, len(array)
+    if fits(array.slice(0, 0)):
+        while count > 1:
+            half = count // 2
+            if fits(array.slice(first, half)):
+                first, count = first + half, count - half
+            else:
+                count = half
+        yield first
+
+
+def _check(array: Any, column: Column) -> None:
+    import pyarrow.compute as pc
+
+    if not column.nullable and array.null_count:
+        row = pc.index(array.is_null(), True).as_py()
+        raise FitError(f"{column.name} is missing (NOT NULL)", column.name, row)
+    limit = _longest(column.type)
+    if limit is not None:
+        row = pc.index(pc.greater(pc.utf8_length(array), limit), True).as_py()
+        if row >= 0:
+            raise FitError(f"{column.name} is longer than {column.type}", column.name, row)
+
+
+def _longest(type_: str) -> int | None:
+    if not type_.startswith(("CHAR(", "VARCHAR(")):
+        return None
+    return int(type_.partition("(")[2].removesuffix(")"))

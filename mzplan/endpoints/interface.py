@@ -1,0 +1,147 @@
+"""The two connector interfaces (seed 003): where steps of records come from, and where they go.
+
+Everything here is single-threaded and deterministic: each call does its work and signals before it returns;
+one endpoint is used by one thread. Endpoints are cheap to make: no connection before the first call, no
+import that takes long. One that holds something (a connection, a file) may have `close()`, which is then
+called at the end; correctness must not depend on it, for a process may be killed.
+
+Texts in quotation marks are the seed's contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+Step: TypeAlias = int
+"""The number of a step: "type Step = u64". Steps of an endpoint count up from 0, without gaps."""
+
+MAX_STEP: Step = 2**64 - 1
+
+
+class StepError(ValueError):
+    """A step was asked for that the endpoint does not have, or calls came in an order that means nothing.
+    The message is for people: it names the step and what there is."""
+
+
+def checked_step(step: Step) -> Step:
+    """The step, if it is an unsigned integer of 64 bits. Raises StepError."""
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= MAX_STEP:
+        raise StepError(f"{step!r} is no step: steps are whole numbers from 0 to 2^64 - 1")
+    return step
+
+
+@runtime_checkable
+class InputConsumer(Protocol):
+    """Takes the records of a step that is read."""
+
+    def push(self, batch: RecordBatch) -> None:
+        """The next records of the step."""
+
+    def eoi(self) -> None:
+        """The step is complete: "signals completion by calling `consumer.eoi()`"."""
+
+    def committed(self) -> None:
+        """The step is durable: "When the step has been durably recorded, the endpoint should also call the
+        (new) function `committed()` on `consumer`". From now on, reading it gives the same records again."""
+
+
+@runtime_checkable
+class DurableInputEndpoint(Protocol):
+    """An input whose records come in steps that can be read again."""
+
+    def read(self, step: Step, consumer: InputConsumer) -> None:
+        """ "Requests that the endpoint retrieves `step`, feeds it to `consumer`, and then signals completion
+        by calling `consumer.eoi()`. […] The requested `step` must either be in the range returned by
+        `steps()` or just beyond it. In the latter case, the endpoint should wait until `commit()` is called
+        before it signals completion."
+
+        For a step in `steps()`: pushes all of it, then `eoi()`, then `committed()`; always the same records
+        in the same order (how they are cut into batches may differ). For the step just beyond: pushes what
+        there is now (perhaps nothing) and returns without a signal; `commit` goes on from there. Reading it
+        again before that begins anew, with what there is then, and forgets the consumer before.
+
+        Raises StepError for any other step, and whatever went wrong otherwise; nothing is durable then.
+        """
+
+    def commit(self, step: Step) -> None:
+        """ "Requests that the endpoint commits `step`, which must be the step previously passed to `read()`."
+
+        Makes the step durable, as it was pushed to the consumer of that `read` (an endpoint that learns of
+        more records of it at this moment pushes those first), then calls `eoi()` and `committed()` on it. A
+        step that is durable already stays as it is, and nobody is called: that is no error, for a caller that
+        crashed does not know. Raises StepError for any other step than these two.
+        """
+
+    def steps(self) -> range:
+        """ "The range of steps that the endpoint has available without blocking": durable, not expired,
+        without gaps. `range(n, n)` when there are none; n is then the step that comes next. It never goes
+        back."""
+
+    def expire(self, step: Step) -> None:
+        """ "Notifies the endpoint that steps less than `step` aren't needed anymore. It may optionally
+        discard them." Expiring again, or less than before, changes nothing. Raises StepError for more than
+        all."""
+
+
+@runtime_checkable
+class DurableInputFactory(Protocol):
+    """Makes endpoints: "Just like `InputFactory`"."""
+
+    def name(self) -> str:
+        """The name of the transport, as `sqlite`: for people."""
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
+        """A new endpoint. `name` tells it from others of the same upstream (a source's address), and equal
+        configurations under one name see the same steps, in this process or another. What `config` holds is
+        in docs/endpoints.md. Raises ValueError for one that it can't use."""
+
+
+@runtime_checkable
+class OutputEndpoint(Protocol):
+    """An output that knows which step it is writing."""
+
+    def start_step(self, step: Step) -> None:
+        """ "Notifies the output endpoint that data subsequently written by `push_buffer` belong to the given
+        `step`. If data for the given step has been written before, the endpoint should discard it up to the
+        previously written length. Optionally, the endpoint may compare the previous version to the new
+        version and log a warning if it differs. Beyond the previously written length, the endpoint should
+        append to it if `step` is the last step in the output, or log a warning if the output already
+        contains steps beyond `step`."
+
+        `mzplan.endpoints.replay.StepReplay` is that rule. A step that was started and not finished is given
+        up: of a transactional output, nothing of it was written.
+        """
+
+    def push_buffer(self, batch: RecordBatch) -> None:
+        """The next records of the step, in an order that is the same whenever the step is pushed again.
+        Raises StepError before `start_step`."""
+
+    def finish_step(self) -> None:
+        """All of the step has been pushed. When this returns, it is durable in the output.
+
+        Our one addition to the seed's interface: an output with transactions must know where a step ends, and
+        one that is told only by the next `start_step` would hold back the last. Raises StepError when no step
+        is started.
+        """
+
+    def expire_step(self, step: Step) -> None:
+        """ "Notifies the output endpoint that it no longer needs to track the positions of steps before
+        `step`. It may optionally discard that tracking metadata." The records stay. Idempotent; starting a
+        step that was expired is a StepError, for its length is not known any more."""
+
+
+@runtime_checkable
+class OutputFactory(Protocol):
+    """Makes output endpoints. One that has an attribute `parallelism` above 1 is used by so many tasks at
+    once, each with an endpoint of its own under the name `NAME/0`, `NAME/1`, …: outputs apart, each with its
+    own steps."""
+
+    def name(self) -> str:
+        """The name of the transport: for people."""
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
+        """A new endpoint. Equal configurations under one name are the same output."""

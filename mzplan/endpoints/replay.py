@@ -1,0 +1,133 @@
+"""The output rule of seed 003, over Arrow batches and without I/O, so that each connector need not write it.
+
+    replay = StepReplay(step, written=what the output recorded of the step, later=the newest step in it)
+    for batch in pushed:
+        fresh = replay.push(batch)        # what is to be written; nothing, while it repeats what is there
+        …write fresh, in one transaction with…
+    note = replay.finish()                # …this: rows and digest of the step, as they are recorded
+
+What is pushed again for a step is discarded up to the previously written length, and compared if that is
+wanted. Beyond that length rows are appended if the step is the last one in the output; otherwise they are
+not, for they would stand behind those of later steps, and that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from mzplan.endpoints.digest import RowDigest
+from mzplan.endpoints.interface import Step, StepError, checked_step
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+log = logging.getLogger("mzplan.endpoints")
+
+Compare = Literal["warn", "fail", "off"]
+COMPARES: tuple[Compare, ...] = get_args(Compare)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What an output records of a step: how many rows, and their RowDigest (None: not known)."""
+
+    rows: int
+    digest: str | None = None
+
+
+class DiffersError(Exception):
+    """A step was pushed again with other rows than were written, and the sink says `compare: fail`."""
+
+
+class StepReplay:
+    """One step that is pushed, perhaps not for the first time.
+
+    `written`: what is recorded of it, None for a step that is new to the output. `last`: the newest step that
+    the output holds, None if it is empty. `tell` takes warnings, by default the log `mzplan.endpoints`.
+    Raises StepError for a step that is not written and lies before the last: it was expired, or skipped.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        *,
+        written: Written | None,
+        last: Step | None,
+        compare: Compare = "warn",
+        tell: Callable[[str], None] = log.warning,
+    ):
+        self.step = checked_step(step)
+        self._before = written
+        self._length = written.rows if written else 0
+        self._is_last = last is None or step >= last
+        self._last = last
+        self._compare = compare
+        self._tell = tell
+        self._pushed = 0
+        self._surplus = 0
+        self._digest: RowDigest | None = None
+        self._compared = written is None or self._length == 0
+        if written is None and not self._is_last:
+            raise StepError(
+                f"step {step} is not known to the output, whose newest is {last}: it was expired, "
+                "or it was never written"
+            )
+        if not self._is_last:
+            self._tell(f"step {step} is written again, and the output already has steps up to {last}")
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the step was written before."""
+        return self._before is not None
+
+    def push(self, batch: RecordBatch) -> RecordBatch:
+        """The rows of the batch that are to be written: none of it, its end, or all. Raises DiffersError,
+        before anything beyond the written length is returned."""
+        missing = max(0, min(batch.num_rows, self._length - self._pushed))
+        again, fresh = batch.slice(0, missing), batch.slice(missing)
+        self._pushed += batch.num_rows
+        self._take(again)
+        if self._pushed >= self._length and not self._compared:
+            self._check()
+        if not self._is_last:
+            self._surplus += fresh.num_rows
+            return fresh.slice(0, 0)
+        self._take(fresh)
+        return fresh
+
+    def finish(self) -> Written:
+        """What is to be recorded of the step. Raises DiffersError when fewer rows came than were written."""
+        if self._pushed < self._length:
+            self._differs(f"{self._pushed} rows were pushed where {self._length} are written")
+        if self._surplus:
+            self._tell(
+                f"step {self.step}: {self._surplus} rows beyond the {self._length} that are written are not "
+                f"appended, for the output already has steps up to {self._last}"
+            )
+        if self._before is not None and (self._pushed <= self._length or not self._is_last):
+            return self._before
+        return Written(rows=self._pushed, digest=self._digest.hexdigest() if self._digest else None)
+
+    def _take(self, rows: RecordBatch) -> None:
+        if self._compare == "off":
+            return
+        if self._digest is None:
+            self._digest = RowDigest(rows.schema)
+        self._digest.update(rows)
+
+    def _check(self) -> None:
+        self._compared = True
+        known = self._before.digest if self._before else None
+        if self._digest is None or known is None or self._digest.hexdigest() == known:
+            return
+        self._differs(f"the first {self._length} rows differ from those that are written")
+
+    def _differs(self, how: str) -> None:
+        text = f"step {self.step} is pushed again and is not what it was: {how}"
+        if self._compare == "fail":
+            raise DiffersError(text)
+        if self._compare == "warn":
+            self._tell(f"{text}; what is written stays")

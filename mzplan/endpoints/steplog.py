@@ -1,0 +1,79 @@
+"""A durable record of steps, for an input whose upstream has positions of its own.
+
+An upstream such as a table with growing keys needs only to be told where each step begins and ends: these
+bounds are small, and are kept here, one JSON file a step, below the folder that mzplan gives to each endpoint
+(`config["storage"]`, beside the checkpoint). It lives and goes with the generation.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mzplan.endpoints.folder import Folder, open_folder
+from mzplan.endpoints.interface import Step, StepError, checked_step
+
+_DIGITS = 20
+_START = "start.json"
+
+
+class StepLog:
+    """Notes by step. One writer at a time; readers anywhere. Raises OSError for what the storage did."""
+
+    def __init__(self, storage: str):
+        self._folder: Folder = open_folder(storage)
+
+    def steps(self) -> range:
+        """The steps that are noted and not expired."""
+        names = self._folder.names()
+        # In this order: what is expired after the first look is still listed.
+        start = self._start(names)
+        newest = max((step for step in map(_step_of, names) if step is not None), default=start - 1)
+        return range(start, max(start, newest + 1))
+
+    def note(self, step: Step) -> dict[str, Any]:
+        """What was noted of a step. Raises StepError when that is not to be had."""
+        data = self._folder.read(_name(checked_step(step))) if step in self.steps() else None
+        if data is None:
+            there = self.steps()
+            raise StepError(
+                f"step {step} is not in the log, which has {there.start} to {there.stop} (excluded)"
+            )
+        return dict(json.loads(data))
+
+    def append(self, step: Step, note: dict[str, Any]) -> None:
+        """Note the next step, durably. One that is noted already stays as it is.
+
+        Raises StepError for a gap."""
+        there = self.steps()
+        if step in there:
+            return
+        if step != there.stop:
+            raise StepError(f"step {step} can't be noted: the next one is {there.stop}")
+        self._folder.write(_name(step), json.dumps(note, sort_keys=True).encode())
+
+    def expire(self, step: Step) -> None:
+        """Forget the notes before a step, but the newest: it carries the count on. Raises StepError for more
+        than all."""
+        there = self.steps()
+        if step > there.stop:
+            raise StepError(f"can't expire steps before {step}: the newest is {there.stop - 1}")
+        if step <= there.start:
+            return
+        self._folder.write(_START, json.dumps({"start": step}).encode())
+        for old in map(_step_of, self._folder.names()):
+            if old is not None and old < min(step, there.stop - 1):
+                self._folder.delete(_name(old))
+
+    def _start(self, names: list[str]) -> Step:
+        data = self._folder.read(_START) if _START in names else None
+        return int(json.loads(data)["start"]) if data is not None else 0
+
+
+def _name(step: Step) -> str:
+    return f"{step:0{_DIGITS}}.json"
+
+
+def _step_of(name: str) -> Step | None:
+    stem = name.removesuffix(".json")
+    return int(stem) if len(stem) == _DIGITS and stem.isdecimal() else None

@@ -1,0 +1,171 @@
+"""What endpoints are made of: digests of rows, the types of columns, the log of steps, folders."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import fs
+
+from mzplan.columns import parse_columns
+from mzplan.endpoints import StepError
+from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.endpoints.digest import RowDigest
+from mzplan.endpoints.folder import LocalFolder, RemoteFolder
+from mzplan.endpoints.local import LocalSteps, StaleStepError
+from mzplan.endpoints.steplog import StepLog
+
+EVERYTHING = (
+    "b BOOLEAN, t TINYINT, s SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10,2), "
+    "x STRING, v VARCHAR(3), y BINARY, a DATE, z TIMESTAMP, w TIMESTAMP_NTZ, r ARRAY<INT>, "
+    "m MAP<STRING,ARRAY<INT>>, q STRUCT<a: INT,b: STRUCT<c: STRING>>"
+)
+ROWS = [
+    {
+        "b": i % 2 == 0,
+        "t": i,
+        "s": i,
+        "i": i,
+        "l": i,
+        "f": i / 2,
+        "d": i / 4,
+        "n": Decimal(i),
+        "x": "é" * i,
+        "v": "abc"[:i],
+        "y": b"\0" * i,
+        "a": date(2024, 1, 1 + i),
+        "z": datetime(2024, 1, 1 + i, tzinfo=UTC),
+        "w": datetime(2024, 1, 1 + i),
+        "r": list(range(i)),
+        "m": {"k": [i], "": []} if i else {},
+        "q": {"a": i, "b": {"c": str(i)}},
+    }
+    for i in range(5)
+]
+ROWS += [dict.fromkeys(ROWS[0]), {**ROWS[3], "q": {"a": None, "b": None}, "r": [None]}]
+SCHEMA = arrow_schema(parse_columns(EVERYTHING))
+
+
+def table() -> pa.Table:
+    rows = [
+        {k: list(v.items()) if isinstance(v, dict) and k == "m" else v for k, v in row.items()}
+        for row in ROWS
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def digest(*batches: pa.RecordBatch) -> str:
+    made = RowDigest(batches[0].schema)
+    for batch in batches:
+        made.update(batch)
+    return made.hexdigest()
+
+
+@given(st.sets(st.integers(0, len(ROWS))))
+def test_a_digest_does_not_depend_on_the_cuts(cuts: set[int]) -> None:
+    (whole,) = table().combine_chunks().to_batches()
+    bounds = sorted({0, len(ROWS), *cuts})
+    parts = [whole.slice(a, b - a) for a, b in pairwise(bounds)]
+    assert digest(*parts) == digest(whole)
+
+
+@pytest.mark.parametrize("name", SCHEMA.names)
+def test_a_digest_sees_every_column(name: str) -> None:
+    (whole,) = table().combine_chunks().to_batches()
+    index = SCHEMA.get_field_index(name)
+    order = [*range(1, len(ROWS)), 0]
+    other = whole.set_column(index, SCHEMA.field(name), whole.column(index).take(pa.array(order)))
+    assert digest(other) != digest(whole)
+    nothing = whole.set_column(index, SCHEMA.field(name), pa.nulls(len(ROWS), SCHEMA.field(name).type))
+    assert digest(nothing) != digest(whole)
+
+
+def test_batches_are_made_to_fit() -> None:
+    columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(3), new DATE")
+    batch = pa.RecordBatch.from_pydict(
+        {"NAME": ["abc", None], "other": [1, 2], "id": pa.array([1, 2], pa.int32())}
+    )
+    assert fit(batch, columns).to_pylist() == [
+        {"id": 1, "name": "abc", "new": None},
+        {"id": 2, "name": None, "new": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "row", "said"),
+    [
+        ({"id": [1, None]}, 1, "id is missing (NOT NULL)"),
+        ({}, 0, "id is missing (NOT NULL)"),
+        ({"id": ["1", "2", "x", "4"]}, 2, "id is not a BIGINT (string)"),
+        ({"id": [1, 2], "name": ["abc", "abcd"]}, 1, "name is longer than VARCHAR(3)"),
+        ({"id": [[1]]}, None, "id is not a BIGINT (list<item: int64>)"),
+    ],
+)
+def test_what_does_not_fit_is_named(values: dict[str, list[object]], row: int | None, said: str) -> None:
+    rows = pa.RecordBatch.from_pydict(values or {"x": [1]})
+    with pytest.raises(FitError) as caught:
+        fit(rows, parse_columns("id BIGINT NOT NULL, name VARCHAR(3)"))
+    assert (str(caught.value), caught.value.row) == (said, row)
+
+
+def test_a_step_log(tmp_path: Path) -> None:
+    log = StepLog(str(tmp_path / "log"))
+    assert log.steps() == range(0)
+    log.append(0, {"to": 3})
+    log.append(0, {"to": 4})
+    log.append(1, {"to": 7})
+    again = StepLog(str(tmp_path / "log"))
+    assert [again.note(step) for step in again.steps()] == [{"to": 3}, {"to": 7}]
+    for call in (lambda: log.append(3, {}), lambda: log.note(2), lambda: log.expire(3)):
+        with pytest.raises(StepError):
+            call()
+    log.expire(2)
+    assert again.steps() == range(2, 2)
+    again.append(2, {"to": 9})
+    assert (log.steps(), log.note(2)) == (range(2, 3), {"to": 9})
+
+
+@pytest.mark.parametrize("kind", ["local", "object store"])
+def test_folders(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    folder = LocalFolder(path) if kind == "local" else RemoteFolder(fs.LocalFileSystem(), str(path))
+    assert (folder.names(), folder.read("x")) == ([], None)
+    folder.delete("x")
+    folder.write("x", b"1")
+    folder.write("x", memoryview(b"23"))
+    assert (folder.names(), folder.read("x"), folder.size(["x"])) == (["x"], b"23", 2)
+    folder.delete("x")
+    assert folder.names() == []
+    with folder.lock() as held:
+        assert held == (kind == "local")
+
+
+def test_expired_appends_are_remembered(tmp_path: Path) -> None:
+    steps = LocalSteps(str(tmp_path))
+    rows = pa.table({"id": [1, 2]})
+    for i in range(70):
+        steps.append(rows, f"a{i}")
+    steps.expire(10)
+    assert steps.steps() == range(70)  # too few to be worth it
+    steps.expire(70)
+    assert (steps.steps(), len(list(tmp_path.glob("*.arrow")))) == (range(69, 70), 1)
+    repeated = steps.append(rows, "a3")
+    assert (repeated.step, repeated.rows, repeated.repeated, repeated.differs) == (3, 2, True, False)
+    assert steps.append(pa.table({"id": [5]}), "a69").differs
+    assert steps.append(rows, "new").step == 70
+
+
+def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:
+    steps = LocalSteps(str(tmp_path))
+    rows = pa.table({"id": [1]})
+    assert steps.append(rows, "a", expect=0).step == 0
+    with pytest.raises(StaleStepError) as stale:
+        steps.append(rows, "b", expect=0)
+    assert (stale.value.next_step, steps.steps()) == (1, range(1))
+    assert steps.append(rows, "a", expect=0).repeated  # it is there: asking again is no conflict
