@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from mzplan.config.builder import Document
 from mzplan.config.check import Checker
@@ -14,11 +15,12 @@ from mzplan.config.files import SECTIONS, find_files
 from mzplan.config.findings import Findings
 from mzplan.config.parse import load
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
-from mzplan.config.variables import Variables, fill, read_variables, require_values
+from mzplan.config.variables import Variables, fill, given_values, read_variables, require_values
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Configuration, ProjectSettings
 
 AnyPath = str | os.PathLike[str]
+_NOTHING: Mapping[str, Any] = {}
 
 
 def load_project(
@@ -42,11 +44,13 @@ def load_configuration(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
+    remembered: Mapping[str, Any] = _NOTHING,
 ) -> Configuration:
     """Read, check and decode a project's files.
 
-    `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`. Raises MzplanError with
-    a diagnostic for everything that is wrong in any file.
+    `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
+    of an earlier plan, which give way to both. Raises MzplanError with a diagnostic for everything that is
+    wrong in any file.
     """
     folder = os.fspath(directory)
     findings = Findings()
@@ -54,7 +58,9 @@ def load_configuration(
         project = open_project(folder, findings)
         if project is None:
             raise _failure(findings)
-        values, settings = _settings(project, variables or {}, variable_files, findings)
+        values, settings = _settings(
+            project, variables or {}, variable_files, findings, remembered=remembered
+        )
         require_values(values, findings)
         documents = [project]
         for file in find_files(folder, excluded_folders(folder, settings), findings):
@@ -72,6 +78,7 @@ def load_configuration(
         warehouse=settings.warehouse,
         instances=settings.instances,
         resources=resources,
+        variables=given_values(values),
     )
 
 
@@ -81,8 +88,9 @@ def _settings(
     variable_files: Iterable[AnyPath],
     findings: Findings,
     skip: Iterable[str] = (),
+    remembered: Mapping[str, Any] = _NOTHING,
 ) -> tuple[Variables, Settings]:
-    values = read_variables(document, variables, variable_files, findings)
+    values = read_variables(document, variables, variable_files, findings, remembered)
     fill(document, values, findings, skip)
     return values, check_settings(document, findings)
 

@@ -33,6 +33,7 @@ class Variables:
     declared: Mapping[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)  # missing ones that have been reported
+    used: set[str] = field(default_factory=set)  # those that were filled in somewhere
     filled: int = 0  # characters made by filling in, so far
 
 
@@ -41,9 +42,11 @@ def read_variables(
     given: Mapping[str, str],
     files: Iterable[str | os.PathLike[str]],
     findings: Findings,
+    remembered: Mapping[str, Any],
 ) -> Variables:
     """The variables that mzplan.yaml declares, with values by precedence: `given` (--var), then `files`
-    (--var-file; a later one wins), then the environment (`MZPLAN_VAR_NAME`), then the default."""
+    (--var-file; a later one wins), then what is `remembered` of an earlier plan, then the environment
+    (`MZPLAN_VAR_NAME`), then the default."""
     section = document.data.get("variables") if isinstance(document.data, dict) else None
     # What is not of the right shape is told by the schema check.
     declared = {
@@ -52,7 +55,9 @@ def read_variables(
     }
     variables = Variables(document, declared)
     for name, body in declared.items():
-        value = _from_environment(name)
+        value = remembered.get(name)
+        if value is None:
+            value = _from_environment(name)
         if value is None:
             value = body.get("default")
         if value is not None:
@@ -102,6 +107,16 @@ def require_values(variables: Variables, findings: Findings) -> None:
     for name in variables.declared:
         if name not in variables.values:
             _missing(name, variables, findings)
+
+
+def given_values(variables: Variables) -> dict[str, Any]:
+    """The values that were filled in somewhere and are not the default: with them, and the same files, the
+    same configuration comes out."""
+    return {
+        name: value
+        for name, value in sorted(variables.values.items())
+        if name in variables.used and value != variables.declared.get(name, {}).get("default")
+    }
 
 
 def scalar(text: str) -> Any:
@@ -173,6 +188,7 @@ def _filled(
 ) -> Any:
     """The text with its variables filled in; what can't be is reported, and stays as written."""
     names = [match[1] for match in _VARIABLE.finditer(text)]
+    variables.used.update(names)
     if any(name not in variables.values for name in names):
         place = Place(document.file, document.path_of(container, key))
         for match in _VARIABLE.finditer(text):

@@ -73,13 +73,17 @@ class DriftItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The difference between a Configuration (or an operation on the state) and the State."""
+    """The difference between a Configuration (or an operation on the state) and the State.
+
+    `variables` are those that the configuration was read with (see Configuration.variables).
+    """
 
     format_version: str = PLAN_FORMAT_VERSION
     project: str
     lineage: str
     serial: int
     warehouse: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
     instances: Mapping[str, Instance] = field(default_factory=dict)
     instances_changed: bool = False
     changes: tuple[Change, ...] = ()

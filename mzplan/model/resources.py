@@ -52,13 +52,15 @@ class Resource:
 class Configuration:
     """What is wanted: the project's settings and its resources, by address.
 
-    `warehouse` is the URI as written (a relative path is relative to the project's folder).
+    `warehouse` is the URI as written (a relative path is relative to the project's folder). `variables` are
+    the values that resources were filled in with, defaults left out.
     """
 
     project: str
     warehouse: str
     instances: Mapping[str, Instance]
     resources: Mapping[Address, Resource]
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

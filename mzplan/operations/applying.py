@@ -17,8 +17,9 @@ from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import State, Status
 from mzplan.operations.following import Follower, Outcome
-from mzplan.operations.planning import plan_configuration
+from mzplan.operations.planning import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.status import find_drift
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
@@ -80,18 +81,20 @@ def apply_saved(
     live: bool | None = None,
     wait: float,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed: the files are not read again.
-    Raises MZ036 (exit 5) when the state has moved on since, saying what has changed of it."""
-    from mzplan.plan import ensure_fresh, ensure_whole
+    """Carry out a plan that was saved earlier, exactly as it was reviewed.
+    Raises MZ036 (exit 5), naming what has changed, when something that it touches is no longer as it was: in
+    the state, in the files, or of what runs."""
+    from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
 
     def planned(state: State) -> Plan:
         then = None
         if plan.lineage == state.lineage and plan.serial != state.serial:
-            with suppress(MzplanError):  # only to say more
+            with suppress(MzplanError):  # a history that is gone only makes the check stricter
                 then = project.store.read_serial(plan.serial)
-        ensure_fresh(plan, replace(state, project=project.settings.project), then)
-        ensure_whole(plan, state)
-        return plan
+        fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
+        ensure_declared(fresh, validate(project, reporter, plan.variables))
+        ensure_as_observed(fresh, find_drift(project, state))
+        return fresh
 
     return _carry_out(
         project,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -12,16 +12,22 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.status import find_drift
 from mzplan.render.text import count
 
 if TYPE_CHECKING:
     from mzplan.operations.validation import Reach
 
+_NO_VALUES: Mapping[str, Any] = {}
 
-def validate(project: Project, reporter: Reporter) -> Configuration:
-    """The static checks alone. Raises MzplanError with every problem."""
+
+def validate(
+    project: Project, reporter: Reporter, remembered: Mapping[str, Any] = _NO_VALUES
+) -> Configuration:
+    """The static checks alone, with the variables `remembered` of an earlier plan, if any. Raises
+    MzplanError with every problem."""
     with reporter.working("reading the files"):
-        configuration = project.configuration()
+        configuration = project.configuration(remembered)
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
     return configuration
 
@@ -62,6 +68,7 @@ def make_plan(
 
     state = read_state(project.store, reporter)
     plan = plan_configuration(project, reporter, state, targets, replacing)
+    plan = replace(plan, drift=find_drift(project, state))
     if not live or any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan)

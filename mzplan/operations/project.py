@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
@@ -16,6 +16,9 @@ from mzplan.state.store import Store, open_store
 
 if TYPE_CHECKING:
     from mzplan.operations.following import Outcome
+
+
+_NO_VALUES: Mapping[str, Any] = {}
 
 
 class Runners(Protocol):
@@ -71,10 +74,13 @@ class Project:
     def store(self) -> Store:
         return open_store(self.settings)
 
-    def configuration(self) -> Configuration:
+    def configuration(self, remembered: Mapping[str, Any] = _NO_VALUES) -> Configuration:
+        """What the files say. `remembered` are the variables of an earlier plan."""
         from mzplan.config import load_configuration
 
-        return load_configuration(self.settings.directory, self.variables, self.variable_files)
+        return load_configuration(
+            self.settings.directory, self.variables, self.variable_files, remembered=remembered
+        )
 
 
 def open_project(

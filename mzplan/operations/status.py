@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mzplan.model.plan import DriftItem
-from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus
+from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus, State
 from mzplan.operations.project import Project
 
 
@@ -53,11 +53,12 @@ def read_project_status(project: Project) -> ProjectStatus:
     return ProjectStatus(serial=state.serial, instances=tuple(shown), queries=tuple(queries), dropped=dropped)
 
 
-def find_drift(project: Project) -> tuple[DriftItem, ...]:
-    """State against reality, as far as the status tells."""
+def find_drift(project: Project, state: State | None = None) -> tuple[DriftItem, ...]:
+    """State (None: the committed one is read) against reality, as far as the status tells."""
     from mzplan.plan.drift import drift_between
 
     store = project.store
-    state = store.read_state()
+    if state is None:
+        state = store.read_state()
     alive = {name: store.leader(name) is not None for name in state.instances}
     return drift_between(state, store.read_statuses(), alive)

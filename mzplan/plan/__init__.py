@@ -5,7 +5,8 @@ change does comes from the schemas (mzplan.kinds) and from digests (mzplan.inlin
 mzplan.config or mzplan.state: they meet in mzplan.operations.
 """
 
-from mzplan.plan.commit import apply_changes, ensure_fresh, ensure_whole
+from mzplan.plan.commit import apply_changes
+from mzplan.plan.freshness import ensure_as_observed, ensure_declared, ensure_fresh
 from mzplan.plan.planner import build_plan
 
-__all__ = ["apply_changes", "build_plan", "ensure_fresh", "ensure_whole"]
+__all__ = ["apply_changes", "build_plan", "ensure_as_observed", "ensure_declared", "ensure_fresh"]

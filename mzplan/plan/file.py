@@ -130,6 +130,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         "lineage": plan.lineage,
         "serial": plan.serial,
         "warehouse": plan.warehouse,
+        "variables": dict(sorted(plan.variables.items())),
         "instances": {name: instance.type for name, instance in sorted(plan.instances.items())},
         "instances_changed": plan.instances_changed,
         "changes": [_change_to_json(change) for change in plan.changes],
@@ -154,6 +155,7 @@ def _plan_from_json(content: Fields) -> Plan:
         lineage=reading.text(content, "lineage"),
         serial=reading.integer(content, "serial"),
         warehouse=reading.text(content, "warehouse"),
+        variables=reading.mapping(content.get("variables"), "variables"),
         instances={
             name: Instance(name=name, type=reading.one_of(instances, name, INSTANCE_TYPES))
             for name in instances

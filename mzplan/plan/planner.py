@@ -63,6 +63,7 @@ def build_plan(
         lineage=state.lineage,
         serial=state.serial,
         warehouse=_warehouse(configuration, state),
+        variables=configuration.variables,
         instances=instances,
         instances_changed=state.serial > 0 and dict(instances) != dict(state.instances),
         changes=changes,

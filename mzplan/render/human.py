@@ -63,8 +63,10 @@ class _Renderer:
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
         yield from self._pending()
-        for item in self.plan.drift:
-            yield f"Drift: {safe(item.address)} {item.kind}: {safe(item.detail)}"
+        for item in self.plan.drift[:MAX_LISTED]:
+            yield f"Drift: {safe(item.address)} {item.kind}: {cut(safe(item.detail), 200)}"
+        if len(self.plan.drift) > MAX_LISTED:
+            yield f"Drift of {len(self.plan.drift) - MAX_LISTED} more: `mzplan drift` lists them"
         if self.plan.diagnostics:
             yield render_diagnostics(self.plan.diagnostics, self.colour)
             yield ""

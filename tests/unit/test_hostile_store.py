@@ -255,7 +255,7 @@ def test_a_plan_that_does_not_fit_on_the_disk(folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.applying.LOCK_WAIT", 0.05)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
-from mzplan.plan import apply_changes, build_plan, ensure_fresh
+from mzplan.plan import apply_changes, build_plan
 from tests.unit.small_projects import (
     actions,
     at,
@@ -515,15 +515,6 @@ def test_a_notice_that_what_was_done_by_hand_holds(state: State) -> None:
     state = dataclasses.replace(state, resources={**state.resources, orders: record})
     (found,) = build_plan(shop(orders=source(paused=True)), state).diagnostics
     assert found.code == "MZ046" and found.hint == "mzplan pause source.orders"
-
-
-def test_a_plan_for_another_serial_or_lineage_is_stale(state: State) -> None:
-    plan = build_plan(BASE, state)
-    ensure_fresh(plan, state)
-    for other in (dataclasses.replace(state, serial=2), dataclasses.replace(state, lineage="other")):
-        with pytest.raises(MzplanError) as caught:
-            ensure_fresh(plan, other)
-        assert caught.value.exit_code == ExitCode.STALE
 
 
 # --- pending

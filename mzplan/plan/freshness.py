@@ -1,0 +1,211 @@
+"""Freshness: whether a plan that was saved earlier may still be applied, exactly as it was reviewed.
+
+It is stale only when something that it touches has changed since, in the state, in the configuration or in
+reality; commits of other things do not invalidate it. What has changed is named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+from mzplan.graph import DependencyGraph
+from mzplan.inline import digest_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.plan import Change, DriftItem, Plan
+from mzplan.model.resources import Configuration, Instance
+from mzplan.model.state import ResourceState, State
+from mzplan.plan.commit import apply_changes
+from mzplan.plan.compare import compare_resources, same_body
+
+MAX_TOLD = 8  # things that a stale plan names
+MAX_FIELDS = 3
+
+# Drift that an apply itself puts right, or that comes and goes: a reviewer would not decide otherwise.
+PASSING = frozenset({"missing-query", "stalled-query", "secret-rotated"})
+
+
+def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
+    """The plan, as it is to be applied to this state: its changes, with whatever else was committed since.
+
+    `then` is the state of the plan's serial, where it is still known. Raises MzplanError MZ036 (exit 5) for a
+    plan of another project or lineage, and when something that the plan touches is no longer as it was.
+    """
+    if plan.project != state.project:
+        why = f"It is of project {plan.project!r}, and this is {state.project!r}."
+        raise _stale("The plan is of another project", why, "apply it in its own folder.")
+    if plan.lineage != state.lineage and plan.lineage:
+        why = "It was made for another state: one that was begun anew, or lies elsewhere."
+        raise _stale("The plan is stale", f"{why} Nothing was changed.", "plan again.")
+    why = _serials(plan, state)
+    changed = list(_changed_records(plan, state))
+    if changed and all(_is_done(change, state) for change in plan.changes):
+        changed = ["all that it would do is done already"]
+    if not changed:
+        plan = _rebased(plan, state, then)
+        _ensure_whole(plan, state)
+        changed = list(_changed_reach(plan, state))
+    _refuse(changed, why)
+    return plan
+
+
+def ensure_declared(plan: Plan, configuration: Configuration) -> None:
+    """Raises MzplanError MZ036 (exit 5) when the files no longer declare what the plan would commit."""
+    told = []
+    for change in plan.changes:
+        wanted, after = configuration.resources.get(change.address), change.after
+        if after is None:
+            if wanted is not None:
+                told.append(f"{change.address} is declared again")
+        elif wanted is None:
+            told.append(f"{change.address} is no longer declared")
+        elif wanted.type != after.type or not same_body(wanted.body, after.body):
+            now = dataclasses.replace(after, type=wanted.type, body=wanted.body)
+            told.append(f"{change.address} is declared otherwise ({_fields(after, now)})")
+    if plan.instances_changed:
+        told += [
+            f"instance {name} is declared otherwise"
+            for name in sorted(plan.instances.keys() | configuration.instances.keys())
+            if plan.instances.get(name) != configuration.instances.get(name)
+        ]
+    _refuse(told, "The files have changed since the plan was made")
+
+
+def ensure_as_observed(plan: Plan, drift: Iterable[DriftItem]) -> None:
+    """Raises MzplanError MZ036 (exit 5) when a query that the plan touches has left the state since, in a way
+    that whoever reviewed the plan could not see in it."""
+    touched = {str(change.address) for change in plan.changes}
+    known = {(item.address, item.kind) for item in plan.drift}
+    told = [
+        f"{item.address} has drifted ({item.kind}: {item.detail})"
+        for item in drift
+        if item.address in touched and item.kind not in PASSING and (item.address, item.kind) not in known
+    ]
+    _refuse(told, "What runs has changed since the plan was made")
+
+
+def _changed_records(plan: Plan, state: State) -> Iterator[str]:
+    """The touched resources whose committed record is not the one that was planned on."""
+    for change in plan.changes:
+        there = state.resources.get(change.before.address if change.before else change.address)
+        if there == change.before:
+            continue
+        if change.before is None:
+            yield f"{change.address} was added"
+        elif there is None:
+            yield f"{change.address} was removed"
+        else:
+            yield f"{change.address} was changed ({_fields(change.before, there)})"
+
+
+def _is_done(change: Change, state: State) -> bool:
+    there, after = state.resources.get(change.address), change.after
+    if there is None or after is None:
+        return there is after
+    return there == dataclasses.replace(after, id=after.id or there.id)
+
+
+def _changed_reach(plan: Plan, state: State) -> Iterator[str]:
+    """What the changes would do to queries, other than what the plan says: something that a touched query
+    uses has changed, or something new uses what is touched."""
+    new = apply_changes(state, plan)
+    touched = {change.address: change for change in plan.changes}
+    graph = DependencyGraph.of(new.resources)
+    memo: dict[Address, object] = {}
+    for address in sorted({*graph.reach(touched), *(touched.keys() & new.resources.keys())}):
+        resource = new.resources[address]
+        if address.kind == "connection":
+            continue
+        digest = digest_of(resource, new.resources, memo)
+        if digest == resource.digest or _is_of_another_version(resource, digest, state):
+            continue
+        if address not in touched:
+            yield f"{address} would restart too"
+        else:
+            used = ", ".join(str(a) for a in sorted(graph.requirements([address]) - touched.keys()))
+            yield f"what {address} uses was changed ({used})" if used else f"{address} was planned otherwise"
+
+
+def _is_of_another_version(resource: ResourceState, digest: str, state: State) -> bool:
+    """Whether the digests differ only because an older mzplan wrote the committed one in its own way."""
+    if digest.partition(":")[0] == resource.digest.partition(":")[0]:
+        return False
+    committed = state.resources.get(resource.address)
+    return committed is not None and digest_of(committed, state.resources) == digest
+
+
+def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
+    """The plan on the state as it is now: instances that it does not change are those of the state."""
+    if (plan.lineage, plan.serial) == (state.lineage, state.serial):
+        return plan
+    used = {
+        record.instance
+        for change in plan.changes
+        for record in (change.before, change.after)
+        if record is not None and record.address.kind != "connection"
+    }
+    instances: Mapping[str, Instance] = state.instances
+    changed = {name for name in used if plan.instances.get(name) != state.instances.get(name)}
+    if plan.instances_changed:
+        instances = plan.instances
+        as_planned = then is not None and dict(then.instances) == dict(state.instances)
+        changed = set() if as_planned else plan.instances.keys() | state.instances.keys()
+    told = [f"instance {name} was changed" for name in sorted(changed)]
+    if state.resources and plan.warehouse != state.warehouse:
+        told.append("the warehouse was changed")
+    _refuse(told, _serials(plan, state))
+    return dataclasses.replace(
+        plan,
+        lineage=state.lineage,
+        serial=state.serial,
+        instances=instances,
+        warehouse=plan.warehouse if not state.warehouse else state.warehouse,
+    )
+
+
+def _ensure_whole(plan: Plan, state: State) -> None:
+    """The state after the plan must hold together: nothing refers to what is not there."""
+    new = apply_changes(state, plan)
+    touched = {change.address for change in plan.changes}
+    told = []
+    for resource in new.resources.values():
+        lost = [target for target in resource.dependencies if target not in new.resources]
+        runs = resource.address.kind != "connection"
+        if lost or (runs and resource.instance not in new.instances):
+            what = f"refers to {lost[0]}" if lost else f"runs on instance {resource.instance}"
+            since = "" if resource.address in touched else " now"
+            told.append(f"{resource.address}{since} {what}, which would not be there")
+    _refuse(told, _serials(plan, state))
+
+
+def _serials(plan: Plan, state: State) -> str:
+    if plan.serial == state.serial:
+        return f"It does not fit serial {state.serial}, for which it was made"
+    return f"It was made for serial {plan.serial}; the state is now at serial {state.serial}"
+
+
+def _fields(before: ResourceState, after: ResourceState) -> str:
+    """`brokers[0], security.protocol and 2 more`."""
+    paths = [field.path for field in compare_resources(before, after)]
+    if before.generation != after.generation:
+        paths.append("its generation")
+    if not paths:
+        paths = ["paused or restarted by hand" if _by_hand(before, after) else "what it uses"]
+    more = f" and {len(paths) - MAX_FIELDS} more" if len(paths) > MAX_FIELDS else ""
+    return ", ".join(paths[:MAX_FIELDS]) + more
+
+
+def _by_hand(before: ResourceState, after: ResourceState) -> bool:
+    return (before.override, before.restart_token) != (after.override, after.restart_token)
+
+
+def _refuse(told: list[str], why: str) -> None:
+    if told:
+        more = f", and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+        shown = "; ".join(told[:MAX_TOLD]) + more
+        raise _stale("The plan is stale", f"{why}: {shown}. Nothing was changed.", "plan again.")
+
+
+def _stale(summary: str, why: str, hint: str) -> MzplanError:
+    return error("MZ036", summary, why, hint, exit_code=ExitCode.STALE)

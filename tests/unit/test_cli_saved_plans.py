@@ -1,0 +1,139 @@
+"""`plan --out`, `show`, `apply FILE`: what teams do between a review and a merge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli_runs import apply, mzplan, write
+
+STATE = Path("state") / "mzplan.state.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "p")
+    apply(folder)
+    return folder
+
+
+def edit(folder: Path, before: str, after: str) -> None:
+    path = folder / "pipeline.yaml"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def saved(folder: Path, *arguments: str) -> Path:
+    path = folder.parent / "p.plan"
+    assert mzplan(folder, "plan", "--out", str(path), *arguments).code == 0
+    return path
+
+
+def test_what_was_reviewed_is_applied(folder: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    path = saved(folder)
+    shown = mzplan(folder, "show", str(path))
+    assert shown.out == mzplan(folder, "plan").out
+    assert mzplan(folder, "show", str(path), "--json").json() == mzplan(folder, "plan", "--json").json()
+    assert mzplan(folder, "apply", str(path)).code == 0
+    assert "b:9092" in (folder / STATE).read_text()
+    again = mzplan(folder, "apply", str(path), "--json")
+    assert again.code == 5 and "done already" in again.error()["detail"]
+
+
+def test_an_unrelated_commit_does_not_invalidate(folder: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    path = saved(folder)
+    assert mzplan(folder, "pause", "sink.few").code == 0
+    ran = mzplan(folder, "apply", str(path), "--json")
+    assert ran.code == 0 and ran.json()["serial"] == 3
+    state = (folder / STATE).read_text()
+    assert "b:9092" in state and '"override":"paused"' in state
+
+
+def test_a_change_of_the_files_does_where_it_touches_the_plan(folder: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    path = saved(folder)
+    before = (folder / STATE).read_bytes()
+    edit(folder, "b:9092", "c:9092")
+    ran = mzplan(folder, "apply", str(path), "--json")
+    assert ran.code == 5 and "connection.k is declared otherwise (brokers[0])" in ran.error()["detail"]
+    assert (folder / STATE).read_bytes() == before
+    edit(folder, "c:9092", "b:9092")
+    edit(folder, "rows: 3", "rows: 4")  # of a sink that the plan leaves alone
+    assert mzplan(folder, "apply", str(path)).code == 0
+    assert mzplan(folder, "plan", "--json").json()["summary"]["update"] == 1
+
+
+def test_the_variables_of_the_plan_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = folder / "mzplan.yaml"
+    project.write_text(project.read_text() + "variables: {env: {}, unused: {default: 1}}\n")
+    edit(folder, "topic: orders", 'topic: "orders", description: "${var.env}"')
+    path = saved(folder, "--var", "env=prod", "--var", "unused=secret-perhaps")
+    assert json.loads(path.read_bytes())["plan"]["variables"] == {"env": "prod"}
+    ran = mzplan(folder, "apply", str(path), "--var", "env=test", "--json")
+    assert ran.code == 5 and "source.orders is declared otherwise (description)" in ran.error()["detail"]
+    monkeypatch.setenv("MZPLAN_VAR_ENV", "another")
+    assert mzplan(folder, "apply", str(path)).code == 0
+    assert '"description":"prod"' in (folder / STATE).read_text()
+
+
+def test_a_change_of_what_runs_does(folder: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    path = saved(folder)
+    status = folder / "state" / "status" / "local.json"
+    healthy = status.read_text()
+    found = json.loads(healthy)
+    found["observations"]["source.orders"].update(condition="failed", error="boom")
+    status.write_text(json.dumps(found))
+    ran = mzplan(folder, "apply", str(path), "--json")
+    assert ran.code == 5 and "source.orders has drifted (failed-query: boom)" in ran.error()["detail"]
+    seen = saved(folder)  # planned anew, whoever reviews it sees the failure
+    assert mzplan(folder, "show", str(seen), "--json").json()["drift"][0]["kind"] == "failed-query"
+    assert mzplan(folder, "apply", str(seen)).code == 0
+
+
+def test_tampered_and_foreign_plans_are_refused(folder: Path, tmp_path: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    path = saved(folder)
+    before = (folder / STATE).read_bytes()
+    document = json.loads(path.read_bytes())
+    text = path.read_text()
+    path.write_text(text.replace("b:9092", "e:9092"))
+    assert mzplan(folder, "apply", str(path)).code == 5
+    # Even with a checksum that fits: it is not what the files declare.
+    plan: Any = json.loads(text.replace("b:9092", "e:9092"))["plan"]
+    checksum = hashlib.sha256(json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    path.write_text(json.dumps({**document, "checksum": f"sha256:{checksum}", "plan": plan}))
+    ran = mzplan(folder, "apply", str(path), "--json")
+    assert ran.code == 5 and ran.error()["code"] == "MZ036"
+    path.write_text(text)
+    other = write(tmp_path / "other")
+    apply(other)
+    ran = mzplan(other, "apply", str(path), "--json")
+    assert ran.code == 5 and "another state" in ran.error()["detail"]
+    assert (folder / STATE).read_bytes() == before
+    assert mzplan(folder, "apply", str(path)).code == 0
+
+
+def test_equal_inputs_give_equal_bytes(folder: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    found = set()
+    for seed in ("1", "2", "3"):
+        path = folder.parent / f"{seed}.plan"
+        subprocess.run(
+            [sys.executable, "-m", "mzplan", "-C", str(folder), "plan", "--out", str(path), "--json"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        )
+        found.add(path.read_bytes())
+    assert len(found) == 1
