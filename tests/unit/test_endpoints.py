@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
@@ -67,6 +67,7 @@ def digest(*batches: pa.RecordBatch) -> str:
     return made.hexdigest()
 
 
+@settings(deadline=None)  # the first call loads pyarrow
 @given(st.sets(st.integers(0, len(ROWS))))
 def test_a_digest_does_not_depend_on_the_cuts(cuts: set[int]) -> None:
     (whole,) = table().combine_chunks().to_batches()
