@@ -1,0 +1,67 @@
+"""The content hash without Spark (that it is Spark's own, tests/integration/test_content_hash.py shows)."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from mzplan.content_hash import ContentHash, content_hash, row_hashes
+
+
+def test_the_example_of_sparks_documentation() -> None:
+    rows = pa.table(
+        {
+            "a": ["Spark"],
+            "b": pa.array([[123]], pa.list_(pa.int32())),
+            "c": pa.array([2], pa.int32()),
+        }
+    )
+    assert [int(h) for h in row_hashes(rows)] == [5602566077635097486]
+
+
+def test_any_cut_of_the_rows_sums_up_to_the_same() -> None:
+    count = 50
+    struct = pa.struct([("x", pa.string()), ("y", pa.list_(pa.int64()))])
+    rows = pa.table(
+        {
+            "id": pa.array(range(count), pa.int64()),
+            "text": [None if i % 5 == 0 else "t" * i for i in range(count)],
+            "list": pa.array([None if i % 7 == 0 else list(range(i % 4)) for i in range(count)]),
+            "map": pa.array(
+                [[(f"k{i}", i)] * (i % 3) for i in range(count)], pa.map_(pa.string(), pa.int32())
+            ),
+            "wide": pa.array([Decimal(i * 10**20) for i in range(count)], pa.decimal128(30, 0)),
+            "short": pa.array([Decimal(-i) for i in range(count)], pa.decimal128(9, 2)),
+            "flag": [i % 2 == 0 for i in range(count)],
+            "struct": pa.array(
+                [None if i % 6 == 0 else {"x": str(i), "y": [i] * (i % 3)} for i in range(count)], struct
+            ),
+        }
+    )
+    whole = content_hash([rows])
+    assert whole.rows == count
+    cut = [rows.slice(i, 7) for i in range(0, count, 7)]
+    assert content_hash(cut) == whole
+    assert content_hash(reversed(cut)) == whole
+    assert content_hash([pa.concat_tables(cut)]) == whole
+    batches = [batch.slice(3, 20) for batch in rows.to_batches()]
+    assert content_hash(batches) == content_hash([rows.slice(3, 20)])
+
+
+def test_no_rows_are_nothing() -> None:
+    assert content_hash([]) == ContentHash() == content_hash([pa.table({"a": pa.array([], pa.string())})])
+    assert ContentHash.of_sums(0, None, None) == ContentHash()
+    assert str(ContentHash(3, 255)) == "00000000000000ff"
+
+
+def test_sums_wrap_around() -> None:
+    top = ContentHash(1, 2**64 - 1)
+    assert top + ContentHash(1, 2) == ContentHash(2, 1)
+    assert ContentHash.of_sums(2, 2**33, 5) == ContentHash(2, (2**65 + 5) % 2**64)
+
+
+def test_a_type_that_no_collection_has_is_an_error() -> None:
+    with pytest.raises(TypeError, match="duration"):
+        content_hash([pa.table({"a": pa.array([1], pa.duration("s"))})])
