@@ -8,7 +8,10 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import Any, TextIO
+
+from mzplan.model.diagnostics import error
 
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
 
@@ -93,6 +96,15 @@ class Output:
                 self.reader_gone |= results
             elif results and self.problem is None:
                 self.problem = problem
+
+
+def write_text(path: str, text: str) -> None:
+    """A result into a file (or a pipe: nothing is put beside it first). Raises MzplanError MZ035."""
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as problem:
+        why = f"{problem.strerror or problem}."
+        raise error("MZ035", f"Cannot write {path}", why, "check the folder and its permissions.") from None
 
 
 def width() -> int:

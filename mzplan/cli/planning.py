@@ -7,6 +7,7 @@ import shlex
 import click
 
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.output import write_text
 from mzplan.cli.types import ADDRESS, ADDRESS_OR_FILE
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
@@ -16,6 +17,7 @@ from mzplan.render.text import count
 
 @command("plan")
 @click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan, for apply.")
+@click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a review comment.")
 @click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
 @click.option(
     "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
@@ -26,6 +28,7 @@ from mzplan.render.text import count
 def command_plan(
     invocation: Invocation,
     out: str | None,
+    markdown: str | None,
     explain: bool,
     live: bool,
     target: tuple[Address, ...],
@@ -49,6 +52,10 @@ def command_plan(
         from mzplan.plan.file import write_plan
 
         write_plan(plan, out)
+    if markdown is not None:
+        from mzplan.render.markdown import render_plan_markdown
+
+        write_text(markdown, render_plan_markdown(plan))
     show_plan(invocation, plan, explain=explain)
     if errors:
         saved = "" if out is None else " It was not saved."
@@ -144,11 +151,18 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
 
 @command("drift")
 @click.option("--detailed-exitcode", is_flag=True, help="3 when there is drift.")
-def command_drift(invocation: Invocation, detailed_exitcode: bool) -> int:
+@click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a comment or issue.")
+def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
     """Say where reality has left the state."""
     from mzplan.operations.status import find_drift
 
-    drift = find_drift(invocation.project())
+    project = invocation.project()
+    state = project.store.read_state()
+    drift = find_drift(project, state)
+    if markdown is not None:
+        from mzplan.render.markdown import render_drift_markdown
+
+        write_text(markdown, render_drift_markdown(project.settings.project, state.serial, drift))
     if invocation.json:
         invocation.document(
             {"drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in drift]}

@@ -75,7 +75,8 @@ class DriftItem:
 class Plan:
     """The difference between a Configuration (or an operation on the state) and the State.
 
-    `variables` are those that the configuration was read with (see Configuration.variables).
+    `variables` are those that the configuration was read with (see Configuration.variables). `feeds` says
+    what each query downstream uses of what is in the plan, as (used, user).
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -88,6 +89,7 @@ class Plan:
     instances_changed: bool = False
     changes: tuple[Change, ...] = ()
     downstream: tuple[Address, ...] = ()
+    feeds: tuple[tuple[Address, Address], ...] = ()
     unaffected: int = 0
     pending: tuple[Pending, ...] = ()
     drift: tuple[DriftItem, ...] = ()

@@ -135,6 +135,7 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         "instances_changed": plan.instances_changed,
         "changes": [_change_to_json(change) for change in plan.changes],
         "downstream": [str(address) for address in plan.downstream],
+        "feeds": [[str(used), str(user)] for used, user in plan.feeds],
         "unaffected": plan.unaffected,
         "pending": [
             {"address": str(p.address), "condition": p.condition, "reason": p.reason} for p in plan.pending
@@ -163,6 +164,7 @@ def _plan_from_json(content: Fields) -> Plan:
         instances_changed=reading.flag(content, "instances_changed"),
         changes=reading.items(content, "changes", _change_from_json),
         downstream=reading.items(content, "downstream", Address.parse),
+        feeds=reading.items(content, "feeds", _feed_from_json),
         unaffected=reading.integer(content, "unaffected"),
         pending=reading.items(content, "pending", _pending_from_json),
         drift=reading.items(content, "drift", _drift_from_json),
@@ -176,6 +178,11 @@ def _pending_from_json(content: Fields) -> Pending:
         condition=reading.text(content, "condition"),
         reason=reading.text(content, "reason"),
     )
+
+
+def _feed_from_json(content: Any) -> tuple[Address, Address]:
+    used, user = content
+    return Address.parse(used), Address.parse(user)
 
 
 def _drift_from_json(content: Fields) -> DriftItem:

@@ -68,6 +68,7 @@ def build_plan(
         instances_changed=state.serial > 0 and dict(instances) != dict(state.instances),
         changes=changes,
         downstream=downstream,
+        feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
         diagnostics=(*check_project(configuration, state), *check_changes(changes)),
@@ -120,6 +121,18 @@ class _Planner:
         ]
         changed = {change.address for change in changes}
         return tuple(sorted(self.graph.reach(stopped) - changed)) if stopped else ()
+
+    def feeds(
+        self, changed: Collection[Address], downstream: tuple[Address, ...]
+    ) -> tuple[tuple[Address, Address], ...]:
+        """What the queries downstream use of what is in the plan."""
+        involved = {*changed, *downstream}
+        return tuple(
+            (used, user)
+            for user in downstream
+            for used in sorted(set(self.after[user].references.values()))
+            if used in involved
+        )
 
     def _plan(self, address: Address) -> None:
         before, after = self.before.get(address), self.after[address]

@@ -87,7 +87,7 @@ class _Renderer:
         if action == "create":
             return f"{path}: {_after(field)}"
         mark = {"replace": "  (replace)", "forbidden": "  (can't change)"}.get(field.effect, "")
-        return f"{path}: {_edit(field)}{mark}"
+        return f"{path}: {edit_of(field)}{mark}"
 
     def _because(self, change: Change) -> Iterator[str]:
         """The changed dependencies that are the cause, each with what changed of it."""
@@ -140,13 +140,14 @@ def _consequence(change: Change) -> str:
 
 def _fields_in_line(fields: tuple[FieldChange, ...]) -> str:
     felt = [field for field in fields if field.effect != "in-place"] or list(fields)
-    shown = [f"{safe(field.path)} {_edit(field, 40)}" for field in felt[:MAX_CAUSE_FIELDS]]
+    shown = [f"{safe(field.path)} {edit_of(field, 40)}" for field in felt[:MAX_CAUSE_FIELDS]]
     if len(felt) > MAX_CAUSE_FIELDS:
         shown.append(f"and {len(felt) - MAX_CAUSE_FIELDS} more")
     return ", ".join(shown)
 
 
-def _edit(field: FieldChange, length: int = 80) -> str:
+def edit_of(field: FieldChange, length: int = 80) -> str:
+    """`before → after` on one line."""
     if field.sensitive:
         return "(sensitive)"
     if field.before is None:

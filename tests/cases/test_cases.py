@@ -1,8 +1,8 @@
 """Golden cases: a project before (applied) and after an edit, and the plan from one to the other.
 
-Each folder has `before/` (none: nothing is applied yet) and `after/`, real project folders; `plan.txt` and
-`plan.json` are what to expect. `case.json`, if there, has `targets`, `replace`, and `seen`: what the
-runner last reported of a query, by name.
+Each folder has `before/` (none: nothing is applied yet) and `after/`, real project folders; `plan.txt`,
+`plan.md` and `plan.json` are what to expect. `case.json`, if there, has `targets`, `replace`, and
+`seen`: what the runner last reported of a query, by name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.render.human import render_plan
 from mzplan.render.json import plan_to_json
+from mzplan.render.markdown import render_plan_markdown
 from tests.unit.small_projects import at, commit, commit_plan, observe
 
 FOLDER = Path(__file__).parent
@@ -52,6 +53,7 @@ def test_plan(name: str, update_golden: bool) -> None:
     plan, _ = planned(FOLDER / name)
     found = {
         "plan.txt": render_plan(plan),
+        "plan.md": render_plan_markdown(plan),
         "plan.json": json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False) + "\n",
     }
     for file, text in found.items():

@@ -137,3 +137,20 @@ def test_equal_inputs_give_equal_bytes(folder: Path) -> None:
         )
         found.add(path.read_bytes())
     assert len(found) == 1
+
+
+def test_comments_for_reviews_and_drift_jobs(folder: Path) -> None:
+    edit(folder, "a:9092", "b:9092")
+    comment, report = folder / "c.md", folder / "d.md"
+    ran = mzplan(folder, "plan", "--markdown", str(comment), "--detailed-exitcode", "--json")
+    assert ran.code == 2 and ran.json()["summary"]["restart"] == 1
+    assert "> **1 query restarts** from its checkpoint: `source.orders`" in comment.read_text()
+    assert mzplan(folder, "drift", "--markdown", str(report)).code == 0
+    assert "**No drift.**" in report.read_text()
+    (folder / "state" / "status" / "local.json").unlink()
+    ran = mzplan(folder, "drift", "--markdown", str(report), "--json", "--detailed-exitcode")
+    assert ran.code == 3 and {d["kind"] for d in ran.json()["drift"]} == {"missing-query"}
+    assert "| `missing-query` | 3 |" in report.read_text()
+    for command in ("plan", "drift"):
+        ran = mzplan(folder, command, "--markdown", str(folder / "no" / "c.md"), "--json")
+        assert ran.code == 1 and ran.error()["code"] == "MZ035"

@@ -1,0 +1,104 @@
+"""The Mermaid graph of a plan: what changes, what that restarts, and what keeps running downstream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from mzplan.model.address import Address
+from mzplan.model.plan import Change, Plan
+from mzplan.render.markup import many
+
+MAX_NODES = 40  # a larger graph can't be read: it is drawn by groups
+MAX_CONNECTIONS = 12  # of which at most so many are drawn one by one
+_VERBS = {
+    "create": "is new",
+    "update": "changes",
+    "restart": "restarts",
+    "replace": "begins again",
+    "delete": "is deleted",
+    "move": "is renamed",
+    "running": "keeps running",
+    "kept": "",
+}
+_PLURALS = {"create": "are new", "update": "change", "restart": "restart", "replace": "begin again"} | {
+    "delete": "are deleted",
+    "move": "are renamed",
+    "running": "keep running",
+}
+_STYLES = (
+    "classDef create fill:#d1fae5,stroke:#047857,color:#000",
+    "classDef update fill:#e0e7ff,stroke:#4338ca,color:#000,stroke-width:3px",
+    "classDef restart fill:#fde68a,stroke:#b45309,color:#000",
+    "classDef replace fill:#fecaca,stroke:#b91c1c,color:#000",
+    "classDef delete fill:#e5e7eb,stroke:#374151,color:#000,stroke-dasharray:4",
+    "classDef move fill:#e0e7ff,stroke:#4338ca,color:#000",
+    "classDef running fill:#ecfdf5,stroke:#059669,color:#000",
+    "classDef kept fill:#ffffff,stroke:#9ca3af,color:#000",
+)
+
+Node = tuple[str, str]  # label, fate
+
+
+def impact_graph(plan: Plan) -> str:
+    """A flowchart, connection → restarted → kept running; "" for a plan without changes."""
+    if not plan.changes:
+        return ""
+    fates = {change.address: _fate(change) for change in plan.changes}
+    fates |= dict.fromkeys(plan.downstream, "running")
+    edges = sorted(_edges(plan, fates))
+    nodes = _grouped(fates) if len(fates) > MAX_NODES else _single(fates)
+    return "\n".join(_lines(nodes, edges, {fate for _, fate in nodes.values()}))
+
+
+def _fate(change: Change) -> str:
+    """What happens to it: an update of a query that restarts it is a restart."""
+    if change.action == "update" and change.address.kind != "connection" and change.effect == "restart":
+        return "restart"
+    return change.action
+
+
+def _edges(plan: Plan, fates: Mapping[Address, str]) -> set[tuple[Address, Address]]:
+    found = {(cause, change.address) for change in plan.changes for cause in change.triggered_by}
+    for change in plan.changes:
+        record = change.after or change.before
+        if record is not None:
+            found |= {(target, change.address) for target in record.references.values()}
+    found |= set(plan.feeds)
+    return {(used, user) for used, user in found if used in fates and user in fates}
+
+
+def _single(fates: Mapping[Address, str]) -> dict[Address, Node]:
+    return {
+        address: (f"{address}<br/>{_VERBS[fate]}" if _VERBS[fate] else str(address), fate)
+        for address, fate in sorted(fates.items())
+    }
+
+
+def _grouped(fates: Mapping[Address, str]) -> dict[Address, Node]:
+    """The node of each address: its group's, or its own where connections are few."""
+    sizes = Counter((address.kind, fate) for address, fate in fates.items())
+    connections = sum(number for (kind, _), number in sizes.items() if kind == "connection")
+    nodes: dict[Address, Node] = {}
+    for address, fate in sorted(fates.items()):
+        number = sizes[address.kind, fate]
+        if number == 1 or (address.kind == "connection" and connections <= MAX_CONNECTIONS):
+            nodes[address] = (f"{address}<br/>{_VERBS[fate]}", fate)
+        else:
+            nodes[address] = (f"{many(number, address.kind)} {_PLURALS[fate]}", fate)
+    return nodes
+
+
+def _lines(
+    nodes: Mapping[Address, Node], edges: list[tuple[Address, Address]], fates: set[str]
+) -> Iterator[str]:
+    yield "flowchart LR"
+    # Short names of our own: words of Mermaid's grammar (`end`) can't be among them.
+    ids = {node: f"n{number}" for number, node in enumerate(dict.fromkeys(nodes.values()))}
+    for node, id_ in ids.items():
+        label, fate = node
+        yield f'  {id_}["{label}"]:::{fate}'
+    for used, user in dict.fromkeys((ids[nodes[a]], ids[nodes[b]]) for a, b in edges):
+        if used != user:
+            yield f"  {used} --> {user}"
+    yield from (f"  {style}" for style in _STYLES if style.split()[1] in fates)

@@ -1,0 +1,234 @@
+"""A plan, or drift, as a comment for a review: Markdown that always fits a forge's limit.
+
+What decides comes first: the verdict, the counts, and a warning of all that stops or begins again. Details
+are folded, and are dropped in order of importance where they would not fit; the summary never is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
+from mzplan.plan.compare import all_fields
+from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.human import SIGNS, edit_of
+from mzplan.render.impact import impact_graph
+from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
+from mzplan.render.text import cut, safe, value
+
+ERRORS = 6_000  # characters that a section may have, at most; changes get all that is left
+NOTICES = 4_000
+DRIFT = 10_000
+PENDING = 4_000
+_RESERVE = 1_500  # for the frames of sections and what is said of what was left out
+
+# What a reviewer must see most comes first, and is dropped last.
+_IMPORTANCE = ("forbidden", "replace", "delete", "restart", "update", "move", "create")
+
+
+def plan_marker(project: str) -> str:
+    """The hidden first line, by which a bot finds the comment it wrote before."""
+    return f"<!-- mzplan:plan:{project} -->"
+
+
+def drift_marker(project: str) -> str:
+    return f"<!-- mzplan:drift:{project} -->"
+
+
+def render_plan_markdown(plan: Plan) -> str:
+    """The plan, ending in a newline; fewer than 65,536 characters."""
+    head = [plan_marker(plan.project), f"## mzplan plan: {code(plan.project)}", _verdict(plan)]
+    if plan.changes:
+        head.append(_table(plan))
+    head += list(_warnings(plan))
+    errors = [d for d in plan.diagnostics if d.severity == "error"]
+    if errors:
+        head.append(fence("text", [shortened(render_diagnostics(errors, False), ERRORS)]))
+    graph = impact_graph(plan)
+    if graph:
+        head.append(fence("mermaid", [graph]))
+    tail = list(_sections_after(plan))
+    left = LIMIT - _RESERVE - sum(length(part) + 2 for part in (*head, *tail))
+    middle = [_changes(plan, left)] if plan.changes else []
+    return "\n\n".join([*head, *middle, *tail]) + "\n"
+
+
+def render_drift_markdown(project: str, serial: int, drift: Sequence[DriftItem]) -> str:
+    """What `drift` found, ending in a newline; fewer than 65,536 characters."""
+    head = [drift_marker(project), f"## mzplan drift: {code(project)}"]
+    if not drift:
+        return "\n\n".join([*head, f"**No drift.** What runs is what serial {serial} says."]) + "\n"
+    kinds = Counter(item.kind for item in drift)
+    head.append(f"**Drift of {many(len({d.address for d in drift}), 'resource')}** from serial {serial}.")
+    rows = [f"| {code(kind)} | {number:,} |" for kind, number in sorted(kinds.items())]
+    head.append("\n".join(["| kind | number |", "|---|--:|", *rows]))
+    head.append(fence("text", _drift_lines(drift, LIMIT - _RESERVE - sum(length(p) + 2 for p in head))))
+    return "\n\n".join(head) + "\n"
+
+
+def _verdict(plan: Plan) -> str:
+    errors = sum(d.severity == "error" for d in plan.diagnostics)
+    kept = plan.unaffected + len(plan.downstream)
+    if errors:
+        text = f"**This plan can't be applied: {many(errors, 'error')}.**"
+    elif plan.is_empty:
+        return f"**No changes.** {many(kept, 'resource')} as committed with serial {plan.serial}."
+    elif not plan.changes:
+        text = "**The declared instances change.**"
+    else:
+        counts = plan.summary()
+        text = f"**{', '.join(f'{counts[a]:,} to {a}' for a in ACTIONS if counts[a])}.**"
+    running = (
+        f" {many(len(plan.downstream), 'query', 'queries')} downstream run on." if plan.downstream else ""
+    )
+    return f"{text}{running} {plan.unaffected:,} unaffected. Planned on serial {plan.serial}."
+
+
+def _table(plan: Plan) -> str:
+    counts = plan.summary()
+    shown = [a for a in ACTIONS if a != "move" or counts[a]]
+    heads = " | ".join(f"{SIGNS[a]} {a}" for a in shown)
+    numbers = " | ".join(f"{counts[a]:,}" for a in shown)
+    return (
+        f"| {heads} | keeps running |\n|{'--:|' * (len(shown) + 1)}\n| {numbers} | {len(plan.downstream):,} |"
+    )
+
+
+def _warnings(plan: Plan) -> Iterator[str]:
+    """What stops or begins again, above the fold."""
+    queries = [c for c in plan.changes if c.address.kind != "connection"]
+    replaced = [c.address for c in queries if c.action == "replace"]
+    deleted = [c.address for c in queries if c.action == "delete"]
+    restarted = [c.address for c in queries if _restarts(c)]
+    grave = []
+    if replaced:
+        number = many(len(replaced), "query begins", "queries begin")
+        grave.append(
+            f"**{number} again and will read everything again** (a new generation; apply needs "
+            f"`--allow-replace`): {names(replaced)}"
+        )
+    if deleted:
+        number = many(len(deleted), "query is", "queries are")
+        grave.append(f"**{number} deleted**: {names(deleted)}")
+    if grave:
+        yield alert("CAUTION", "\n\n".join(grave).split("\n"))
+    if restarted:
+        number = many(len(restarted), "query restarts", "queries restart")
+        them = "its checkpoint" if len(restarted) == 1 else "their checkpoints"
+        yield alert("WARNING", [f"**{number}** from {them}: {names(restarted)}"])
+
+
+def _restarts(change: Change) -> bool:
+    before = change.before
+    runs = before is not None and not before.paused
+    return runs and change.action in ("update", "restart") and change.effect == "restart"
+
+
+def _changes(plan: Plan, room: int) -> str:
+    """All changes in diff fences, as far as there is room: a line for each first, then their details."""
+    ranked = sorted(range(len(plan.changes)), key=lambda i: (_rank(plan.changes[i]), i))
+    shown: dict[int, list[str]] = {}
+    for index in ranked:
+        line = _line(plan.changes[index])
+        room -= length(line) + 1
+        if room < 0:
+            break
+        shown[index] = [line]
+    bare = 0
+    for index in ranked[: len(shown)]:
+        details = list(_details(plan.changes[index]))
+        size = sum(length(line) + 1 for line in details)
+        if size > room:
+            bare += 1
+            continue
+        room -= size
+        shown[index] += details
+    body = fence("diff", [line for index in sorted(shown) for line in shown[index]])
+    told = _left_out(plan, shown, bare)
+    return folded(f"{many(len(plan.changes), 'change')}", f"{body}\n\n{told}" if told else body)
+
+
+def _left_out(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
+    dropped = Counter(c.action for i, c in enumerate(plan.changes) if i not in shown)
+    parts = []
+    if bare:
+        parts.append(f"the details of {many(bare, 'change')}")
+    if dropped:
+        listed = ", ".join(f"{dropped[a]:,} to {a}" for a in ACTIONS if dropped[a])
+        parts.append(f"{many(sum(dropped.values()), 'change')} ({listed})")
+    if not parts:
+        return ""
+    return f"Left out, for length: {' and '.join(parts)}. `mzplan plan` shows all of it."
+
+
+def _rank(change: Change) -> int:
+    if change.effect == "forbidden":
+        return 0
+    name = "restart" if change.effect == "restart" else change.action
+    return _IMPORTANCE.index(name)
+
+
+def _line(change: Change) -> str:
+    """`! source.orders restarts: connection.shop_kafka changed`; the sign colours the line."""
+    match change.action:
+        case "create":
+            return f"+ {change.address}"
+        case "delete":
+            return f"- {change.address}: {safe(change.reason)}"
+        case "move":
+            former = change.before.address if change.before else ""
+            return f"! {change.address} was {former}"
+    query = change.address.kind != "connection"
+    deed = {
+        "replace": "begins again" if query else "replaces what uses it",
+        "restart": "restarts" if query else "restarts what uses it",
+        "forbidden": "can't change",
+    }.get(change.effect, "in place" if query else "restarts nothing")
+    return f"! {change.address} {deed}: {cut(safe(change.reason), 160)}"
+
+
+def _details(change: Change) -> Iterator[str]:
+    if change.action == "create" and change.after is not None:
+        for field in all_fields(change.after):
+            yield f"+     {safe(field.path)}: {'(sensitive)' if field.sensitive else value(field.after)}"
+        return
+    for field in change.fields:
+        yield from _field(field)
+
+
+def _field(field: FieldChange) -> Iterator[str]:
+    path = safe(field.path)
+    if field.sensitive:
+        yield f"!     {path}: {edit_of(field)}"
+        return
+    if field.before is not None:
+        yield f"-     {path}: {value(field.before)}"
+    if field.after is not None:
+        yield f"+     {path}: {value(field.after)}"
+
+
+def _sections_after(plan: Plan) -> Iterator[str]:
+    """What is no change: drift, what has not converged, notices."""
+    if plan.drift:
+        body = fence("text", _drift_lines(plan.drift, DRIFT))
+        yield folded(f"Drift: {many(len(plan.drift), 'finding')} (not part of this plan)", body)
+    if plan.pending:
+        lines = [f"{p.address}: {p.condition}: {cut(safe(p.reason), 300)}" for p in plan.pending]
+        body = fence("text", [shortened("\n".join(lines), PENDING)])
+        yield folded(f"Committed, but not converged: {len(plan.pending):,}", body)
+    notices = [d for d in plan.diagnostics if d.severity != "error"]
+    if notices:
+        body = fence("text", [shortened(render_diagnostics(notices, False), NOTICES)])
+        yield folded(f"{many(len(notices), 'notice')}", body)
+
+
+def _drift_lines(drift: Sequence[DriftItem], most: int) -> list[str]:
+    lines: list[str] = []
+    for item in drift:
+        line = f"{safe(item.address)}: {item.kind}: {cut(safe(item.detail), 300)}"
+        most -= length(line) + 1
+        if most < 60:
+            return [*lines, f"… and {len(drift) - len(lines):,} more: `mzplan drift` lists them"]
+        lines.append(line)
+    return lines

@@ -1,0 +1,73 @@
+"""Markdown that can't be broken out of: fences, code spans, foldable sections, and lengths as a forge counts.
+
+Free text (values, errors) stands only in fences and code spans: there it can't close a section, mention a
+person, or become a link.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mzplan.render.text import safe
+
+LIMIT = 65_536  # characters of a comment on GitHub; other forges take more
+_TICKS = re.compile(r"`+")
+
+
+def length(text: str) -> int:
+    """Characters as the strictest counts them: UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its first lines, and that something is left out."""
+    if length(text) <= most:
+        return text
+    kept: list[str] = []
+    left = most - 20
+    for line in text.splitlines():
+        left -= length(line) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    return "\n".join([*kept, "… (cut)"])
+
+
+def fence(language: str, lines: Iterable[str]) -> str:
+    """A fenced block that nothing in it can end. Lines are made printable."""
+    shown = [safe(line) for text in lines for line in text.split("\n")]
+    longest = max((len(run) for line in shown for run in _TICKS.findall(line)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return "\n".join([f"{ticks}{language}", *shown, ticks])
+
+
+def code(text: str) -> str:
+    """A code span that nothing in it can end."""
+    shown = safe(text)
+    longest = max((len(run) for run in _TICKS.findall(shown)), default=0)
+    ticks = "`" * (longest + 1)
+    space = " " if "`" in shown or not shown.strip() else ""
+    return f"{ticks}{space}{shown}{space}{ticks}"
+
+
+def folded(summary: str, body: str) -> str:
+    """A section that opens with a click. `summary` is our own text."""
+    return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
+
+
+def alert(kind: str, lines: Iterable[str]) -> str:
+    """A coloured box (`WARNING`, `CAUTION`); a quotation where a forge does not know it."""
+    return "\n".join([f"> [!{kind}]", *(f"> {line}".rstrip() for line in lines)])
+
+
+def many(number: int, noun: str, plural: str = "") -> str:
+    """`1 query`, `1,300 queries`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def names(addresses: Iterable[object], most: int = 8) -> str:
+    """`a`, `b` and 3 more."""
+    listed = [str(address) for address in addresses]
+    shown = ", ".join(code(text) for text in listed[:most])
+    return f"{shown} and {len(listed) - most:,} more" if len(listed) > most else shown

@@ -1,0 +1,78 @@
+"""A headless Chromium, and Mermaid to draw with. Neither is optional: what is missing is an error that says
+how to get it."""
+
+from __future__ import annotations
+
+import html
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PAGE = """<!doctype html><meta charset="utf-8"><body>{graphs}
+<script src="mermaid.tiny.js"></script>
+<script>
+mermaid.initialize({{startOnLoad: false, securityLevel: "strict"}});
+(async () => {{
+  for (const [number, place] of [...document.querySelectorAll("pre")].entries()) {{
+    const text = place.textContent;
+    try {{
+      place.outerHTML = `<section>${{(await mermaid.render("g" + number, text)).svg}}</section>`;
+    }} catch (problem) {{
+      place.outerHTML = `<section class="broken">${{problem}}</section>`;
+    }}
+  }}
+  document.title = "drawn";
+}})();
+</script>"""
+
+
+def browser() -> str:
+    """The path of an installed Chromium."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        raise RuntimeError("No Chromium is installed (Debian, Ubuntu: apt-get install chromium).")
+    return found
+
+
+def mermaid(folder: Path) -> Path:
+    """Mermaid's one file, installed by npm as the lock file says."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / name, folder / name)
+    done = subprocess.run(
+        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"npm can't install Mermaid:\n{done.stderr[-2000:]}")
+    return folder / "node_modules" / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
+
+
+def drawn(graphs: list[str], library: Path, folder: Path) -> list[str]:
+    """Each graph as the browser has drawn it: the inside of a `<section>`."""
+    shutil.copy(library, folder / "mermaid.tiny.js")
+    page = folder / "page.html"
+    shown = "\n".join(f"<pre>{html.escape(graph)}</pre>" for graph in graphs)
+    page.write_text(PAGE.format(graphs=shown), encoding="utf-8")
+    done = subprocess.run(
+        [
+            browser(),
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={folder / 'profile'}",
+            "--virtual-time-budget=60000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert "<title>drawn</title>" in done.stdout, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    pictures = done.stdout.partition("<script")[0]
+    return [part.partition("</section>")[0] for part in pictures.split("<section")[1:]]

@@ -1,0 +1,127 @@
+"""Review comments: nothing in a project can break out of them, and they always fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.plan import DriftItem, Pending, Plan
+from mzplan.model.state import State
+from mzplan.plan import build_plan
+from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
+from mzplan.render.markup import LIMIT, code, fence, length, shortened
+from tests.unit.small_projects import at, commit, kafka, project, shop, sink, source
+
+HOSTILE = (
+    "```\n</details>\n<!-- mzplan:plan:other --> @everyone [x](javascript:1) <script> | ~~~~ ````` \u202e"
+)
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(shop())
+
+
+def outside(text: str) -> str:
+    """The comment without its fences and code spans: what a forge reads as Markdown."""
+    kept, closing = [], ""
+    for line in text.splitlines():
+        ticks = re.match(r"`{3,}", line)
+        if closing:
+            closing = "" if line == closing else closing
+        elif ticks:
+            closing = ticks[0]
+        else:
+            kept.append(line)
+    assert not closing, "a fence is left open"
+    return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", "\n".join(kept))
+
+
+def hostile(state: State) -> Plan:
+    wanted = shop(
+        k=kafka(brokers=["b:9092"], description=HOSTILE, labels={HOSTILE: HOSTILE}),
+        orders=source(description=HOSTILE),
+        more=sink("more", where=HOSTILE),
+    )
+    plan = build_plan(wanted, state)
+    return dataclasses.replace(
+        plan,
+        drift=(DriftItem(address=HOSTILE, kind="failed-query", detail=HOSTILE),),
+        pending=(Pending(address=at("source.orders"), condition="failed", reason=HOSTILE),),
+        diagnostics=(
+            Diagnostic(code="MZ040", summary=HOSTILE, detail=HOSTILE),
+            Diagnostic(severity="notice", code="MZ045", summary=HOSTILE),
+        ),
+    )
+
+
+def test_nothing_breaks_out(state: State) -> None:
+    text = render_plan_markdown(hostile(state))
+    bare = outside(text)
+    for part in ("@everyone", "javascript", "<script>", "plan:other", "~~~~", "\u202e"):
+        assert part not in bare
+    assert bare.count("<details>") == bare.count("</details>") == text.count("<summary>")
+    assert "@everyone" in text  # it is shown, where it does nothing
+    drift = render_drift_markdown("shop", 1, hostile(state).drift)
+    assert "@everyone" in drift and "@everyone" not in outside(drift)
+
+
+def test_the_verdict_of_a_plan_that_cannot_be_applied_comes_first(state: State) -> None:
+    text = render_plan_markdown(hostile(state))
+    assert text.index("can't be applied: 1 error") < text.index("```")
+
+
+def test_no_changes() -> None:
+    state = commit(shop())
+    text = render_plan_markdown(build_plan(shop(), state))
+    assert "**No changes.** 4 resources as committed with serial 1." in text and "mermaid" not in text
+    assert "**No drift.** What runs is what serial 1 says." in render_drift_markdown("shop", 1, [])
+
+
+def test_replacements_and_deletions_are_a_caution(state: State) -> None:
+    wanted = project(*(r for r in shop().resources.values() if r.address != at("sink.orders_pg")))
+    text = render_plan_markdown(build_plan(wanted, state))
+    assert "> [!CAUTION]\n> **1 query is deleted**: `sink.orders_pg`" in text
+    text = render_plan_markdown(build_plan(shop(orders=source(topic="other")), state))
+    above = text.partition("<details>")[0]
+    assert "**2 queries begin again and will read everything again**" in above
+    assert "`sink.orders_pg`, `source.orders`" in above or "`source.orders`, `sink.orders_pg`" in above
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=300))
+def test_fences_and_spans_hold_anything(text: str) -> None:
+    block = fence("text", [text])
+    lines = block.split("\n")
+    assert lines[0].startswith("```") and lines[-1] == lines[0].removesuffix("text")
+    assert all(line.strip() != lines[-1] and not line.startswith(lines[-1]) for line in lines[1:-1])
+    span = code(text)
+    ticks = re.match(r"`+", span)
+    assert ticks and "\n" not in span
+    inside = span[len(ticks[0]) : -len(ticks[0])]
+    assert ticks[0] not in re.findall(r"`+", inside)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.text(max_size=400), max_size=300), st.integers(1, 40))
+def test_always_below_the_limit(texts: list[str], times: int) -> None:
+    found = [Diagnostic(code="MZ040", summary=text or "x", detail=text * times) for text in texts]
+    notices = [dataclasses.replace(d, severity="notice") for d in found]
+    drift = tuple(DriftItem(address=text, kind="failed-query", detail=text * times) for text in texts)
+    pending = tuple(
+        Pending(address=at("source.a"), condition="failed", reason=text * times) for text in texts
+    )
+    plan = build_plan(shop(*()), commit(shop(k=kafka(brokers=["z:1"]))))
+    plan = dataclasses.replace(plan, diagnostics=(*found, *notices), drift=drift, pending=pending)
+    assert length(render_plan_markdown(plan)) < LIMIT
+    assert length(render_drift_markdown("shop", 1, drift)) < LIMIT
+
+
+def test_shortened_ends_at_a_line() -> None:
+    assert shortened("a\nb", 100) == "a\nb"
+    assert shortened("\n".join(["x" * 30] * 10), 100) == f"{'x' * 30}\n{'x' * 30}\n… (cut)"
