@@ -10,6 +10,7 @@ at load, so that a loaded schema stands alone.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -22,12 +23,15 @@ from mzplan.columns import canonical
 from mzplan.model.address import KINDS, Kind
 from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
+from mzplan.plugins import all_plugins, broken_schema, find_plugin
 
 EditKind = Literal["added", "removed", "changed"]
 Json = dict[str, Any]
 
 _PACKAGED = Path(__file__).parent / "_schemas"
 _CHECKOUT = Path(__file__).parent.parent / "schemas"
+_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
+_COMMON = {"type", "description", "labels", "lifecycle"}
 
 
 def schema_folder() -> Path:
@@ -39,12 +43,26 @@ def schema_folder() -> Path:
 def load_schema(name: str) -> Json:
     """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
 
-    Raises KeyError when there is no such schema.
+    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a plug-in that is broken.
     """
     path = schema_folder() / f"{name}.json"
     if not path.is_file():
-        raise KeyError(name)
+        return _of_plugin(name)
     return _standalone(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _of_plugin(name: str) -> Json:
+    kind, _, type_ = name.partition(".")
+    plugin = find_plugin(type_) if kind in KINDS and type_ else None
+    if plugin is None or name not in plugin.schemas:
+        raise KeyError(name)
+    try:
+        schema = _standalone(copy.deepcopy(plugin.schemas[name]))
+    except KeyError as missing:
+        raise broken_schema(plugin, name, f"refers to {missing}, which is no schema of mzplan's") from None
+    if not set(schema["properties"]) >= _COMMON:
+        raise broken_schema(plugin, name, "lacks the keys that every resource has: refer to their schema")
+    return schema
 
 
 def _standalone(schema: Json) -> Json:
@@ -90,15 +108,28 @@ def _inner(schema: Json) -> Json:
 
 @cache
 def schema_names() -> tuple[str, ...]:
-    """Every resource schema, as `kind.type`, sorted."""
-    names = (path.stem for path in schema_folder().glob("*.json"))
+    """Every resource schema, as `kind.type`, sorted; those of plug-ins, too, so this takes a moment."""
+    names = {path.stem for path in schema_folder().glob("*.json")}
+    names |= {name for plugin in all_plugins() for name in plugin.schemas}
     return tuple(sorted(name for name in names if name.partition(".")[0] in KINDS and "." in name))
 
 
 @cache
 def types_of(kind: Kind) -> tuple[str, ...]:
-    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`."""
+    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`. To list them:
+    whether a type is one, `is_type` says without looking for plug-ins first."""
     return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
+
+
+def is_type(kind: Kind, type_: Any) -> bool:
+    """Whether a kind has this type. Raises MzplanError MZ080 when the plug-in that brings it is broken."""
+    if not isinstance(type_, str) or not _TYPE.match(type_):
+        return False
+    try:
+        load_schema(f"{kind}.{type_}")
+    except KeyError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

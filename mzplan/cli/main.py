@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "resume": "applying",
     "restart": "applying",
     "status": "watching",
+    "append": "appending",
     "run": "running",
     "up": "running",
     "down": "running",

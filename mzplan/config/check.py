@@ -15,8 +15,9 @@ from mzplan.config.sinks import check_sink
 from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.validators import is_valid
-from mzplan.kinds import resource_kind, types_of
+from mzplan.kinds import is_type, resource_kind, types_of
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
+from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, Resource
 
 
@@ -102,10 +103,15 @@ class Checker:
 
     def _explicit_type(self, resource: Declared) -> None:
         kind, type_ = resource.address.kind, resource.body["type"]
-        known = types_of(kind)
-        if type_ in known:
-            resource.type = type_
+        try:
+            if is_type(kind, type_):
+                resource.type = type_
+                return
+        except MzplanError as broken:  # a plug-in brings it, and can't be used
+            (why,) = broken.diagnostics
+            self._add(resource, why.code, why.summary, why.detail, why.hint, ("type",))
             return
+        known = types_of(kind)
         self._add(
             resource,
             "MZ005",

@@ -3,6 +3,7 @@
     <warehouse>/collections/<id>/g<n>              the Delta table of a source
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
+    <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
 
 `upstream.json` is written before the very first start, for Spark's offsets don't say what they count. It is
 read without Spark, so that a check works before a session is open.
@@ -46,13 +47,28 @@ class Checkpoint:
         """Whether Spark has noted down offsets here, so that they mean something from now on."""
         return any(_names(f"{self.spark}/{inner}") for inner in ("sources", "offsets"))
 
+    @property
+    def steps(self) -> str:
+        """Where a durable endpoint keeps what it must remember of its steps; it goes with the generation."""
+        return f"{self.folder}/steps"
+
     def position(self) -> str | None:
         """The source's entry in Spark's offset log after which it resumes; None when no batch is done.
 
         Raises OSError.
         """
-        done = [int(name) for name in _names(f"{self.spark}/commits") if name.isdecimal()]
-        text = _read(f"{self.spark}/offsets/{max(done)}") if done else None
+        return self._entry("commits")
+
+    def logged(self) -> str | None:
+        """The source's newest entry in Spark's offset log, its batch done or not; None when there is none.
+
+        Raises OSError.
+        """
+        return self._entry("offsets")
+
+    def _entry(self, log: str) -> str | None:
+        numbers = [int(name) for name in _names(f"{self.spark}/{log}") if name.isdecimal()]
+        text = _read(f"{self.spark}/offsets/{max(numbers)}") if numbers else None
         # A version, the batch's settings, then one line for each source.
         lines = (text or "").splitlines()
         return lines[2] if len(lines) == 3 else None

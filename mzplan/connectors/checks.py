@@ -33,15 +33,14 @@ def check_description(
     """
     connectors = connectors or Connectors()
     try:
-        query = resolve(description, secrets, directory or str(secrets.directory))
+        query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
         if description.address.kind == "sink":
             return connectors.sink(description.type).probe(query, outputs(query))
         connector = connectors.source(description.type)
         found = connector.probe(query)
-        if warehouse is None or found.upstream is None:
+        if query.checkpoint is None or found.upstream is None:
             return found
-        checkpoint = Checkpoint.of(warehouse, description.id, description.generation)
-        other = check_checkpoint(connector, query, checkpoint, found.upstream)
+        other = check_checkpoint(connector, query, query.checkpoint, found.upstream)
         return replace(found, diagnostics=(*found.diagnostics, other)) if other else found
     except MzplanError as problem:
         return Probe(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.columns import Column
 from mzplan.columns_of import columns_of
+from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.inline import Description
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -38,13 +39,15 @@ class ResolvedConnection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuery:
     """A source or sink ready for use. `body` has its defaults; `columns` are the user's columns of the
-    collection that it writes (source) or reads (sink); `directory` is where relative paths begin."""
+    collection that it writes (source) or reads (sink); `directory` is where relative paths begin.
+    `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere)."""
 
     description: Description
     body: Mapping[str, Any] = field(repr=False)
     connection: ResolvedConnection | None
     columns: tuple[Column, ...]
     directory: str
+    checkpoint: Checkpoint | None = None
 
     @property
     def address(self) -> Address:
@@ -132,7 +135,9 @@ class SinkConnector(Connector, Protocol):
         """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets."""
 
 
-def resolve(description: Description, secrets: Secrets, directory: str) -> ResolvedQuery:
+def resolve(
+    description: Description, secrets: Secrets, directory: str, warehouse: str | None = None
+) -> ResolvedQuery:
     """Fill in defaults and secrets. Raises MzplanError MZ056 for a secret that has no value here."""
     inlined = description.connections.get("connection")
     connection = None
@@ -143,10 +148,12 @@ def resolve(description: Description, secrets: Secrets, directory: str) -> Resol
         )
     kind = resource_kind(description.address.kind, description.type)
     source = description.upstream or description
+    checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
     return ResolvedQuery(
         description=description,
         body=secrets.fill(kind.with_defaults(description.body)),
         connection=connection,
         columns=columns_of(source.type, source.body),
         directory=directory,
+        checkpoint=checkpoint,
     )

@@ -8,6 +8,7 @@ from typing import cast
 from mzplan.connectors.interface import SinkConnector, SourceConnector
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import error
+from mzplan.plugins import Plugin, find_plugin
 
 
 class Connectors:
@@ -68,6 +69,26 @@ def _make(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
             from mzplan.connectors.console import ConsoleSink
 
             return ConsoleSink()
+        case "source", "local":
+            from mzplan.connectors.endpoint_source import EndpointSource
+            from mzplan.endpoints.local import LocalFactory
+
+            return EndpointSource(LocalFactory())
+    plugin = find_plugin(type_)
+    if plugin is not None and f"{kind}.{type_}" in plugin.schemas:
+        return _of_plugin(kind, plugin)
     raise error(
-        "MZ063", f"This mzplan can't run a {kind} of type {type_!r}", hint="upgrade mzplan on the runner."
+        "MZ063",
+        f"This mzplan can't run a {kind} of type {type_!r}",
+        hint="upgrade mzplan on the runner, or install the package that brings this type there.",
     )
+
+
+def _of_plugin(kind: Kind, plugin: Plugin) -> SourceConnector | SinkConnector:
+    if kind == "source":
+        from mzplan.connectors.endpoint_source import EndpointSource
+
+        return EndpointSource(plugin.connector.input_factory(), plugin.connector)
+    from mzplan.connectors.endpoint_sink import EndpointSink
+
+    return EndpointSink(plugin.connector.output_factory(), plugin.connector)

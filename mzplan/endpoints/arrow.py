@@ -65,15 +65,16 @@ def arrow_type(type_: str) -> DataType:
         case "ARRAY":
             return pa.list_(arrow_type(rest[:-1]))
         case "MAP":
-            key, value = _split(rest[:-1])
+            key, value = map_types(type_)
             return pa.map_(arrow_type(key), arrow_type(value))
         case "STRUCT":
             return pa.struct([pa.field(c.name, arrow_type(c.type)) for c in parse_columns(rest[:-1])])
     raise AssertionError(f"no type {type_!r}: columns are parsed before")
 
 
-def _split(inner: str) -> tuple[str, str]:
-    """The two types of a map: at the comma that is in no brackets."""
+def map_types(type_: str) -> tuple[str, str]:
+    """The two types of a `MAP<K,V>`: at the comma that is in no brackets."""
+    inner = type_.partition("<")[2][:-1]
     depth = 0
     for i, sign in enumerate(inner):
         depth += (sign in "<(") - (sign in ">)")

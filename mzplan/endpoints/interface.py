@@ -95,9 +95,9 @@ class DurableInputFactory(Protocol):
         """The name of the transport, as `sqlite`: for people."""
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
-        """A new endpoint. `name` tells it from others of the same upstream (a source's address), and equal
-        configurations under one name see the same steps, in this process or another. What `config` holds is
-        in docs/endpoints.md. Raises ValueError for one that it can't use."""
+        """A new endpoint. `name` tells it from others of the same upstream (a source's id and generation),
+        and equal configurations under one name see the same steps, in this process or another. What `config`
+        holds is in docs/endpoints.md. Raises ValueError for one that it can't use."""
 
 
 @runtime_checkable

@@ -41,6 +41,12 @@ class StepLog:
             )
         return dict(json.loads(data))
 
+    def newest(self) -> dict[str, Any] | None:
+        """What was noted of the newest step, also if it has expired; None when none was ever noted."""
+        numbers = [step for step in map(_step_of, self._folder.names()) if step is not None]
+        data = self._folder.read(_name(max(numbers))) if numbers else None
+        return dict(json.loads(data)) if data is not None else None
+
     def append(self, step: Step, note: dict[str, Any]) -> None:
         """Note the next step, durably. One that is noted already stays as it is.
 

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from mzplan.kinds import types_of
+from mzplan.kinds import is_type
 from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
@@ -256,6 +256,6 @@ def _record_from_json(address: Address, content: Any, *, is_new: bool = False) -
     named = reading.mapping(fields.get("references"), "references")
     references = {role: Address.parse(reading.text(named, role)) for role in named}
     found = reading.record(address, fields, references, is_new=is_new)
-    if found.type not in types_of(address.kind):
+    if not is_type(address.kind, found.type):
         raise ValueError(f"{address} is of a type that this mzplan does not know")
     return found

@@ -207,7 +207,7 @@ class SparkExecutor:
         return Checkpoint.of(self._warehouse, query.description.id, query.description.generation)
 
     def _resolve(self, description: Description, secrets: Secrets) -> ResolvedQuery:
-        return resolve(description, secrets, self._context.directory)
+        return resolve(description, secrets, self._context.directory, self._warehouse)
 
     def _session(self) -> SparkSession:
         if self._spark is None:

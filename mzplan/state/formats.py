@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from mzplan.inline import Description
-from mzplan.kinds import types_of
+from mzplan.kinds import is_type
 from mzplan.model import reading
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.diagnostics import MzplanError, error
@@ -119,21 +119,23 @@ def _check_whole(
 ) -> None:
     """What holds of every state that mzplan writes, and what it would stumble over later."""
     for kind, type_ in {(address.kind, resource.type) for address, resource in resources.items()}:
-        if type_ not in types_of(kind):
+        if not is_type(kind, type_):
             raise _newer(
-                place, f"It holds a {kind} of type {type_[:MAX_NAME]!r}, which this one does not know."
+                place,
+                f"It holds a {kind} of type {type_[:MAX_NAME]!r}, which this one does not know.",
+                "upgrade mzplan, or install the package that brings that type; then run the command again.",
             )
     lost = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
     if lost:
         raise ValueError(f"no instance {min(lost)} is declared, and queries are to run there")
 
 
-def _newer(place: str, detail: str) -> MzplanError:
+def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the command again.") -> MzplanError:
     return error(
         "MZ031",
         f"{place} was written by a newer mzplan",
         f"{detail} Nothing was changed.",
-        "upgrade mzplan, then run the command again.",
+        hint,
     )
 
 

@@ -81,6 +81,19 @@ class Lab:
             connections={"connection": _connection("folder", {"type": "files", "path": str(folder.parent)})},
         )
 
+    def source(self, type_: str, connection: Mapping[str, Any] | None, **body: Any) -> Description:
+        """A source of any type."""
+        name = f"s{uuid.uuid4().hex[:8]}"
+        return Description(
+            address=Address("source", name),
+            id=f"{name}-id",
+            generation=1,
+            digest="1:a",
+            type=type_,
+            body={"trigger": {"interval": "100ms"}, **body},
+            connections={"connection": _connection("upstream", connection)} if connection else {},
+        )
+
     def postgres_sink(self, source: Description, database: str, table: str, **body: Any) -> Description:
         """A sink into a table of the session's server."""
         return self.sink(source, "postgres", self.postgres_body(database), table=table, **body)

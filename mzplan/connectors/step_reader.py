@@ -1,0 +1,215 @@
+"""From a DurableInputEndpoint to a stream reader of Spark's Python data sources. Imports pyspark: used by
+endpoint_source.py when a query starts, and by the Python processes that Spark starts for it.
+
+How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
+
+    latestOffset()          offers the next step, if it is durable or `read` of it brings rows
+    (Spark logs the offsets)
+    partitions(start, end)  the point of `commit(step)`; after a crash it comes first, without a latestOffset
+    read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own
+    (Spark writes the rows into the collection, and logs that)
+    commit(end)             comes with the next batch: what is before `end` can't be asked for again: `expire`
+
+An offset is `{"step": n}`: the next step, as the end of a range. One reader lives in a Python process of its
+own on the driver, for as long as the query runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from mzplan.columns import POSITION, Column
+from mzplan.connectors.endpoint_config import explained
+from mzplan.connectors.records import MARK
+from mzplan.endpoints.interface import (
+    DurableInputEndpoint,
+    DurableInputFactory,
+    Step,
+    StepError,
+)
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+T = TypeVar("T")
+_MOST = 2**63 - 1  # `_position.step` is a BIGINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPlan:
+    """What a reader needs. Pickled into Spark's Python processes, never shown: it holds secrets.
+    `resume`: the step after the last one that Spark has logged, None for a checkpoint without any."""
+
+    subject: str
+    name: str
+    factory: DurableInputFactory
+    config: Mapping[str, Any] = field(repr=False)
+    columns: tuple[Column, ...]
+    secrets: Sequence[str] = field(repr=False)
+    resume: Step | None
+
+    def endpoint(self) -> DurableInputEndpoint:
+        return self.factory.new_endpoint(self.name, self.config)
+
+
+def data_source(plan: ReaderPlan) -> type[DataSource]:
+    """A data source of this one reader. The plan is in the class: options of a stream are shown in places."""
+    registered = f"mzplan_{plan.name}".replace(".", "_").replace("-", "_")
+
+    class StepSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return registered
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return StepReader(plan)
+
+    return StepSource
+
+
+class StepPartition(InputPartition):
+    """One step."""
+
+    def __init__(self, step: Step):
+        super().__init__(step)
+        self.step = step
+
+
+class Rows:
+    """A consumer that keeps what is pushed, or only counts it."""
+
+    def __init__(self, keep: bool):
+        self.keep = keep
+        self.batches: list[RecordBatch] = []
+        self.count = 0
+        self.complete = False
+
+    def push(self, batch: RecordBatch) -> None:
+        self.count += batch.num_rows
+        if self.keep and batch.num_rows:
+            self.batches.append(batch)
+
+    def eoi(self) -> None:
+        self.complete = True
+
+    def committed(self) -> None:
+        pass
+
+
+class StepReader(DataSourceStreamReader):
+    """One endpoint, read one step at a time. Nothing is made before it is needed: Spark pickles a reader."""
+
+    def __init__(self, plan: ReaderPlan):
+        self._plan = plan
+        self._endpoint: DurableInputEndpoint | None = None
+        self._next = plan.resume
+        self._read: Step | None = None  # the step beyond the durable ones that was read, and not committed
+
+    # ── what Spark calls, in its order
+
+    def initialOffset(self) -> dict[str, Step]:  # noqa: N802
+        return self._told(lambda: {"step": self._made().steps().start})
+
+    def latestOffset(self) -> dict[str, Step]:  # noqa: N802
+        return self._told(self._latest)
+
+    def partitions(self, start: dict[str, Step], end: dict[str, Step]) -> Sequence[InputPartition]:
+        return self._told(lambda: self._commit(range(start["step"], end["step"])))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, StepPartition)
+        rows = Rows(keep=True)
+        self._told(lambda: self._read_durable(partition.step, rows))
+        return self._placed(partition.step, rows.batches)
+
+    def commit(self, end: dict[str, Step]) -> None:
+        self._told(lambda: self._made().expire(end["step"]))
+
+    def stop(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        close = getattr(endpoint, "close", None)
+        if close is not None:
+            with contextlib.suppress(Exception):
+                close()
+
+    # ── how
+
+    def _latest(self) -> dict[str, Step]:
+        endpoint = self._made()
+        there = endpoint.steps()
+        if self._next is None:
+            self._next = there.start
+        step = self._next
+        if step in there:
+            return {"step": step + 1}
+        if step != there.stop:
+            raise _gone(step, there)
+        rows = Rows(keep=False)
+        endpoint.read(step, rows)
+        self._read = step
+        return {"step": step + 1 if rows.count else step}
+
+    def _commit(self, steps: range) -> list[InputPartition]:
+        endpoint = self._made()
+        for step in steps:
+            there = endpoint.steps()
+            if step > _MOST or (step not in there and step != there.stop):
+                raise _gone(step, there)
+            if step not in there:
+                if self._read != step:
+                    endpoint.read(step, Rows(keep=False))
+                endpoint.commit(step)
+            self._read = None
+        self._next = steps.stop
+        return [StepPartition(step) for step in steps]
+
+    def _read_durable(self, step: Step, rows: Rows) -> None:
+        try:
+            self._made().read(step, rows)
+        finally:
+            self.stop()
+        if not rows.complete:
+            raise StepError(f"step {step} was not fed to its end")
+
+    def _placed(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
+        """The columns in order, then `_position`."""
+        import pyarrow as pa
+
+        from mzplan.endpoints.arrow import fit
+
+        row = 0
+        for batch in batches:
+            fitted = self._told(partial(fit, batch, self._plan.columns))
+            count = fitted.num_rows
+            numbers = pa.array(range(row, row + count), pa.int64())
+            position = pa.StructArray.from_arrays(
+                [pa.repeat(pa.scalar(step, pa.int64()), count), numbers], ["step", "row"]
+            )
+            yield fitted.append_column(POSITION, position)
+            row += count
+
+    def _made(self) -> DurableInputEndpoint:
+        if self._endpoint is None:
+            self._endpoint = self._plan.endpoint()
+        return self._endpoint
+
+    def _told(self, call: Callable[[], T]) -> T:
+        """What the connector raises, as mzplan.spark.failures reads it: a code and a line."""
+        try:
+            return call()
+        except Exception as problem:
+            found = explained(problem, self._plan.subject, self._plan.secrets)
+            assert found is not None
+            first = found.diagnostics[0]
+        text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
+        raise RuntimeError(f"{MARK}[{first.code}]: {text}. Fix: {first.hint}")
+
+
+def _gone(step: Step, there: range) -> StepError:
+    return StepError(f"step {step} is wanted, and steps {there.start} to {there.stop} (excluded) are there")
