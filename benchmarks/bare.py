@@ -97,8 +97,9 @@ class BareLoop:
                 query,
                 collection,
                 epoch=1,
-                begins=False,
+                checkpoint=checkpoint,
                 fail=lambda problem: print(f"{description.address}: {problem}"),
+                warn=lambda warning: print(f"{description.address}: {warning}"),
                 interrupt=lambda action: None,
             )
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(description.address))

@@ -4,9 +4,11 @@
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
+    <warehouse>/checkpoints/<id>/g<n>/delivery.json
 
 `upstream.json` is written before the very first start, for Spark's offsets don't say what they count. It is
-read without Spark, so that a check works before a session is open.
+read without Spark, so that a check works before a session is open. `delivery.json` says how a sink has
+written last, and where to: what its target remembers of steps means something only with that.
 """
 
 from __future__ import annotations
@@ -73,21 +75,46 @@ class Checkpoint:
         lines = (text or "").splitlines()
         return lines[2] if len(lines) == 3 else None
 
+    def unfinished(self) -> int | None:
+        """The micro-batch that Spark has planned and not noted down as done, so that it is run again: its
+        rows may be in the target. None if there is none. Raises OSError."""
+        numbers = {
+            inner: [int(name) for name in _names(f"{self.spark}/{inner}") if name.isdecimal()]
+            for inner in ("offsets", "commits")
+        }
+        planned, done = (max(numbers[inner], default=-1) for inner in ("offsets", "commits"))
+        return planned if planned > done else None
+
     def upstream(self) -> dict[str, Any] | None:
         """The recorded identity of the upstream, None if there is none. Raises OSError, also for a file
         that holds something else."""
-        text = _read(f"{self.folder}/upstream.json")
-        if text is None:
-            return None
-        try:
-            return dict(json.loads(text)["upstream"])
-        except (ValueError, KeyError, TypeError) as problem:
-            raise OSError(f"{self.folder}/upstream.json is damaged: {problem}") from None
+        return self._fact("upstream")
 
     def record_upstream(self, upstream: Mapping[str, Any]) -> None:
         """Write the identity down, durably and whole."""
-        data = {"format_version": FORMAT_VERSION, "upstream": dict(upstream)}
-        _write(f"{self.folder}/upstream.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
+        self._record("upstream", upstream)
+
+    def delivery(self) -> dict[str, Any] | None:
+        """How the sink has written last: `{delivery, target}`, where `target` is its target's identity. None
+        if nothing was noted down. Raises OSError, also for a file that holds something else."""
+        return self._fact("delivery")
+
+    def record_delivery(self, delivery: Mapping[str, Any]) -> None:
+        """Write down, durably and whole, how the sink writes from now on."""
+        self._record("delivery", delivery)
+
+    def _fact(self, name: str) -> dict[str, Any] | None:
+        text = _read(f"{self.folder}/{name}.json")
+        if text is None:
+            return None
+        try:
+            return dict(json.loads(text)[name])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise OSError(f"{self.folder}/{name}.json is damaged: {problem}") from None
+
+    def _record(self, name: str, fact: Mapping[str, Any]) -> None:
+        data = {"format_version": FORMAT_VERSION, name: dict(fact)}
+        _write(f"{self.folder}/{name}.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
 
 
 def is_untouched(collection: str) -> bool:

@@ -79,15 +79,18 @@ class Probe:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRun:
     """One run of a sink's query. `outputs` are its columns as Spark analysed them; `epoch` is the lease's;
-    `begins` says that its checkpoint is still empty. `fail` takes the error of a batch, to be shown to
-    people instead of what Spark makes of it. `interrupt` takes what ends a batch that waits for a server,
-    called when the query is to stop and it still runs."""
+    `checkpoint` is its own, and `begins` says that it is still empty. `fail` takes the error of a batch, to
+    be shown to people instead of what Spark makes of it; `warn` what they should know although the query
+    goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
+    and it still runs."""
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
     epoch: int
+    checkpoint: Checkpoint
     begins: bool
     fail: Callable[[BaseException], None]
+    warn: Callable[[Diagnostic], None]
     interrupt: Callable[[Callable[[], None]], None]
 
 

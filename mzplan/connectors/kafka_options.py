@@ -39,6 +39,12 @@ _SHARED_OPTIONS = (
     "metadata.max.age.ms",
     "receive.buffer.bytes",
 )
+_PRODUCER_OPTIONS = {
+    "compression.type": "compression.type",
+    "linger.ms": "linger.ms",
+    "batch.size": "batch.size",
+    "max.request.size": "message.max.bytes",
+}
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -96,6 +102,14 @@ def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[st
         options["ssl.endpoint.identification.algorithm"] = "none"
     shared = {key: value for key, value in connection["options"].items() if key in _SHARED_OPTIONS}
     return {**options, **shared}
+
+
+def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Options of librdkafka's transactional producer, and of the consumer that goes with it; what Java's
+    producer has under another name is translated. Raises OSError when a PEM file can't be read."""
+    options = librdkafka_options(connection, directory)
+    own = connection["options"]
+    return {**options, **{theirs: own[ours] for ours, theirs in _PRODUCER_OPTIONS.items() if ours in own}}
 
 
 def jaas(mechanism: str, username: str, password: str) -> str:

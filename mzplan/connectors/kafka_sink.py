@@ -1,16 +1,19 @@
-"""The kafka sink: Spark's own Kafka writer, JSON values, at least once."""
+"""The kafka sink, JSON values: exactly once by transactions, or at least once by Spark's own Kafka writer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
+from mzplan.connectors.content_hash import row_hash
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.kafka_exactly_once import HASH, ExactlyOnce
 from mzplan.connectors.kafka_options import producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.spark_types import quoted
+from mzplan.model.diagnostics import MzplanError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -39,32 +42,55 @@ class KafkaSink:
         return Probe(diagnostics=self._probe.probe(query, writes=True).diagnostics)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-        query = run.query
-        options = writer_options(query)
-        keys: Sequence[str] = query.body.get("key", ())
-        if query.body["mode"] != "upsert":
-            writer = as_records(rows.drop(POSITION), keys).writeStream.format("kafka")
-            return writer.outputMode("append").options(**options)
+        body = run.query.body
+        keys: Sequence[str] = body.get("key", ())
+        write_step: Callable[[DataFrame, int], None]
+        if body["delivery"] == "exactly-once":
+            steps = ExactlyOnce(run, lambda: self._identify(run.query))
+
+            def write_step(batch: DataFrame, step: int) -> None:
+                steps.write(as_records(batch, keys, hashed=True), step)
+        else:
+            # First of all: from here on, what the target remembers of steps is not the whole truth.
+            run.checkpoint.record_delivery({"delivery": body["delivery"]})
+            options = writer_options(run.query)
+            if body["mode"] != "upsert":
+                writer = as_records(rows.drop(POSITION), keys).writeStream.format("kafka")
+                return writer.outputMode("append").options(**options)
+
+            def write_step(batch: DataFrame, step: int) -> None:
+                as_records(batch, keys).write.format("kafka").options(**options).save()
 
         def write_batch(batch: DataFrame, step: int) -> None:
             try:
-                records = as_records(latest_rows(batch, keys), keys)
-                records.write.format("kafka").options(**options).save()
+                write_step(latest_rows(batch, keys) if body["mode"] == "upsert" else batch, step)
             except BaseException as problem:
                 run.fail(problem)
                 raise
 
+        if body["mode"] != "upsert":
+            # Here, not in the batch: Spark reads only what comes into foreachBatch.
+            rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)
 
+    def _identify(self, query: ResolvedQuery) -> Mapping[str, Any]:
+        found = self._probe.probe(query, writes=True)
+        if found.upstream is None:
+            raise MzplanError(found.diagnostics)
+        return found.upstream
 
-def as_records(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The columns `value`, and `key` where the sink has one, as Spark's Kafka writer wants them."""
+
+def as_records(rows: DataFrame, keys: Sequence[str], *, hashed: bool = False) -> DataFrame:
+    """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer wants them; then, if
+    asked for, the row's content hash."""
     from pyspark.sql import functions as f
 
     value = f.to_json(f.struct(*(f.col(quoted(column)) for column in rows.columns)), _JSON)
-    if not keys:
-        return rows.select(value.alias("value"))
-    return rows.select(_key(rows, keys).alias("key"), value.alias("value"))
+    columns = [_key(rows, keys).alias("key")] if keys else []
+    columns.append(value.alias("value"))
+    if hashed:
+        columns.append(row_hash(rows, rows.columns).alias(HASH))
+    return rows.select(*columns)
 
 
 def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:

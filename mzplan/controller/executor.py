@@ -56,6 +56,7 @@ class QueryReport:
     `active` is False once it has ended; then `error` says of what (None: it was stopped).
     `triggered` is whether this run has finished a first trigger, with or without rows. `step` is the
     number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
+    `warning` is the last thing that this run warned of.
     """
 
     name: QueryName
@@ -67,6 +68,7 @@ class QueryReport:
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
     lag: int | None = None
+    warning: str | None = None
     error: str | None = None
     error_code: str | None = None
 

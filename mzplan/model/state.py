@@ -67,6 +67,7 @@ class Observation:
     `digest` and `generation` are those of the body that runs (or ran last); `wanted_digest` is the
     committed one that the runner has last tried to reach. They differ while a change is pending, was
     rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown).
+    `warning` is what a query that runs should be looked at for.
     `steps` counts finished micro-batches by `step`, the number of the last one (-1: none yet).
     """
 
@@ -82,6 +83,7 @@ class Observation:
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
     lag: int | None = None
+    warning: str | None = None
     error: str | None = None
     error_code: str | None = None
     failures: int = 0

@@ -18,6 +18,7 @@ from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.plan.causes import Causes, Dependencies, Reached, weigh_references
 from mzplan.plan.compare import compare_resources
+from mzplan.plan.delivery import check_delivery
 from mzplan.plan.difference import Difference, check_known, find_difference, select
 from mzplan.plan.guards import check_changes, check_project, check_replaceable, same_place
 from mzplan.plan.pending import find_pending
@@ -71,7 +72,11 @@ def build_plan(
         feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
-        diagnostics=(*check_project(configuration, state), *check_changes(changes)),
+        diagnostics=(
+            *check_project(configuration, state),
+            *check_changes(changes),
+            *check_delivery(changes, planner.after or state.resources),
+        ),
     )
 
 

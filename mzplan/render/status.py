@@ -50,6 +50,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
+        "warning": seen.warning if seen else None,
         "error": seen.error if seen else None,
     }
 
@@ -91,6 +92,9 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
         code = f"[{query.observation.error_code}] " if query.observation.error_code else ""
         lines.append("")
         lines.append(f"{query.resource.address}: {code}{cut(safe(query.observation.error or ''), 600)}")
+    for query in status.queries:
+        if query.observation is not None and query.observation.warning:
+            lines += ["", f"{query.resource.address}: warning {cut(safe(query.observation.warning), 600)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -33,6 +33,7 @@ def observe(
         input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=shown.lag if shown else None,
+        warning=shown.warning if shown else None,
         error=memory.error or (shown.error if shown else None),
         error_code=memory.error_code or (shown.error_code if shown else None),
         failures=memory.failures,
@@ -53,4 +54,4 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:
-    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.error, o.wanted_generation)
+    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.warning, o.error, o.wanted_generation)

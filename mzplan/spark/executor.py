@@ -175,8 +175,9 @@ class SparkExecutor:
             query,
             collection,
             epoch=epoch,
-            begins=not self._checkpoint(query).has_begun(),
+            checkpoint=self._checkpoint(query),
             fail=running.fail,
+            warn=running.warn,
             interrupt=running.interruptions.append,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress
+
+log = logging.getLogger("mzplan.spark")
 
 # How long a stop waits for the running micro-batch before it interrupts it, in seconds.
 _IDLE_WAIT_S = 2.0
@@ -23,8 +26,8 @@ _IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 @dataclass(slots=True)
 class Running:
     """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
-    to, for people. `failed` is what our own code raised in a batch, and `interruptions` end a batch that
-    waits for a server."""
+    to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
+    of, and `interruptions` end a batch that waits for a server."""
 
     name: QueryName
     place: str
@@ -32,6 +35,7 @@ class Running:
     run_id: str = ""
     java: Any = None
     failed: BaseException | None = None
+    warning: str | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -39,6 +43,12 @@ class Running:
     def fail(self, problem: BaseException) -> None:
         """Keep the error of a batch: it says more than what Spark makes of it."""
         self.failed = problem
+
+    def warn(self, warning: Diagnostic) -> None:
+        """Tell people of something that the query goes on in spite of: in the log, and in the status."""
+        said = failures.of_exception(MzplanError(warning)).text
+        self.warning = f"[{warning.code}] {said}"
+        log.warning("%s %s", self.name.address, self.warning)
 
     def stop(self) -> None:
         """End the query; when this returns, it has ended. Two threads may stop the same one.
@@ -84,6 +94,7 @@ class Running:
             input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
+            warning=self.warning,
             error=(ended.text or None) if ended else None,
             error_code=(ended.code or None) if ended else None,
         )

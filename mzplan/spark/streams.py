@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
-from mzplan.connectors.checkpoints import is_untouched
+from mzplan.connectors.checkpoints import Checkpoint, is_untouched
 from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
 from mzplan.connectors.select import canonical_type
 from mzplan.connectors.spark_types import quoted, spark_type
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,11 +42,13 @@ def sink_writer(
     collection: str,
     *,
     epoch: int,
-    begins: bool,
+    checkpoint: Checkpoint,
     fail: Callable[[BaseException], None],
+    warn: Callable[[Diagnostic], None],
     interrupt: Callable[[Callable[[], None]], None],
 ) -> DataStreamWriter:
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
+    begins = not checkpoint.has_begun()
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     if begins and is_untouched(collection):
@@ -55,7 +57,14 @@ def sink_writer(
         reader = reader.option("startingVersion", 0)
     rows = project(reader.load(collection), query)
     run = SinkRun(
-        query=query, outputs=outputs_of(rows), epoch=epoch, begins=begins, fail=fail, interrupt=interrupt
+        query=query,
+        outputs=outputs_of(rows),
+        epoch=epoch,
+        checkpoint=checkpoint,
+        begins=begins,
+        fail=fail,
+        warn=warn,
+        interrupt=interrupt,
     )
     return connector.write(rows, run)
 

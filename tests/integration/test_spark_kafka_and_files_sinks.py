@@ -42,9 +42,17 @@ def test_kafka_append_and_upsert(lab: Lab, topic: Make) -> None:
     name, all_, latest = topic(partitions=1), topic(partitions=1), topic(partitions=1)
     source = lab.kafka_source(name, "id BIGINT, customer STRING, at TIMESTAMP")
     broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
-    append = lab.sink(source, "kafka", broker, topic=all_, where="id < 100")
+    twice = {"delivery": "at-least-once"}
+    append = lab.sink(source, "kafka", broker, topic=all_, where="id < 100", **twice)
     upsert = lab.sink(
-        source, "kafka", broker, topic=latest, mode="upsert", key=["id", "k"], select=["*", "id % 2 AS k"]
+        source,
+        "kafka",
+        broker,
+        topic=latest,
+        mode="upsert",
+        key=["id", "k"],
+        select=["*", "id % 2 AS k"],
+        **twice,
     )
     at = "2024-05-06T07:08:09.123456Z"
     lab.produce(name, *({"id": i % 2, "customer": f"c{i}", "at": at} for i in range(10)), {"id": 100})

@@ -1,0 +1,181 @@
+"""The kafka sink, exactly once: each step's records and its step record in one transaction (see kafka_task).
+
+One task writes a step, so a step is there whole or not at all, and what was mapped to which partition by
+a failed attempt is never seen. A run's first batch claims the sink: the step record gets the lease's epoch,
+in a transaction of its own. From then on a runner of an older epoch sees it before it touches the
+transactional id, and its own open transaction is over.
+
+The record is forgotten by Kafka when nothing was written for `offsets.retention.minutes` (a week) or the
+topic was deleted. `delivery.json` beside the checkpoint tells these cases from a sink that begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+
+from mzplan.connectors.content_hash import measure
+from mzplan.connectors.interface import SinkRun
+from mzplan.connectors.kafka_options import transaction_options
+from mzplan.connectors.kafka_problems import FENCED, Problems
+from mzplan.connectors.kafka_record import StepRecord
+from mzplan.connectors.kafka_task import REPORT, StopError, Transaction, task
+from mzplan.connectors.replays import Replay, later_steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+HASH = "mzplan_hash"
+# Attempts at one step when others, or ourselves a moment ago, are in the way; seconds between them. An older
+# runner that was pushed aside gives the newer one this long to note down that it has taken over.
+_TRIES = 4
+_PAUSE_S = 1.0
+
+
+class ExactlyOnce:
+    """Writes the batches of one run, one after the other. `identify` gives the topic's identity, as a probe
+    finds it. Raises MzplanError."""
+
+    def __init__(self, run: SinkRun, identify: Callable[[], Mapping[str, Any]]):
+        query = run.query
+        self._run = run
+        self._identify = identify
+        self._unfinished = run.checkpoint.unfinished()
+        self._problems = Problems(query)
+        self._partitions = 1
+        self._transaction = Transaction(
+            transaction_options(query.link.body, query.directory),
+            f"mzplan.{query.description.id}",
+            query.body["topic"],
+            _milliseconds(query.body["transaction_timeout"]),
+        )
+        self._record: StepRecord | None = None
+
+    def write(self, records: DataFrame, step: int) -> None:
+        """The records of a step (`value`, perhaps `key`, and their hash): all of them, or nothing."""
+        query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        one = records.coalesce(1)
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE_S)
+            record = self._record or self._claim(step, query_id)
+            if record is None:
+                continue
+            if self._attempt(one, record, step):
+                return
+        raise self._problems.pushed_aside(self._transaction.name)
+
+    def _attempt(self, records: DataFrame, record: StepRecord, step: int) -> bool:
+        match record.verdict(step):
+            case "write":
+                return self._send(records, record, record.next(step))
+            case "gap":
+                raise self._problems.lost(
+                    f"the last step written there is {record.step}, and the checkpoint goes on with {step}"
+                )
+            case "later":
+                self._run.warn(later_steps(self._run, step, record.step))
+                return True
+            case "replay":
+                return self._replay(records, record)
+
+    # ── a step that was written
+
+    def _replay(self, records: DataFrame, record: StepRecord) -> bool:
+        """Discard what is pushed again up to the written length, compare it, and append what is beyond."""
+        replay = Replay(run=self._run, step=record.step, rows=record.rows, hash=record.hash)
+        beyond = replay.beyond(lambda most: measure(records if most is None else records.limit(most), HASH))
+        if not beyond:
+            return True
+        return self._send(records.offset(record.rows), record, record)
+
+    # ── one transaction
+
+    def _send(self, records: DataFrame, seen: StepRecord, becomes: StepRecord) -> bool:
+        """Whether it is written. If not: `_record` is what there is now, or None, to claim it again."""
+        work = task(self._transaction, seen.text, becomes.fields(), self._partitions)
+        (report,) = records.mapInArrow(work, REPORT).collect()
+        return self._took(report.asDict())
+
+    def _took(self, report: Mapping[str, Any]) -> bool:
+        if report["outcome"] == "written":
+            self._record = self._parsed(report["record"])
+            return True
+        if report["outcome"] in FENCED and report["seconds"] * 1000 < self._transaction.timeout_ms:
+            return False  # by a newer runner, which the record will tell; or by one that has already given up
+        if report["outcome"] != "changed":
+            raise self._problems.of(report["outcome"], report["detail"], self._transaction)
+        # An attempt of ours that seemed to have failed did not; or somebody else writes; or it is gone.
+        self._record = None
+        return False
+
+    # ── whose steps these are
+
+    def _claim(self, step: int, query_id: str) -> StepRecord | None:
+        """Note down that this run writes, before `step`; the record then. None: another attempt is due."""
+        target = self._target()
+        try:
+            text = self._transaction.read()
+        except StopError as stop:
+            raise self._problems.of(stop.outcome, stop.detail, self._transaction) from None
+        except KafkaException as problem:
+            failure = problem.args[0]
+            raise self._problems.of(failure.name(), failure.str(), self._transaction) from None
+        found = self._parsed(text) if text is not None else None
+        ours = self._begin(found, step, query_id, target)
+        if ours != found:
+            report = self._transaction.write(text, ours.fields(), (), lambda i: 0)
+            if not self._took(report):
+                return None
+        self._record = ours
+        self._note(target)
+        return ours
+
+    def _target(self) -> dict[str, Any]:
+        found = self._identify()
+        self._partitions = found["partitions"]
+        return {name: found[name] for name in ("cluster_id", "topic", "topic_id")}
+
+    def _begin(
+        self, found: StepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
+    ) -> StepRecord:
+        """What the record must say before this run writes."""
+        description = self._run.query.description
+        fresh = StepRecord(
+            generation=description.generation, epoch=self._run.epoch, query=query_id, step=step - 1
+        )
+        if found is not None and found.is_newer_than(fresh):
+            raise self._problems.newer(found)
+        note = self._run.checkpoint.delivery()
+        if note is None or note.get("delivery") != "exactly-once":
+            return fresh  # a sink that begins; or one that wrote at least once, without steps, until now
+        if note.get("target") != target:
+            raise self._problems.other_topic(note.get("target") or {}, target)
+        if found is None or found.generation < fresh.generation:
+            if step == self._unfinished:
+                raise self._problems.in_doubt(step)
+            self._run.warn(self._problems.expired(step))
+            return fresh
+        if found.query != query_id:
+            raise self._problems.lost(f"steps up to {found.step} come from another checkpoint")
+        return replace(found, epoch=self._run.epoch)
+
+    def _note(self, target: Mapping[str, Any]) -> None:
+        note = {"delivery": "exactly-once", "target": dict(target)}
+        if self._run.checkpoint.delivery() != note:
+            self._run.checkpoint.record_delivery(note)
+
+    def _parsed(self, text: str) -> StepRecord:
+        try:
+            return StepRecord.parse(text)
+        except ValueError as problem:
+            raise self._problems.not_ours(self._transaction.name, str(problem)) from None
+
+
+def _milliseconds(text: str) -> int:
+    unit = text.lstrip("0123456789")
+    return int(text.removesuffix(unit)) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[unit]

@@ -1,0 +1,68 @@
+"""What a consumer of committed records sees of a topic, and what a sink's group has noted down."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+_SECONDS = 60.0
+
+
+def committed(bootstrap: str, topic: str) -> list[tuple[int, str | None, Any]]:
+    """All (partition, key, value) that are committed now, each partition in its order. An open transaction
+    hides what comes after it."""
+    consumer = _consumer(bootstrap, uuid.uuid4().hex)
+    try:
+        listed = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in listed}
+        consumer.assign([TopicPartition(topic, p, 0) for p in listed])
+        at_end: set[int] = {p for p, end in ends.items() if end == 0}
+        found: list[tuple[int, str | None, Any]] = []
+        deadline = time.monotonic() + _SECONDS
+        while len(at_end) < len(ends):
+            assert time.monotonic() < deadline, f"{topic}: not read to its end"
+            message = consumer.poll(5)
+            if message is None:
+                continue
+            if message.error() is not None:  # the end of a partition, as far as it is committed
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                at_end.add(message.partition() or 0)
+                continue
+            key, value = message.key(), message.value()
+            text = key.decode() if key is not None else None
+            found.append((message.partition() or 0, text, json.loads(value or b"null")))
+        return found
+    finally:
+        consumer.close()
+
+
+def step_record(bootstrap: str, topic: str, sink_id: str) -> dict[str, Any] | None:
+    """The step record of a sink, None if there is none."""
+    consumer = _consumer(bootstrap, f"mzplan.{sink_id}")
+    try:
+        for _ in range(100):
+            try:
+                (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+                return json.loads(found.metadata) if found.offset >= 0 else None
+            except KafkaException:
+                time.sleep(0.1)
+        raise AssertionError("the group's coordinator does not answer")
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap: str, group: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )

@@ -1,0 +1,306 @@
+"""The kafka sink, exactly once, on a real broker: whatever is repeated, pushed aside or taken away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from examples.servers import create_topic, delete_topic
+from mzplan.inline import Description
+from tests.integration.committed import committed, step_record
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+
+
+class Pipe:
+    """A source of orders and a sink of them into a topic."""
+
+    def __init__(self, lab: Lab, topic: Make, partitions: int = 2, **body: Any):
+        self.lab = lab
+        self.input, self.output = topic(partitions=1), topic(partitions=partitions)
+        self.source = lab.kafka_source(self.input)
+        self.sink = self.made(**body)
+        self.produced = 0
+
+    def made(self, **body: Any) -> Description:
+        broker = {"type": "kafka", "brokers": [self.lab.kafka.bootstrap]}
+        return self.lab.sink(self.source, "kafka", broker, topic=self.output, **body)
+
+    def changed(self, **body: Any) -> Description:
+        """The sink with another body: the same id, generation and checkpoint."""
+        return replace(self.sink, digest=f"1:{body}", body={**self.sink.body, **body})
+
+    def produce(self, count: int) -> None:
+        first, self.produced = self.produced, self.produced + count
+        self.lab.produce(
+            self.input, *({"id": i, "customer": f"c{i % 7}"} for i in range(first, first + count))
+        )
+
+    def seen(self) -> Counter[int]:
+        """How often each id is there, committed."""
+        return Counter(value["id"] for _, _, value in committed(self.lab.kafka.bootstrap, self.output))
+
+    def has(self, count: int) -> None:
+        """Wait until ids 0 … count - 1 are there, and fail if one is there twice."""
+
+        def all_there() -> bool:
+            found = self.seen()
+            assert max(found.values(), default=1) == 1, "a row is there twice"
+            return found == Counter(range(count))
+
+        until(f"{count} rows", all_there)
+
+    def record(self) -> dict[str, Any]:
+        found = step_record(self.lab.kafka.bootstrap, self.output, self.sink.id)
+        assert found is not None
+        return found
+
+    def forget(self) -> None:
+        """As the brokers do after offsets.retention.minutes."""
+        admin = AdminClient({"bootstrap.servers": self.lab.kafka.bootstrap})
+        admin.delete_consumer_groups([f"mzplan.{self.sink.id}"])[f"mzplan.{self.sink.id}"].result(20)
+
+    def done(self, step: int) -> None:
+        until(f"step {step} is reported", lambda: self.lab.report(self.sink).step >= step)
+
+
+def test_each_row_is_there_once_over_a_repeated_step(lab: Lab, topic: Make) -> None:
+    pipe = Pipe(lab, topic)
+    assert lab.check(pipe.sink).ok
+    pipe.produce(100)
+    lab.start(pipe.source, pipe.sink)
+    pipe.has(100)
+    record = pipe.record()
+    assert (record["epoch"], record["generation"]) == (1, 1)
+    pipe.done(record["step"])
+    lab.stop(pipe.sink)
+
+    lab.undo_commit(pipe.sink)
+    pipe.produce(5)
+    lab.start(pipe.sink, epoch=2)
+    pipe.has(105)
+    assert pipe.record()["epoch"] == 2
+    assert pipe.record()["rows"] == 5
+    assert lab.report(pipe.sink).warning is None  # what came again was what is written
+    lab.stop(pipe.source, pipe.sink)
+
+
+def test_keys_go_where_sparks_own_writer_sends_them(lab: Lab, topic: Make) -> None:
+    once = Pipe(lab, topic, partitions=5, key=["customer"])
+    other = once.made(key=["customer"], delivery="at-least-once")
+    other.body["topic"] = topic(partitions=5)  # type: ignore[index]
+    once.produce(50)
+    lab.start(once.source, once.sink, other)
+    once.has(50)
+    by_spark: list[tuple[int, str | None, Any]] = []
+
+    def all_there() -> bool:
+        by_spark[:] = committed(lab.kafka.bootstrap, other.body["topic"])
+        return len(by_spark) == 50
+
+    until("the other one has them", all_there)
+    lab.stop(once.source, once.sink, other)
+    ours = committed(lab.kafka.bootstrap, once.output)
+    assert Counter(map(str, ours)) == Counter(map(str, by_spark))
+    assert len({partition for partition, _, _ in ours}) > 1
+
+
+def test_upsert_writes_the_latest_row_of_each_key(lab: Lab, topic: Make) -> None:
+    pipe = Pipe(lab, topic, mode="upsert", key=["k"], select=["id", "customer AS k"])
+    pipe.produce(70)
+    lab.start(pipe.source)
+    until("the rows are there", lambda: lab.collection(pipe.source).count() == 70)
+    lab.start(pipe.sink)
+    until("seven keys", lambda: len(pipe.seen()) == 7)
+    assert sorted((key, value["id"]) for _, key, value in committed(lab.kafka.bootstrap, pipe.output)) == [
+        (f"c{i}", 63 + i) for i in range(7)
+    ]
+    lab.stop(pipe.source, pipe.sink)
+
+
+def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> None:
+    pipe = Pipe(lab, topic, delivery="at-least-once")
+    pipe.produce(10)
+    lab.start(pipe.source, pipe.sink)
+    pipe.has(10)
+    pipe.done(0)
+    lab.stop(pipe.sink)
+
+    pipe.sink = pipe.changed(delivery="exactly-once")
+    lab.start(pipe.sink)
+    pipe.produce(10)
+    pipe.has(20)
+    first = pipe.record()["step"]
+    pipe.done(first)
+    lab.stop(pipe.sink)
+
+    # Without steps for a while: what the record says of steps then is not the whole truth.
+    pipe.sink = pipe.changed(delivery="at-least-once")
+    lab.start(pipe.sink)
+    for count in (30, 40):
+        pipe.produce(10)
+        pipe.has(count)
+    pipe.done(first + 2)
+    lab.stop(pipe.sink)
+    assert pipe.record()["step"] == first
+
+    pipe.sink = pipe.changed(delivery="exactly-once")
+    lab.start(pipe.sink)
+    pipe.produce(10)
+    pipe.has(50)
+    assert pipe.record()["step"] > first + 2
+    lab.stop(pipe.source, pipe.sink)
+
+
+def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) -> None:
+    from mzplan.connectors.interface import resolve
+    from mzplan.connectors.kafka_options import transaction_options
+    from mzplan.connectors.kafka_task import Transaction
+
+    pipe = Pipe(lab, topic)
+    pipe.produce(10)
+    lab.start(pipe.source, pipe.sink, epoch=5)
+    pipe.has(10)
+    before = pipe.record()
+    link = resolve(pipe.sink, lab.secrets, str(lab.folder)).link
+
+    def transaction() -> Transaction:
+        options = transaction_options(link.body, ".")
+        return Transaction(options, f"mzplan.{pipe.sink.id}", pipe.output, 60_000)
+
+    # A runner of epoch 6 has noted down that it writes; this one is of epoch 5, and learns of it before it
+    # has fenced anybody.
+    newer = {**before, "epoch": 6}
+    claimed = transaction().write(_text(before), newer, (), lambda i: 0)
+    assert claimed["outcome"] == "written", claimed
+    pipe.produce(10)
+    ended = lab.ended(pipe.sink)
+    assert ended.error_code == "MZ068", ended.error
+    assert pipe.seen() == Counter(range(10))
+    assert pipe.record() == newer
+
+    # One that woke up between its first look and init_transactions: it looks again, and writes nothing.
+    late = transaction()
+    looks = iter([_text(before)])
+    read = late._read
+    late._read = lambda consumer: next(looks, None) or read(consumer)  # type: ignore[method-assign]
+    found = late.write(_text(before), {**before, "step": 99}, (), lambda i: 0)
+    assert (found["outcome"], found["record"]) == ("changed", _text(newer))
+    assert pipe.record() == newer
+    lab.start(pipe.sink, epoch=7)  # and the newest goes on, although its transactional id was taken meanwhile
+    pipe.has(20)
+    lab.stop(pipe.source, pipe.sink)
+
+
+def _text(record: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(record, sort_keys=True)
+
+
+@pytest.mark.parametrize("compare", ["warn", "fail", "off"])
+def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> None:
+    pipe = Pipe(lab, topic, where="id < 10", compare=compare)
+    pipe.produce(20)
+    lab.start(pipe.source)
+    until("the rows are there", lambda: lab.collection(pipe.source).count() == 20)
+    lab.start(pipe.sink)
+    pipe.has(10)
+    record = pipe.record()
+    pipe.done(record["step"])
+    lab.stop(pipe.sink)
+
+    # The same rows, and more behind them: those are appended.
+    lab.undo_commit(pipe.sink)
+    pipe.sink = pipe.changed(where="id < 15")
+    lab.start(pipe.sink)
+    pipe.has(15)
+    longer = pipe.record()
+    assert (longer["step"], longer["rows"]) == (record["step"], 15)
+    pipe.done(record["step"])
+    assert lab.report(pipe.sink).warning is None
+    lab.stop(pipe.sink)
+
+    # Others: what is written stays.
+    lab.undo_commit(pipe.sink)
+    pipe.sink = pipe.changed(where="id >= 5")
+    lab.start(pipe.sink)
+    if compare == "fail":
+        ended = lab.ended(pipe.sink)
+        assert ended.error_code == "MZ088", ended.error
+        lab.stop(pipe.source)
+        return
+    pipe.produce(1)
+    until("it goes on", lambda: 20 in pipe.seen())
+    assert pipe.seen() == Counter([*range(15), 20])
+    warning = lab.report(pipe.sink).warning or ""
+    assert ("MZ088" in warning) == (compare == "warn"), warning
+    lab.stop(pipe.source, pipe.sink)
+
+
+def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
+    pipe = Pipe(lab, topic)
+    pipe.produce(10)
+    lab.start(pipe.source, pipe.sink)
+    pipe.has(10)
+    pipe.done(pipe.record()["step"])
+    pipe.forget()  # while it runs, idle
+    pipe.produce(10)
+    pipe.has(20)
+    assert "MZ087" in (lab.report(pipe.sink).warning or "")
+    pipe.done(pipe.record()["step"])
+    lab.stop(pipe.sink)
+
+    pipe.forget()  # no step is under way: nothing is in doubt
+    pipe.produce(10)
+    lab.start(pipe.sink)
+    pipe.has(30)
+    assert "MZ087" in (lab.report(pipe.sink).warning or "")
+    pipe.done(pipe.record()["step"])
+    lab.stop(pipe.sink)
+
+    pipe.forget()
+    lab.undo_commit(pipe.sink)
+    lab.start(pipe.sink)
+    ended = lab.ended(pipe.sink)
+    assert ended.error_code == "MZ087", ended.error
+    assert pipe.seen() == Counter(range(30))
+    lab.stop(pipe.source, pipe.sink)
+
+
+def test_a_topic_that_was_made_anew_and_a_checkpoint_that_is_older(lab: Lab, topic: Make) -> None:
+    pipe = Pipe(lab, topic)
+    pipe.produce(10)
+    lab.start(pipe.source, pipe.sink)
+    pipe.has(10)
+    pipe.done(pipe.record()["step"])
+    for _ in range(2):
+        step = pipe.record()["step"]
+        pipe.produce(1)
+        pipe.done(step + 1)
+    lab.stop(pipe.sink)
+    lab.undo_commit(pipe.sink)
+    last = lab.undo_commit(pipe.sink)
+    offsets = lab.checkpoint(pipe.sink) / "spark" / "offsets"
+    (offsets / str(last + 1)).unlink()
+    lab.start(pipe.sink)  # its steps are in the topic already, with others behind them
+    until("it is told", lambda: "MZ089" in (lab.report(pipe.sink).warning or ""))
+    lab.stop(pipe.sink)
+
+    delete_topic(lab.kafka.bootstrap, pipe.output)
+    create_topic(lab.kafka.bootstrap, pipe.output, 2)
+    pipe.produce(1)
+    lab.start(pipe.sink)
+    ended = lab.ended(pipe.sink)
+    assert ended.error_code == "MZ069", ended.error
+    assert "made anew" in (ended.error or "")
+    lab.stop(pipe.source, pipe.sink)
