@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from mzplan.connectors.content_hash import measure
 from mzplan.connectors.interface import SinkRun
 from mzplan.connectors.kafka_options import transaction_options
 from mzplan.connectors.kafka_problems import FENCED, Problems
 from mzplan.connectors.kafka_record import StepRecord
 from mzplan.connectors.kafka_task import REPORT, StopError, Transaction, task
-from mzplan.connectors.replays import Replay, later_steps
+from mzplan.connectors.replays import Replay, later_steps, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from mzplan.connectors.content_hash import EMPTY
+from mzplan.content_hash import ContentHash
 from mzplan.model import reading
+
+EMPTY = str(ContentHash())
 
 Verdict = Literal["write", "replay", "later", "gap"]
 

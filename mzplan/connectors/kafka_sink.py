@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
-from mzplan.connectors.content_hash import row_hash
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_exactly_once import HASH, ExactlyOnce
 from mzplan.connectors.kafka_options import producer_options
@@ -14,6 +13,7 @@ from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import MzplanError
+from mzplan.spark.content_hash import row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -89,7 +89,7 @@ def as_records(rows: DataFrame, keys: Sequence[str], *, hashed: bool = False) ->
     columns = [_key(rows, keys).alias("key")] if keys else []
     columns.append(value.alias("value"))
     if hashed:
-        columns.append(row_hash(rows, rows.columns).alias(HASH))
+        columns.append(row_hash(rows).alias(HASH))
     return rows.select(*columns)
 
 

@@ -158,14 +158,15 @@ class Transaction:
             values, hashes = batch.column(batch.num_columns - 2), batch.column(batch.num_columns - 1)
             listed = values.to_numpy(zero_copy_only=False).tolist()
             if batch.num_columns == 3:
-                keys = batch.column(0).to_numpy(zero_copy_only=False).tolist()
-                messages = [{"key": k, "value": v} for k, v in zip(keys, listed, strict=True)]
-                keyless = [message for message in messages if message["key"] is None]
-                messages = [message for message in messages if message["key"] is not None]
+                keys = batch.column(0)
+                named = zip(keys.to_numpy(zero_copy_only=False).tolist(), listed, strict=True)
+                messages = [{"key": k, "value": v} for k, v in named]
+                if keys.null_count:
+                    self._enqueue(producer, [m for m in messages if m["key"] is None], place(i))
+                    messages = [m for m in messages if m["key"] is not None]
+                self._enqueue(producer, messages, -1)
             else:
-                messages, keyless = [], [{"value": v} for v in listed]
-            self._enqueue(producer, messages, -1)
-            self._enqueue(producer, keyless, place(i))
+                self._enqueue(producer, [{"value": v} for v in listed], place(i))
             producer.poll(0)
             rows += batch.num_rows
             total += int(hashes.to_numpy().sum())  # in 64 bits, and beyond them around again

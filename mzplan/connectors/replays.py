@@ -9,12 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mzplan.connectors.interface import SinkRun
+from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Measure = Callable[[int | None], tuple[int, str]]
 """Count and content hash of the rows pushed again; of the first so many, or of all (None)."""
+
+
+def measure(rows: DataFrame, hash_column: str) -> tuple[int, str]:
+    """Count and content hash of rows that carry their hash in a column."""
+    from pyspark.sql import functions as f
+
+    from mzplan.spark.content_hash import of_sums, sums
+
+    aggregates = sums(f.col(quoted(hash_column)))
+    found = rows.agg(*(expression.alias(name) for name, expression in aggregates.items())).first()
+    assert found is not None
+    content = of_sums(found.asDict())
+    return content.rows, str(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
