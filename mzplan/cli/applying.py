@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mzplan.model.state import State
     from mzplan.operations.applying import Applied
 
-_wait = click.option(
+wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
 )
 _auto = click.option("--auto-approve", is_flag=True, help="Don't ask.")
@@ -40,7 +40,7 @@ _DONE = {
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
-@_wait
+@wait_option
 def command_apply(
     invocation: Invocation,
     planfile: str | None,
@@ -66,14 +66,14 @@ def command_apply(
             )
         from mzplan.plan.file import read_plan
 
-        return _finish(
+        return finish(
             invocation,
             apply_saved(
                 project,
                 runners,
                 invocation.progress,
                 read_plan(planfile),
-                approve=_approval(invocation, True, "apply"),
+                approve=approval(invocation, True, "apply"),
                 allow_replace=allow_replace,
                 live=live,
                 wait=wait,
@@ -83,14 +83,14 @@ def command_apply(
         project,
         runners,
         invocation.progress,
-        approve=_approval(invocation, auto_approve, "apply"),
+        approve=approval(invocation, auto_approve, "apply"),
         targets=target,
         replacing=replacing,
         allow_replace=allow_replace,
         live=live,
         wait=wait,
     )
-    return _finish(invocation, applied)
+    return finish(invocation, applied)
 
 
 def _operation(
@@ -105,16 +105,16 @@ def _operation(
         invocation.progress,
         name,
         planned,
-        approve=_approval(invocation, auto_approve, name),
+        approve=approval(invocation, auto_approve, name),
         wait=wait,
     )
-    return _finish(invocation, applied)
+    return finish(invocation, applied)
 
 
 @command("destroy", changing=True)
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @_auto
-@_wait
+@wait_option
 def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float
 ) -> int:
@@ -129,7 +129,7 @@ def command_destroy(
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
     @click.argument("address", type=QUERY)
-    @_wait
+    @wait_option
     def called(invocation: Invocation, address: Address, wait: float) -> int:
         from mzplan.operations.project import unknown_address
         from mzplan.plan import by_hand as plans
@@ -150,7 +150,7 @@ command_resume = _override("resume", "Let a paused query go on from its checkpoi
 command_restart = _override("restart", "Restart a query from its checkpoint.")
 
 
-def _approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[[Plan], None]:
+def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[[Plan], None]:
     """Shows the plan and asks; without a terminal that needs --auto-approve."""
 
     def approve(plan: Plan) -> None:
@@ -170,7 +170,8 @@ def _approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable
     return approve
 
 
-def _finish(invocation: Invocation, applied: Applied) -> int:
+def finish(invocation: Invocation, applied: Applied) -> int:
+    """Tell how it ended; returns the exit code."""
     if invocation.json:
         invocation.document(applied_to_json(applied))
         return applied.exit_code

@@ -32,6 +32,8 @@ COMMANDS: dict[str, str] = {
     "run": "running",
     "up": "running",
     "down": "running",
+    "state": "stating",
+    "import": "stating",
     "completion": "completion",
 }
 COMPLETE = "_MZPLAN_COMPLETE"  # set by the shell's completion script

@@ -100,8 +100,13 @@ class Output:
 
 def write_text(path: str, text: str) -> None:
     """A result into a file (or a pipe: nothing is put beside it first). Raises MzplanError MZ035."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """The same, of bytes."""
     try:
-        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+        Path(path).write_bytes(data)
     except OSError as problem:
         why = f"{problem.strerror or problem}."
         raise error("MZ035", f"Cannot write {path}", why, "check the folder and its permissions.") from None

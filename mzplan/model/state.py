@@ -49,7 +49,11 @@ class ResourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'."""
+    """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'.
+
+    `forgotten` is storage that `state rm` left behind, by id: what it was called, and its generation. It is
+    kept until it is imported again.
+    """
 
     format_version: int = FORMAT_VERSION
     project: str
@@ -58,6 +62,7 @@ class State:
     warehouse: str = ""
     instances: Mapping[str, Instance] = field(default_factory=dict)
     resources: Mapping[Address, ResourceState] = field(default_factory=dict)
+    forgotten: Mapping[str, tuple[Address, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

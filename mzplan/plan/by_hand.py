@@ -58,7 +58,7 @@ def plan_restart(
             diagnostics.append(_still_paused(before.address))
     reached = DependencyGraph.of(state.resources).reach(change.address for change in changes)
     downstream = reached - {change.address for change in changes}
-    return _plan(state, changes, statuses, tuple(sorted(downstream)), tuple(diagnostics))
+    return plan_of(state, changes, statuses, tuple(sorted(downstream)), tuple(diagnostics))
 
 
 def plan_destroy(
@@ -66,7 +66,7 @@ def plan_destroy(
 ) -> Plan:
     """Delete everything, or the targets with whatever depends on them; dependents first."""
     for address in targets:
-        _committed(state, address)
+        committed(state, address)
     graph = DependencyGraph.of(state.resources)
     doomed = {*targets, *graph.reach(targets)} if targets else set(state.resources)
     asked = set(targets) or doomed
@@ -80,7 +80,7 @@ def plan_destroy(
         )
         for address in reversed(graph.order(doomed))
     ]
-    return _plan(state, changes, statuses)
+    return plan_of(state, changes, statuses)
 
 
 def _plan_paused(
@@ -107,16 +107,17 @@ def _plan_paused(
                 after=declared if declared.paused == paused else override,
             )
         )
-    return _plan(state, changes, statuses)
+    return plan_of(state, changes, statuses)
 
 
-def _plan(
+def plan_of(
     state: State,
     changes: list[Change],
     statuses: Mapping[str, Status],
     downstream: tuple[Address, ...] = (),
     diagnostics: tuple[Diagnostic, ...] = (),
 ) -> Plan:
+    """A plan of changes that come from the state alone, with what stands against them."""
     return Plan(
         project=state.project,
         lineage=state.lineage,
@@ -140,7 +141,7 @@ def _queries(state: State, addresses: Iterable[Address]) -> list[ResourceState]:
 
 
 def _query(state: State, address: Address) -> ResourceState:
-    resource = _committed(state, address)
+    resource = committed(state, address)
     if resource.digest:
         return resource
     users = DependencyGraph.of(state.resources).dependents(address)
@@ -154,7 +155,8 @@ def _query(state: State, address: Address) -> ResourceState:
     )
 
 
-def _committed(state: State, address: Address) -> ResourceState:
+def committed(state: State, address: Address) -> ResourceState:
+    """The record of an address; MZ070 where there is none."""
     found = state.resources.get(address)
     if found is None:
         raise error(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from mzplan.model.address import Address
 from mzplan.model.plan import Plan
-from mzplan.model.state import State
+from mzplan.model.state import ResourceState, State
 
 
 def new_id() -> str:
@@ -50,4 +51,14 @@ def apply_changes(
         warehouse=plan.warehouse,
         instances=plan.instances,
         resources=resources,
+        forgotten=_still_forgotten(state, resources),
     )
+
+
+def _still_forgotten(
+    state: State, resources: Mapping[Address, ResourceState]
+) -> Mapping[str, tuple[Address, int]]:
+    if not state.forgotten:
+        return state.forgotten
+    taken = {resource.id for resource in resources.values()}
+    return {id_: place for id_, place in state.forgotten.items() if id_ not in taken}

@@ -200,6 +200,7 @@ def _change_to_json(change: Change) -> dict[str, Any]:
         ],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
+        "former": str(change.before.address) if change.before is not None else None,
         "before": _record_to_json(change.before),
         "after": _record_to_json(change.after),
     }
@@ -208,7 +209,11 @@ def _change_to_json(change: Change) -> dict[str, Any]:
 def _change_from_json(content: Fields) -> Change:
     address = Address.parse(reading.text(content, "address"))
     action = reading.one_of(content, "action", ACTIONS)
-    before = _record_from_json(address, content.get("before"))
+    named = reading.text_or_none(content, "former")
+    former = address if named is None else Address.parse(named)
+    if former.kind != address.kind:
+        raise ValueError(f"{address} can't have been {former}")
+    before = _record_from_json(former, content.get("before"))
     after = _record_from_json(address, content.get("after"), is_new=action == "create")
     if (before is None) != (action == "create") or (after is None) != (action == "delete"):
         raise ValueError(f"{address} has not what its action needs")

@@ -67,7 +67,7 @@ def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
             yield from _doubling(change)
         if change.action != "create":
             yield from _forbidden(change)
-        if change.action in ("update", "restart"):
+        if change.action in ("update", "restart", "move"):
             yield from _notices(change)
 
 

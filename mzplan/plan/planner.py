@@ -13,6 +13,7 @@ from typing import Any
 from mzplan.graph import DependencyGraph
 from mzplan.inline import digest_of
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status
@@ -21,6 +22,7 @@ from mzplan.plan.compare import compare_resources
 from mzplan.plan.delivery import check_delivery
 from mzplan.plan.difference import Difference, check_known, find_difference, select
 from mzplan.plan.guards import check_changes, check_project, check_replaceable, same_place
+from mzplan.plan.moves import find_moves, moved, moved_references
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
 
@@ -52,9 +54,18 @@ def build_plan(
     check_known(replace, wanted, "--replace", "No file declares it.")
     check_replaceable(replace)
     difference = find_difference(wanted, committed)
+    told: tuple[Diagnostic, ...] = ()
+    originals: Mapping[Address, ResourceState] = {}
+    if difference.created and difference.deleted:
+        moves, told = find_moves(wanted, committed, difference.created)
+        if moves:
+            committed, originals = moved(committed, moves)
+            difference = find_difference(wanted, committed)
+            renamed = originals.keys() & wanted.keys()
+            difference = dataclasses.replace(difference, updated=difference.updated | renamed)
     if targets:
         difference = select(difference, targets, wanted, committed)
-    planner = _Planner(state, wanted, difference, frozenset(replace) & committed.keys())
+    planner = _Planner(committed, originals, wanted, difference, frozenset(replace) & committed.keys())
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
@@ -74,6 +85,7 @@ def build_plan(
         pending=find_pending(state, statuses),
         diagnostics=(
             *check_project(configuration, state),
+            *told,
             *check_changes(changes),
             *check_delivery(changes, planner.after or state.resources),
         ),
@@ -85,12 +97,16 @@ class _Planner:
 
     def __init__(
         self,
-        state: State,
+        committed: Mapping[Address, ResourceState],
+        originals: Mapping[Address, ResourceState],
         wanted: Mapping[Address, Resource],
         difference: Difference,
         forced: frozenset[Address],
     ):
-        self.before = state.resources
+        """`committed` under the names that moves give; `originals` is what those that move, and those that
+        refer to them, really are, by their new address."""
+        self.before = committed
+        self.originals = originals
         self.difference = difference
         self.forced = forced
         self.after: dict[Address, ResourceState] = {}
@@ -100,11 +116,11 @@ class _Planner:
         if not difference.all and not forced:
             self.graph = DependencyGraph({})
             return
-        self.after = dict(state.resources)
+        self.after = dict(committed)
         for address in difference.deleted:
             del self.after[address]
         for address in difference.created | difference.updated:
-            self.after[address] = _wanted_state(wanted[address], state.resources.get(address))
+            self.after[address] = wanted_state(wanted[address], committed.get(address))
         self.graph = DependencyGraph.of(self.after)
         self.dependencies = Dependencies(self.before, self.after, self.planned)
 
@@ -149,9 +165,12 @@ class _Planner:
         fields: tuple[FieldChange, ...] = ()
         if before is not after:
             fields = weigh_references(compare_resources(before, after), reached.repointed)
+        original = self.originals.get(address)
+        if original is not None:
+            fields = tuple(sorted((*fields, *moved_references(original, before)), key=lambda f: f.path))
         change = self._change(before, after, fields, reached)
         if change is not None:
-            self._record(change)
+            self._record(change if original is None else _as_moved(change, original))
 
     def _change(
         self, before: ResourceState, after: ResourceState, fields: tuple[FieldChange, ...], reached: Reached
@@ -216,10 +235,25 @@ class _Planner:
                 action="delete",
                 effect="none",
                 reason="no longer declared",
-                before=self.before[address],
+                before=self.originals.get(address, self.before[address]),
             )
             for address in reversed(order)
         ]
+
+
+def _as_moved(change: Change, original: ResourceState) -> Change:
+    """A change that starts from a record with another name, or with other names in it."""
+    if original.address == change.address:
+        return dataclasses.replace(change, before=original)
+    # The name of a running query holds its address: it is stopped, and goes on under the new one.
+    effect: Effect = heaviest([change.effect, "restart"]) if _runs(original) else change.effect
+    return dataclasses.replace(
+        change,
+        action="replace" if change.action == "replace" else "move",
+        effect=effect,
+        reason=f"renamed from {original.address}",
+        before=original,
+    )
 
 
 def _runs(resource: ResourceState | None) -> bool:
@@ -227,7 +261,7 @@ def _runs(resource: ResourceState | None) -> bool:
     return resource is not None and resource.digest != ""
 
 
-def _wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
+def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
     """The record to be, with the identity and the history of the committed one; its digest comes later."""
     return ResourceState(
         address=resource.address,

@@ -125,6 +125,9 @@ def _consequence(change: Change) -> str:
         return "restarts from its checkpoint"
     if change.action == "delete":
         return change.reason
+    if change.action == "move" and change.before is not None:
+        on = ": restarts from its checkpoint" if change.effect == "restart" else ", and nothing restarts"
+        return f"was {change.before.address}{on}"
     if change.action != "update":
         return ""
     query = change.after is not None and bool(change.after.digest)

@@ -44,7 +44,15 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "fields": [field_to_json(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
+        **_former(change),
     }
+
+
+def _former(change: Change) -> dict[str, str]:
+    """Where it comes from, for what is renamed."""
+    if change.before is None or change.before.address == change.address:
+        return {}
+    return {"moved_from": str(change.before.address)}
 
 
 def field_to_json(field: FieldChange) -> dict[str, Any]:

@@ -31,5 +31,9 @@ def state_to_json(state: State) -> dict[str, Any]:
         "serial": state.serial,
         "warehouse": state.warehouse,
         "instances": {name: {"type": i.type} for name, i in sorted(state.instances.items())},
+        "forgotten": [
+            {"id": id_, "address": str(address), "generation": generation}
+            for id_, (address, generation) in sorted(state.forgotten.items())
+        ],
         "resources": [resource_to_json(resource) for _, resource in sorted(state.resources.items())],
     }

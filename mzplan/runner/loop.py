@@ -15,13 +15,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from mzplan.controller.executor import CheckResult, Executor, QueryReport
+from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease, Observation, State, Status
 from mzplan.runner.answering import Answering
+from mzplan.runner.identity import RunningIds
 from mzplan.runner.observing import differs, observe
 from mzplan.runner.reconcile import (
     Accept,
@@ -76,6 +77,7 @@ class Runner:
         self.store = store
         self.executor = executor
         self.secrets = secrets
+        self.project = store.project
         self.instance = lease.instance
         self.epoch = lease.epoch
         self.pool = pool
@@ -88,6 +90,7 @@ class Runner:
         self.serial = -1
         self.under_way: dict[Address, Future[Done]] = {}
         self.upstreams: dict[Address, Any] = {}
+        self.running_ids = RunningIds()
         self._seen_state: str | None = None
         self._accepted_changed = False
         self._written: Status | None = None
@@ -135,6 +138,7 @@ class Runner:
             return
         self.desired = self._wanted(state)
         self._claimed = {(r.id, r.generation) for r in state.resources.values()}
+        self._claimed |= {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
         self.serial = state.serial
         log.info("serial %d: %d queries", self.serial, len(self.desired))
 
@@ -157,7 +161,15 @@ class Runner:
         known = {*self.desired, *reports, *self.memories}
         for address in sorted(known, key=lambda one: (one.kind != "source", one)):
             memory = self.memories.get(address) or Memory()
-            decision = decide(address, self.desired.get(address), reports.get(address, []), memory, now)
+            there = reports.get(address, [])
+            desired = self.desired.get(address)
+            decision = self.running_ids.strangers(address, desired, there, memory)
+            if decision is None:
+                decision = decide(address, desired, there, memory, now)
+            if isinstance(decision.command, Switch) and self.running_ids.is_elsewhere(
+                decision.command, reports
+            ):
+                decision = replace(decision, command=None, condition="starting")
             if address in self.under_way:
                 # What the command in flight will find is not known yet: report, but don't act or remember.
                 decision = replace(decision, command=None)
@@ -229,6 +241,7 @@ class Runner:
         for name in command.stop:
             self.executor.stop(name)
         failpoint(Failpoint.RUNNER_STOPPED_OLD)
+        self.running_ids.starting(QueryName.of(self.project, command.description), command.description.id)
         self.executor.start(command.description, self.secrets, self.epoch)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
         return Done(command=command, upstream=result.upstream)

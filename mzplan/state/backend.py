@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from mzplan.model import reading
@@ -85,24 +86,49 @@ class Backend(Protocol):
         """Hold the store's one lock, waiting at most so many seconds; raises MZ033 (exit 6), with the
         owner, when somebody else holds it."""
 
+    def holder(self) -> LockInfo | None:
+        """Who holds the lock now; None when nobody does."""
+
+    def unlock(self, id_: str) -> LockInfo | None:
+        """Take the lock with this id from its holder. Returns the holder; None when no lock has this id.
+        Raises MZ033 when it can't be taken: its process lives on this machine."""
+
     def describe(self) -> str:
         """Where it is, for people."""
 
 
-def locked_error(holder: LockInfo | None, place: str, alive: bool | None = None) -> MzplanError:
-    """MZ033: the state is locked, by whom and since when."""
+def locked_error(
+    holder: LockInfo | None, place: str, alive: bool | None = None, *, by_hand: bool = False
+) -> MzplanError:
+    """MZ033: the state is locked, by whom and since when, and whether that process still lives (None: that
+    can't be told from here). `by_hand`: with `state lock`, so no process needs to live."""
     if holder is None:
         detail = f"Another mzplan command holds the lock of {place}."
+    elif by_hand:
+        detail = (
+            f"{holder.user} on {holder.host} has locked it by hand ({holder.command}), at {holder.time}"
+            f"{_age(holder)}. Lock id: {holder.id}."
+        )
     else:
         life = {True: ", alive", False: ", no longer alive", None: ""}[alive]
         detail = (
             f"`mzplan {holder.command}` of {holder.user} on {holder.host} (pid {holder.pid}{life}) has held "
-            f"it since {holder.time}. Lock id: {holder.id}."
+            f"it since {holder.time}{_age(holder)}. Lock id: {holder.id}."
         )
-    return error(
-        "MZ033",
-        "The state is locked",
-        detail,
-        "wait until it has finished, then run the command again.",
-        exit_code=ExitCode.LOCKED,
-    )
+    hint = "wait until it has finished, then run the command again."
+    if holder is not None and (by_hand or not alive):
+        gone = "when they agree" if by_hand else "if that process is gone for certain"
+        hint = f"wait for it; {gone}: mzplan state unlock {holder.id}"
+    return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
+
+
+def _age(holder: LockInfo) -> str:
+    """` (3 min ago)`; "" where the time can't be read."""
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(holder.time)).total_seconds()
+    except (ValueError, TypeError):
+        return ""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if seconds >= size:
+            return f" ({seconds / size:.0f} {unit} ago)"
+    return " (just now)"

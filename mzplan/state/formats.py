@@ -42,6 +42,11 @@ def encode_state(state: State) -> bytes:
         "warehouse": state.warehouse,
         "instances": {name: {"type": instance.type} for name, instance in sorted(state.instances.items())},
     }
+    if state.forgotten:
+        head["forgotten"] = {
+            id_: {"address": str(address), "generation": generation}
+            for id_, (address, generation) in sorted(state.forgotten.items())
+        }
     lines = [f"  {json.dumps(key)}: {_one_line(value)}," for key, value in head.items()]
     resources = [
         f"    {json.dumps(str(address))}: {canonical(_resource_to_json(resource))}"
@@ -82,9 +87,20 @@ def decode_state(data: bytes, place: str) -> State:
             warehouse=reading.text(content, "warehouse"),
             instances=instances,
             resources=resources,
+            forgotten=_forgotten_from_json(reading.mapping(content.get("forgotten", {}), "forgotten")),
         )
 
     return decode(data, place, build)
+
+
+def _forgotten_from_json(content: Mapping[str, Any]) -> dict[str, tuple[Address, int]]:
+    found = {}
+    for id_, value in content.items():
+        fields = reading.mapping(value, "forgotten")
+        reading.identifier({"id": id_})
+        address = Address.parse(reading.text(fields, "address"))
+        found[id_] = (address, reading.integer(fields, "generation", least=1))
+    return found
 
 
 def _instances_from_json(content: Mapping[str, Any]) -> dict[str, Instance]:

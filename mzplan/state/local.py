@@ -22,7 +22,7 @@ from mzplan.state.process import is_alive
 
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
-_IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\n.mutex\n.*.tmp\n"
+_IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\n.mutex\n.*.tmp\n"
 
 
 class LocalBackend:
@@ -108,6 +108,33 @@ class LocalBackend:
             yield
         finally:
             os.close(handle)  # and with it, or with the process, the kernel's lock
+
+    def holder(self) -> LockInfo | None:
+        path = self.folder / "lock"
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            raise _unreadable(path, problem.strerror or str(problem)) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return _holder(handle)
+        else:
+            return None
+        finally:
+            os.close(handle)
+
+    def unlock(self, id_: str) -> LockInfo | None:
+        holder = self.holder()
+        if holder is None or holder.id != id_:
+            return None
+        if holder.host != socket.gethostname() or not is_alive(holder.pid):
+            # The kernel of another machine holds it, or a child of the process: a new file has a new lock.
+            self.delete("lock")
+            return holder
+        raise locked_error(holder, self.describe(), True)
 
     def _take(self, handle: int, wait: float) -> None:
         until = time.monotonic() + wait

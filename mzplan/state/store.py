@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import secrets
 import socket
@@ -17,11 +18,12 @@ from pathlib import Path
 
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description
+from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease, State, Status
-from mzplan.state.backend import Backend, ConflictError, LockInfo
+from mzplan.state.backend import Backend, ConflictError, LockInfo, locked_error
 from mzplan.state.formats import (
     decode_accepted,
     decode_lease,
@@ -37,6 +39,7 @@ from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.process import is_alive, started_at
 from mzplan.state.proposals import LIFETIME, Answer, Proposal
 
+HOLD_KEY = "hold.json"
 LEASE_TTL = 15.0  # seconds
 HEARTBEAT = 1.0  # seconds
 
@@ -62,6 +65,11 @@ class Store:
         if blob is None:
             return State(project=self.project)
         return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
+
+    def serials(self) -> list[int]:
+        """The earlier serials that the history has, in order."""
+        names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))
+        return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
     def read_serial(self, serial: int) -> State | None:
         """An earlier serial, from the history; None when it is not there (any more)."""
@@ -100,7 +108,33 @@ class Store:
             time=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         with self.backend.lock(info, wait):
+            self._ensure_not_held()
             yield info
+
+    def hold(self, info: LockInfo) -> None:
+        """Keep everybody from the lock until `release`, also when this process has ended. The caller has
+        the lock."""
+        self.backend.write(HOLD_KEY, json.dumps(info.to_json()).encode())
+
+    def holder(self) -> LockInfo | None:
+        """Who holds the lock for as long as they like (`state lock`), or as the backend knows."""
+        blob = self.backend.read(HOLD_KEY)
+        return _lock_info(blob.data) if blob is not None else self.backend.holder()
+
+    def release(self, id_: str) -> LockInfo | None:
+        """End the lock with this id, whoever holds it; None when no lock has it."""
+        blob = self.backend.read(HOLD_KEY)
+        if blob is not None:
+            held = _lock_info(blob.data)
+            if held.id == id_:
+                self.backend.delete(HOLD_KEY)
+                return held
+        return self.backend.unlock(id_)
+
+    def _ensure_not_held(self) -> None:
+        blob = self.backend.read(HOLD_KEY)
+        if blob is not None:
+            raise locked_error(_lock_info(blob.data), self.backend.describe(), by_hand=True)
 
     # --- Status
 
@@ -253,6 +287,14 @@ def is_live(lease: Lease) -> bool:
     if lease.released or time.time() > lease.heartbeat + lease.ttl:
         return False
     return lease.host != socket.gethostname() or is_alive(lease.pid, lease.pid_started)
+
+
+def _lock_info(data: bytes) -> LockInfo:
+    """Who holds a lock; where that was written by hand, an owner that says so."""
+    try:
+        return LockInfo.from_json(reading.mapping(reading.parse(data), "the lock"))
+    except ValueError:
+        return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
 
 
 def _misplaced(key: str, what: str, instance: str) -> MzplanError:

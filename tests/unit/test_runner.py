@@ -287,3 +287,78 @@ def test_dropped_storage_that_is_claimed_again_or_still_read_stays(world: World)
         d for d in world.store.read_journal("local") if d.place == ("s", 1)
     ]
     assert ("reclaim", "s g1") not in world.executor.log
+
+
+def rename(state: State, serial: int, **names: str) -> State:
+    """The state with sinks under other names; each keeps its id."""
+    resources = dict(state.resources)
+    moved = {Address("sink", new): resources.pop(Address("sink", old)) for old, new in names.items()}
+    resources |= {address: replace(record, address=address) for address, record in moved.items()}
+    return replace(state, serial=serial, resources=resources)
+
+
+def two_sinks() -> State:
+    """Two sinks described alike, so of one digest: only their ids tell them apart."""
+    state = make_state(1)
+    other = replace(state.resources[SINK], address=Address("sink", "other"), id="o2")
+    return replace(state, resources={**state.resources, other.address: other})
+
+
+def ids_by_address(world: World) -> dict[str, str]:
+    """Which checkpoint the running query of each sink goes on from, by what was accepted."""
+    accepted = world.store.read_accepted("local")
+    return {a.name: d.id for a, d in accepted.items() if a.kind == "sink"}
+
+
+def test_a_renamed_query_stops_before_it_goes_on_under_its_new_name(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    world.executor.log.clear()
+    world.commit(rename(make_state(1), 2, orders_out="new_name"))
+    status = world.settle()
+    assert [(what, name.split(":")[2]) for what, name in world.executor.log] == [
+        ("stop", "sink.orders_out"),
+        ("start", "sink.new_name"),
+    ]
+    assert {str(a): o.condition for a, o in status.observations.items()} == {
+        "sink.new_name": "running",
+        "source.orders": "running",
+    }
+    assert world.store.read_journal("local") == []  # nothing of it is garbage
+
+
+def test_two_queries_that_swap_their_names_swap_their_checkpoints(world: World) -> None:
+    world.commit(two_sinks())
+    world.settle()
+    assert ids_by_address(world) == {"orders_out": "o", "other": "o2"}
+    world.commit(rename(two_sinks(), 2, orders_out="other", other="orders_out"))
+    status = world.settle()
+    assert ids_by_address(world) == {"orders_out": "o2", "other": "o"}
+    assert {o.condition for o in status.observations.values()} == {"running"}
+    assert world.store.read_journal("local") == []
+
+
+def test_a_resource_that_is_declared_again_does_not_inherit_the_query_of_the_former_one(
+    world: World,
+) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    again = make_state(2)
+    record = replace(again.resources[SINK], id="fresh")  # forgotten and applied again between two looks
+    world.executor.log.clear()
+    world.commit(replace(again, resources={**again.resources, SINK: record}))
+    world.settle()
+    assert [what for what, _ in world.executor.log] == ["stop", "start"]
+    assert ids_by_address(world) == {"orders_out": "fresh"}
+    assert [entry.id for entry in world.store.read_journal("local")] == ["o"]
+
+
+def test_forgotten_storage_is_no_garbage(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    without = make_state(2)
+    resources = {a: r for a, r in without.resources.items() if a != SINK}
+    world.commit(replace(without, resources=resources, forgotten={"o": (SINK, 1)}))
+    world.settle()
+    assert set(world.executor.running()) == {ORDERS}
+    assert world.store.read_journal("local") == []

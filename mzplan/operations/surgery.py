@@ -1,0 +1,234 @@
+"""Work on the state itself: rename, forget, adopt, go back, move between backends. Each under the lock, as a
+new serial with the former one in the history; runners follow as they follow any commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.plan import Plan
+from mzplan.model.state import State
+from mzplan.operations.applying import LOCK_WAIT, refuse
+from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.plan.surgery import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
+from mzplan.state.formats import decode_state, encode_state
+from mzplan.state.local import STATE_KEY
+
+
+def move(project: Project, runners: Runners, reporter: Reporter, former: Address, new: Address) -> Plan:
+    """`state mv`: another name for the same thing."""
+    return _edit(project, runners, reporter, "state mv", lambda state: plan_move(state, former, new))
+
+
+def forget(project: Project, runners: Runners, reporter: Reporter, addresses: list[Address]) -> Plan:
+    """`state rm`: out of the state; what is stored stays, and can be imported again."""
+
+    def keep(plan: Plan, new: State) -> State:
+        return replace(new, forgotten={**new.forgotten, **forgotten_by(plan)})
+
+    return _edit(
+        project, runners, reporter, "state rm", lambda state: plan_forget(state, addresses), finish=keep
+    )
+
+
+def roll_back(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    serial: int | None,
+    approve: Callable[[Plan], None],
+) -> Plan:
+    """`state rollback`: what an earlier serial said (None: the last one), as the next serial."""
+
+    def planned(state: State) -> Plan:
+        there = project.store.serials()
+        wanted = serial if serial is not None else max((s for s in there if s < state.serial), default=None)
+        then = project.store.read_serial(wanted) if wanted is not None else None
+        if then is None or then.lineage != state.lineage:
+            shown = f"{there[0]} to {there[-1]}" if there else "none"
+            raise error(
+                "MZ038",
+                f"There is no serial {wanted} to go back to" if wanted is not None else "There is no history",
+                f"The state is at serial {state.serial}; its history has: {shown}.",
+                "`mzplan state list --json` tells the serial; name one of the history.",
+                exit_code=ExitCode.REFUSED,
+            )
+        return plan_rollback(state, then)
+
+    return _edit(project, runners, reporter, "state rollback", planned, approve=approve)
+
+
+def plan_import(
+    project: Project,
+    reporter: Reporter,
+    state: State,
+    address: Address,
+    id_: str | None,
+    generation: int | None,
+) -> Plan:
+    """`import`: the plan that takes a declared resource in with the checkpoint and table of an id (None: what
+    `state rm` left behind under this name)."""
+    from mzplan.operations.planning import validate
+
+    configuration = validate(project, reporter)
+    if id_ is None:
+        known = {i: g for i, (a, g) in state.forgotten.items() if a == address}
+        if len(known) != 1:
+            raise error(
+                "MZ039",
+                f"What {address} is to adopt is not known",
+                f"The state remembers {len(known)} forgotten checkpoints of this name"
+                + (f": {', '.join(sorted(known))}." if known else "."),
+                "name it: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
+                address=address,
+                exit_code=ExitCode.REFUSED,
+            )
+        ((id_, remembered),) = known.items()
+        generation = generation or remembered
+    if generation is None:
+        generation = state.forgotten[id_][1] if id_ in state.forgotten else 1
+    plan = plan_adopt(configuration, state, address, id_, generation)
+    _check_storage(project, plan.warehouse, address, id_, generation)
+    return plan
+
+
+def pull(project: Project) -> bytes:
+    """`state pull`: the state file, byte for byte. MZ030 where there is none."""
+    blob = project.store.backend.read(STATE_KEY)
+    if blob is None:
+        place = project.store.backend.describe()
+        raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
+    decode_state(blob.data, f"{place_of(project)}")
+    return blob.data
+
+
+def place_of(project: Project) -> str:
+    return f"{project.store.backend.describe()}/{STATE_KEY}"
+
+
+def push(
+    project: Project, runners: Runners, reporter: Reporter, data: bytes, name: str, *, force: bool
+) -> tuple[int, bool]:
+    """`state push`: make a state file the state: in an empty store as it is, else as a later serial. Returns
+    the serial, and whether anything was written.
+
+    Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both.
+    """
+    given = decode_state(data, name)
+    if given.project != project.settings.project:
+        raise error(
+            "MZ034",
+            "The state belongs to another project",
+            f"{name} is of project {given.project!r}, and this is {project.settings.project!r}.",
+            "push it in its own folder.",
+            exit_code=ExitCode.REFUSED,
+        )
+    store = project.store
+    with ExitStack() as held:
+        with reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock("state push", LOCK_WAIT))
+        state = read_state(store, reporter)
+        if state.serial == 0 and not state.lineage:
+            new = given
+        elif encode_state(replace(given, serial=state.serial)) == encode_state(state):
+            return state.serial, False
+        else:
+            if not force:
+                _check_push(given, state, name)
+            new = replace(given, serial=max(given.serial, state.serial + 1))
+        reporter.committing(new.serial)
+        store.commit(new, state)
+        reporter.committed(new.serial)
+    _tell(runners, new)
+    return new.serial, True
+
+
+def _check_push(given: State, state: State, name: str) -> None:
+    if given.lineage != state.lineage:
+        raise error(
+            "MZ034",
+            "The state belongs to another history",
+            f"{name} has lineage {given.lineage}, and the store has {state.lineage}. Nothing was changed.",
+            "push it into an empty store; or, if it shall replace what is there, with --force.",
+            exit_code=ExitCode.REFUSED,
+        )
+    if given.serial <= state.serial:
+        raise error(
+            "MZ038",
+            "The store is ahead of what is pushed",
+            f"{name} has serial {given.serial}, and the store has {state.serial}: commits would be lost. "
+            "Nothing was changed.",
+            "pull anew and make the change again; or, if they shall be lost, --force.",
+            exit_code=ExitCode.REFUSED,
+        )
+
+
+def _edit(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    command: str,
+    planned: Callable[[State], Plan],
+    *,
+    approve: Callable[[Plan], None] | None = None,
+    finish: Callable[[Plan, State], State] | None = None,
+) -> Plan:
+    """Plan, refuse, commit, wake. Nothing is started or waited for: runners come to it by themselves."""
+    from mzplan.plan import apply_changes
+
+    store = project.store
+    with ExitStack() as held:
+        with reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock(command, LOCK_WAIT))
+        state = read_state(store, reporter)
+        plan = planned(state)
+        refuse(plan, allow_replace=True)
+        if plan.is_empty:
+            return plan
+        if approve is not None:
+            approve(plan)
+        new = apply_changes(state, plan)
+        new = finish(plan, new) if finish is not None else new
+        reporter.committing(new.serial)
+        store.commit(new, state)
+        reporter.committed(new.serial)
+    _tell(runners, new)
+    return plan
+
+
+def _tell(runners: Runners, state: State) -> None:
+    for instance in state.instances.values():
+        runners.wake(instance, {})
+        runners.settle(instance)
+
+
+def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
+    """MZ039 where the warehouse is on this machine and does not have what is to be adopted. Elsewhere the
+    runner finds out."""
+    from mzplan.connectors.paths import absolute, local_path
+
+    place = local_path(absolute(project.settings.directory, warehouse))
+    if place is None:
+        return
+    below = f"{id_}/g{generation}"
+    needed = [Path(place) / "checkpoints" / below]
+    if address.kind == "source":
+        needed.append(Path(place) / "collections" / below)
+    missing = [str(path) for path in needed if not path.is_dir()]
+    if missing:
+        raise _not_there(address, missing)
+
+
+def _not_there(address: Address, missing: list[str]) -> MzplanError:
+    return error(
+        "MZ039",
+        f"There is nothing for {address} to adopt",
+        f"Not there: {', '.join(missing)}.",
+        "look below checkpoints/ and collections/ of the warehouse, and give --id and --generation.",
+        address=address,
+        exit_code=ExitCode.REFUSED,
+    )

@@ -1,0 +1,196 @@
+"""Plans for work on the state itself: rename, forget, adopt, go back. Shown and committed like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from mzplan.graph import DependencyGraph
+from mzplan.inline import digest_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.plan import Change, Effect, Plan
+from mzplan.model.resources import Configuration
+from mzplan.model.state import ResourceState, State
+from mzplan.plan.by_hand import committed, plan_of
+from mzplan.plan.compare import compare_resources
+from mzplan.plan.moves import moved, moved_references
+from mzplan.plan.planner import wanted_state
+
+
+def plan_move(state: State, former: Address, new: Address) -> Plan:
+    """Give a resource another name. It keeps its id, and with it its checkpoint and collection; what refers
+    to it follows. A query is stopped and goes on from its checkpoint under the new name."""
+    committed(state, former)
+    if former.kind != new.kind:
+        raise _usage(f"{former} can't become {new}", "A resource keeps its kind.")
+    if new in state.resources:
+        raise _usage(f"There is a {new} already", "Nothing was changed.")
+    now, originals = moved(state.resources, {former: new})
+    changes = []
+    for address in DependencyGraph.of(now).order(originals):
+        before, after = originals[address], now[address]
+        is_it = address == new
+        query = is_it and bool(after.digest)
+        changes.append(
+            Change(
+                address=address,
+                action="move" if is_it else "update",
+                effect="restart" if query else "in-place",
+                fields=tuple(moved_references(before, after)),
+                reason=f"renamed from {former}" if is_it else f"{former} is renamed",
+                triggered_by=() if is_it else (new,),
+                before=before,
+                after=after,
+            )
+        )
+    return plan_of(state, changes, {})
+
+
+def plan_forget(state: State, addresses: list[Address]) -> Plan:
+    """Take resources out of the state. Their queries stop; their storage stays, and can be adopted again."""
+    for address in addresses:
+        committed(state, address)
+    doomed = set(addresses)
+    graph = DependencyGraph.of(state.resources)
+    for address in addresses:
+        users = [user for user in graph.dependents(address) if user not in doomed]
+        if users:
+            raise error(
+                "MZ042",
+                f"{address} is still in use",
+                f"{', '.join(map(str, users[:5]))} use{'s' if len(users) == 1 else ''} it.",
+                "name them too, or give them another one first.",
+                address=address,
+                exit_code=ExitCode.REFUSED,
+            )
+    changes = [
+        Change(
+            address=address,
+            action="delete",
+            effect="none",
+            reason="forgotten: its query stops, its storage stays",
+            before=state.resources[address],
+        )
+        for address in reversed(graph.order(doomed))
+    ]
+    plan = plan_of(state, changes, {})
+    # `prevent_destroy` guards what is stored, and that stays.
+    kept = tuple(d for d in plan.diagnostics if d.code != "MZ041")
+    return dataclasses.replace(plan, diagnostics=kept)
+
+
+def plan_adopt(
+    configuration: Configuration, state: State, address: Address, id_: str, generation: int
+) -> Plan:
+    """Take a declared resource into the state with a checkpoint (and collection) that is there already.
+    Connections that it needs, and that are not committed yet, come along."""
+    declared = configuration.resources.get(address)
+    if declared is None:
+        raise _usage(f"No file declares {address}", "What is imported must be declared: it says what runs.")
+    if address in state.resources:
+        raise _usage(f"{address} is in the state already", "Nothing was changed.")
+    taken = next((r for r in state.resources.values() if r.id == id_), None)
+    if taken is not None:
+        raise _refused(
+            f"{id_} belongs to {taken.address}",
+            "One checkpoint can't go on in two places.",
+            f"take it from there first: mzplan state rm {taken.address}, or mv.",
+        )
+    needed = DependencyGraph.of(configuration.resources).requirements([address])
+    missing = sorted(a for a in needed if a not in state.resources)
+    for other in missing:
+        if other.kind != "connection":
+            raise _refused(
+                f"{address} reads {other}, which is not in the state",
+                "The checkpoint of a sink holds its place in the collection of its source.",
+                f"import or apply {other} first.",
+            )
+    after: dict[Address, ResourceState] = dict(state.resources)
+    for other in missing:
+        after[other] = wanted_state(configuration.resources[other], None)
+    record = dataclasses.replace(wanted_state(declared, None), id=id_, generation=generation)
+    after[address] = record
+    after[address] = dataclasses.replace(record, digest=digest_of(record, after))
+    reasons = {address: f"adopts {id_}, generation {generation}"}
+    order = DependencyGraph.of(after).order([*missing, address])
+    changes = [
+        Change(address=a, action="create", effect="none", reason=reasons.get(a, "new"), after=after[a])
+        for a in order
+    ]
+    plan = plan_of(state, changes, {})
+    instances = {**state.instances, **configuration.instances}
+    return dataclasses.replace(
+        plan, instances=instances, warehouse=state.warehouse or configuration.warehouse
+    )
+
+
+def plan_rollback(state: State, then: State) -> Plan:
+    """Make the resources again what they were in an earlier serial, as the next serial."""
+    addresses = state.resources.keys() | then.resources.keys()
+    differing = {a for a in addresses if state.resources.get(a) != then.resources.get(a)}
+    _check_generations(state, then)
+    doomed = differing - then.resources.keys()
+    order = DependencyGraph.of(then.resources).order(differing - doomed)
+    gone = list(reversed(DependencyGraph.of(state.resources).order(doomed)))
+    changes = [_back(state.resources.get(a), then.resources.get(a), then.serial) for a in (*order, *gone)]
+    plan = plan_of(state, changes, {})
+    return dataclasses.replace(
+        plan,
+        instances=then.instances,
+        instances_changed=dict(then.instances) != dict(state.instances),
+        warehouse=then.warehouse,
+    )
+
+
+def _back(before: ResourceState | None, after: ResourceState | None, serial: int) -> Change:
+    reason = f"as in serial {serial}"
+    if before is None or after is None:
+        there = after or before
+        assert there is not None
+        action: Any = "delete" if after is None else "create"
+        return Change(
+            address=there.address, action=action, effect="none", reason=reason, before=before, after=after
+        )
+    effect: Effect = "restart" if before.digest != after.digest else "in-place"
+    fields = compare_resources(before, after)
+    return Change(
+        address=after.address,
+        action="update" if fields or effect == "in-place" else "restart",
+        effect=effect,
+        fields=fields,
+        reason=reason,
+        before=before,
+        after=after,
+    )
+
+
+def _check_generations(state: State, then: State) -> None:
+    """A generation that was replaced never comes back: its storage may be gone, its targets are fenced."""
+    for address, record in sorted(then.resources.items()):
+        now = state.resources.get(address)
+        if now is not None and now.id == record.id and now.generation > record.generation:
+            raise _refused(
+                f"Serial {then.serial} can't come back whole",
+                f"{address} was replaced since: generation {record.generation} is over, its storage may be "
+                "removed, and its target is fenced from it.",
+                "put the files back instead, and apply them.",
+            )
+
+
+def forgotten_by(plan: Plan) -> Mapping[str, tuple[Address, int]]:
+    """What a plan to forget leaves behind: id → address and generation."""
+    return {
+        change.before.id: (change.address, change.before.generation)
+        for change in plan.changes
+        if change.before is not None and change.after is None and change.before.digest
+    }
+
+
+def _usage(summary: str, detail: str) -> MzplanError:
+    return error("MZ070", summary, detail, "`mzplan state list` shows them.", exit_code=ExitCode.USAGE)
+
+
+def _refused(summary: str, detail: str, hint: str) -> MzplanError:
+    return error("MZ038", summary, detail, hint, exit_code=ExitCode.REFUSED)

@@ -1,0 +1,200 @@
+"""`state …` and `import`: through the lock, with a serial and a history, and refused where it would lose."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.address import Address
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import apply, mzplan, write
+
+STATE = Path("state") / "mzplan.state.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "p")
+    apply(folder)
+    return folder
+
+
+def serial(folder: Path) -> int:
+    return int(json.loads((folder / STATE).read_text())["serial"])
+
+
+def record(folder: Path, address: str) -> dict[str, object]:
+    return dict(json.loads((folder / STATE).read_text())["resources"][address])
+
+
+def test_list_and_show(folder: Path) -> None:
+    assert mzplan(folder, "state", "list").out.split() == [
+        "connection.k",
+        "sink.few",
+        "sink.out",
+        "source.orders",
+    ]
+    listed = mzplan(folder, "state", "list", "--json").json()
+    assert listed["serial"] == 1 and listed["resources"][3]["address"] == "source.orders"
+    shown = mzplan(folder, "state", "show", "source.orders").json()
+    assert shown["body"]["topic"] == "orders" and shown["generation"] == 1
+    assert mzplan(folder, "state", "show", "source.nobody").code == 64
+    assert mzplan(folder, "--json", "state", "list").json() == listed
+
+
+def test_mv_keeps_the_checkpoint(folder: Path) -> None:
+    before = record(folder, "source.orders")
+    ran = mzplan(folder, "state", "mv", "source.orders", "source.sales", "--json")
+    assert ran.code == 0 and ran.json()["serial"] == 2 and ran.json()["summary"]["move"] == 1
+    assert record(folder, "source.sales") == before
+    assert (folder / "state" / "history" / "00000001.json").exists()
+    path = folder / "pipeline.yaml"
+    text = path.read_text().replace("orders: {conn", "sales: {conn")
+    path.write_text(text.replace("from: orders", "from: sales"))
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+    assert mzplan(folder, "state", "mv", "source.no", "source.x").code == 64
+
+
+def test_moved_from_in_the_files(folder: Path) -> None:
+    before = record(folder, "source.orders")
+    path = folder / "pipeline.yaml"
+    text = path.read_text().replace("from: orders", "from: sales")
+    path.write_text(text.replace("orders: {conn", "sales: {lifecycle: {moved_from: orders}, conn"))
+    assert apply(folder).json()["summary"] == {
+        **dict.fromkeys(("create", "restart", "replace", "delete"), 0),
+        "update": 2,
+        "move": 1,
+    }
+    assert record(folder, "source.sales")["id"] == before["id"]
+    assert {q["address"] for q in mzplan(folder, "status", "--json").json()["queries"]} == {
+        "source.sales",
+        "sink.few",
+        "sink.out",
+    }
+
+
+def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
+    assert mzplan(folder, "state", "rm", "source.orders").code == 7  # sinks read it
+    before = record(folder, "sink.few")
+    ran = mzplan(folder, "state", "rm", "sink.few")
+    assert ran.code == 0 and "What is stored stays" in ran.out
+    listed = mzplan(folder, "state", "list", "--json").json()
+    assert listed["forgotten"] == [{"address": "sink.few", "id": before["id"], "generation": 1}]
+    ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ039"  # a dry instance has made no checkpoint
+    (folder / "warehouse" / "checkpoints" / str(before["id"]) / "g1").mkdir(parents=True)
+    assert mzplan(folder, "import", "sink.few").code == 64  # nobody can be asked
+    ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
+    assert ran.code == 0 and ran.json()["changes"][0]["status"] == "applied"
+    assert record(folder, "sink.few") == before
+    assert "forgotten" not in json.loads((folder / STATE).read_text())
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+
+
+def test_import_by_id(folder: Path) -> None:
+    for args, code in (
+        (("source.orders", "--id", "abc"), 64),  # in the state already
+        (("connection.k",), 64),
+        (("source.nobody", "--id", "abc"), 64),
+        (("source.orders", "--id", "../x"), 64),
+    ):
+        assert mzplan(folder, "import", *args, "--auto-approve").code == code
+    path = folder / "pipeline.yaml"
+    path.write_text(path.read_text() + "  third: {type: console, from: orders}\n")
+    ran = mzplan(folder, "import", "sink.third", "--auto-approve", "--json")
+    assert ran.code == 7 and "--id" in ran.error()["hint"]
+    (folder / "warehouse" / "checkpoints" / "abc" / "g2").mkdir(parents=True)
+    args = ("--id", "abc", "--generation", "2", "--auto-approve")
+    assert mzplan(folder, "import", "sink.third", *args).code == 0
+    assert record(folder, "sink.third")["generation"] == 2
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+
+
+def test_a_runner_keeps_forgotten_storage_and_goes_on_from_it(tmp_path: Path) -> None:
+    folder = write(tmp_path, instance="embedded")
+    with following(folder) as executor:
+        apply(folder)
+        before = record(folder, "sink.few")
+        assert mzplan(folder, "state", "rm", "sink.few").code == 0
+        (folder / "warehouse" / "checkpoints" / str(before["id"]) / "g1").mkdir(parents=True)
+        ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json", "--wait", "30s")
+        assert ran.code == 0 and ran.json()["changes"][0]["status"] == "applied"
+        store = Store(LocalBackend(folder / "state"), "shop")
+        assert store.read_journal("local") == []
+        accepted = store.read_accepted("local")[Address("sink", "few")]
+        assert accepted.id == before["id"]
+        assert Address("sink", "few") in executor.running()
+
+
+def test_rollback(folder: Path) -> None:
+    path = folder / "pipeline.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("a:9092", "b:9092"))
+    apply(folder)
+    assert mzplan(folder, "state", "rollback").code == 64  # nobody can be asked
+    ran = mzplan(folder, "state", "rollback", "--auto-approve", "--json")
+    assert ran.code == 0 and ran.json()["serial"] == 3
+    assert "a:9092" in (folder / STATE).read_text()
+    path.write_text(text)
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+    assert mzplan(folder, "state", "rollback", "1", "--auto-approve").out.startswith("No changes")
+    ran = mzplan(folder, "state", "rollback", "77", "--auto-approve", "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ038"
+
+
+def test_pull_and_push(folder: Path, tmp_path: Path) -> None:
+    data = (folder / STATE).read_bytes()
+    assert mzplan(folder, "state", "pull").out.encode() == data
+    copy = tmp_path / "copy.json"
+    assert mzplan(folder, "state", "pull", "--out", str(copy)).code == 0
+    assert copy.read_bytes() == data
+    assert mzplan(folder, "state", "push", str(copy), "--json").json() == {"serial": 1, "written": False}
+    assert mzplan(folder, "pause", "sink.few").code == 0
+    ran = mzplan(folder, "state", "push", str(copy), "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ038" and serial(folder) == 2
+    assert mzplan(folder, "state", "push", str(copy), "--force", "--json").json()["serial"] == 3
+    assert "override" not in record(folder, "sink.few")
+    moved = write(tmp_path / "moved")
+    assert mzplan(moved, "state", "pull").code == 1
+    assert mzplan(moved, "state", "push", str(copy)).code == 0
+    assert (moved / STATE).read_bytes() == data  # an empty store takes it as it is
+    other = write(tmp_path / "other")
+    apply(other)
+    ran = mzplan(other, "state", "push", str(copy), "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ034"
+    copy.write_bytes(data.replace(b"a:9092", b"e:9092"))
+    assert mzplan(other, "state", "push", str(copy), "--json").error()["code"] == "MZ032"
+    assert mzplan(other, "state", "push", str(tmp_path / "none"), "--json").error()["code"] == "MZ030"
+
+
+def test_lock_and_unlock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.operations.applying.LOCK_WAIT", 0.05)
+    ran = mzplan(folder, "state", "lock", "--reason", "moving house", "--json")
+    id_ = ran.json()["lock"]["id"]
+    for command in (("apply", "--auto-approve"), ("state", "rm", "sink.few"), ("pause", "sink.few")):
+        ran = mzplan(folder, *command, "--json")
+        assert ran.code == 6 and "moving house" in ran.error()["detail"]
+        assert f"mzplan state unlock {id_}" in ran.error()["hint"]
+    assert mzplan(folder, "plan").code == 0
+    assert mzplan(folder, "state", "unlock", "wrong").code == 64
+    assert mzplan(folder, "state", "unlock", id_).code == 0
+    assert mzplan(folder, "pause", "sink.few").code == 0
+    with Store(LocalBackend(folder / "state"), "shop").lock("apply") as info:
+        ran = mzplan(folder, "state", "unlock", info.id, "--json")
+        assert ran.code == 6 and f"pid {os.getpid()}, alive" in ran.error()["detail"]
+
+
+def test_a_full_store_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (folder / STATE).read_bytes()
+    shutil.rmtree(folder / "state" / "history", ignore_errors=True)
+    (folder / "state" / "history").write_text("in the way")
+    for command in (("state", "mv", "sink.few", "sink.some"), ("state", "rm", "sink.few")):
+        ran = mzplan(folder, *command, "--json")
+        assert ran.code == 1 and ran.error()["code"] == "MZ035"
+        assert (folder / STATE).read_bytes() == before

@@ -1,0 +1,195 @@
+"""Renames keep what they rename; forgetting, adopting and going back are plans like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.state import State
+from mzplan.plan import apply_changes, build_plan, ensure_fresh
+from mzplan.plan.file import decode_plan, encode_plan
+from mzplan.plan.surgery import plan_adopt, plan_forget, plan_move, plan_rollback
+from mzplan.render.human import render_plan
+from mzplan.render.json import plan_to_json
+from tests.unit.small_projects import (
+    actions,
+    at,
+    change_of,
+    commit,
+    commit_plan,
+    console,
+    effects,
+    fields,
+    kafka,
+    postgres,
+    project,
+    shop,
+    sink,
+    source,
+)
+
+MOVED = {"lifecycle": {"moved_from": "orders"}}
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(shop())
+
+
+def renamed_source(**more: object) -> object:
+    body = {"topic": "orders", **MOVED, **more}
+    return project(kafka(), postgres(), source("sales", **body), sink(**{"from": "sales"}))
+
+
+def test_a_renamed_source_keeps_its_id_and_its_sinks_run_on(state: State) -> None:
+    plan = build_plan(renamed_source(), state)  # type: ignore[arg-type]
+    assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
+    assert effects(plan) == {"source.sales": "restart", "sink.orders_pg": "in-place"}
+    assert fields(plan, "sink.orders_pg") == {"from": ("orders", "sales", "in-place")}
+    before, after = state.resources[at("source.orders")], change_of(plan, "source.sales").after
+    assert after is not None and (after.id, after.generation, after.digest) == (
+        before.id,
+        before.generation,
+        before.digest,
+    )
+    new = commit_plan(plan, state)
+    assert at("source.orders") not in new.resources
+    assert new.resources[at("sink.orders_pg")].digest == state.resources[at("sink.orders_pg")].digest
+    assert build_plan(renamed_source(), new).is_empty  # type: ignore[arg-type]
+    assert "→ source.sales  was source.orders: restarts from its checkpoint" in render_plan(plan)
+    assert plan_to_json(plan)["changes"][0]["moved_from"] == "source.orders"
+    assert plan.summary()["move"] == 1
+
+
+def test_a_renamed_connection_restarts_nothing(state: State) -> None:
+    wanted = project(kafka("k2", lifecycle={"moved_from": "k"}), postgres(), source(connection="k2"), sink())
+    plan = build_plan(wanted, state)
+    assert actions(plan) == {"connection.k2": "move", "source.orders": "update"}
+    assert effects(plan) == {"connection.k2": "in-place", "source.orders": "in-place"}
+    assert "was connection.k, and nothing restarts" in render_plan(plan)
+
+
+def test_a_rename_with_a_change(state: State) -> None:
+    plan = build_plan(renamed_source(trigger={"interval": "9s"}), state)  # type: ignore[arg-type]
+    assert actions(plan)["source.sales"] == "move" and effects(plan)["source.sales"] == "restart"
+    plan = build_plan(renamed_source(topic="other"), state)  # type: ignore[arg-type]
+    assert actions(plan) == {"source.sales": "replace", "sink.orders_pg": "replace"}
+    assert commit_plan(plan, state).resources[at("source.sales")].generation == 2
+
+
+def test_a_renamed_sink(state: State) -> None:
+    wanted = project(kafka(), postgres(), source(), sink("out", lifecycle={"moved_from": "orders_pg"}))
+    plan = build_plan(wanted, state)
+    assert actions(plan) == {"sink.out": "move"} and effects(plan) == {"sink.out": "restart"}
+
+
+def test_moved_from_that_is_done_or_never_was_means_nothing(state: State) -> None:
+    new = commit(renamed_source(), state)  # type: ignore[arg-type]
+    assert build_plan(renamed_source(), new).is_empty  # type: ignore[arg-type]
+    fresh = build_plan(renamed_source(), State(project="shop"))  # type: ignore[arg-type]
+    assert set(actions(fresh).values()) == {"create"}
+
+
+def test_two_that_claim_one_name(state: State) -> None:
+    wanted = project(kafka(), source("a", topic="orders", **MOVED), source("b", topic="orders", **MOVED))
+    found = [d for d in build_plan(wanted, state).diagnostics if d.code == "MZ037"]
+    assert len(found) == 1 and found[0].exit_code == ExitCode.REFUSED
+
+
+def test_a_saved_plan_with_a_rename(state: State) -> None:
+    plan = build_plan(renamed_source(), state)  # type: ignore[arg-type]
+    assert decode_plan(encode_plan(plan)) == plan
+    assert ensure_fresh(plan, state) == plan
+    with pytest.raises(MzplanError):
+        ensure_fresh(plan, commit_plan(plan, state))
+
+
+def test_targets_take_a_rename_along(state: State) -> None:
+    plan = build_plan(renamed_source(), state, targets=[at("sink.orders_pg")])  # type: ignore[arg-type]
+    assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
+
+
+def test_a_move_by_hand_is_the_same(state: State) -> None:
+    plan = plan_move(state, at("source.orders"), at("source.sales"))
+    assert actions(plan) == {"source.sales": "move", "sink.orders_pg": "update"}
+    new = commit_plan(plan, state)
+    assert new.resources[at("sink.orders_pg")].body["from"] == "sales"
+    same = project(kafka(), postgres(), source("sales", topic="orders"), sink(**{"from": "sales"}))
+    assert build_plan(same, new).is_empty
+    connection = plan_move(state, at("connection.k"), at("connection.k2"))
+    assert set(effects(connection).values()) == {"in-place"}
+    orders = "source.orders"
+    for former, to in (("source.no", "source.x"), (orders, "sink.x"), (orders, orders)):
+        with pytest.raises(MzplanError) as caught:
+            plan_move(state, at(former), at(to))
+        assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_forgetting_needs_the_dependents_too(state: State) -> None:
+    with pytest.raises(MzplanError) as caught:
+        plan_forget(state, [at("source.orders")])
+    assert (caught.value.exit_code, caught.value.diagnostics[0].code) == (ExitCode.REFUSED, "MZ042")
+    plan = plan_forget(state, [at("source.orders"), at("sink.orders_pg")])
+    assert list(actions(plan)) == ["sink.orders_pg", "source.orders"]
+    guarded = commit(shop(orders_pg=sink(lifecycle={"prevent_destroy": True})))
+    assert not [d for d in plan_forget(guarded, [at("sink.orders_pg")]).diagnostics if d.severity == "error"]
+
+
+def test_what_was_forgotten_is_adopted_and_goes_on(state: State) -> None:
+    both = [at("source.orders"), at("sink.orders_pg")]
+    old = state.resources[both[0]]
+    empty = commit_plan(plan_forget(state, both), state)
+    with pytest.raises(MzplanError) as caught:
+        plan_adopt(shop(), empty, both[1], "x", 1)
+    assert "import or apply source.orders first" in caught.value.diagnostics[0].hint
+    plan = plan_adopt(shop(), empty, both[0], old.id, old.generation)
+    new = commit_plan(plan, empty)
+    assert new.resources[both[0]] == old
+    again = plan_adopt(shop(), new, both[1], state.resources[both[1]].id, 1)
+    assert build_plan(shop(), commit_plan(again, new)).is_empty
+    with pytest.raises(MzplanError):
+        plan_adopt(shop(), new, both[0], "x", 1)  # it is there
+    with pytest.raises(MzplanError) as caught:
+        plan_adopt(shop(), new, both[1], old.id, 1)
+    assert caught.value.diagnostics[0].code == "MZ038"
+    with pytest.raises(MzplanError):
+        plan_adopt(shop(), empty, at("source.nobody"), "x", 1)
+
+
+def test_adopting_brings_connections_along() -> None:
+    plan = plan_adopt(shop(), State(project="shop"), at("source.orders"), "abc", 3)
+    assert actions(plan) == {"connection.k": "create", "source.orders": "create"}
+    new = apply_changes(State(project="shop"), plan)
+    assert new.resources[at("source.orders")].id == "abc" and new.instances
+
+
+def test_rollback_is_the_way_back(state: State) -> None:
+    later = commit(
+        shop(k=kafka(brokers=["b:9092"]), orders=source(description="d"), new=console("new", "orders")), state
+    )
+    plan = plan_rollback(later, state)
+    assert effects(plan) == {
+        "connection.k": "in-place",
+        "source.orders": "restart",
+        "sink.new": "none",
+    }
+    back = commit_plan(plan, later)
+    assert (back.serial, back.resources) == (3, state.resources)
+    assert plan_rollback(back, state).is_empty
+    without = commit(project(kafka(), source()), state)
+    assert commit_plan(plan_rollback(without, state), without).resources == state.resources
+
+
+def test_a_replaced_generation_never_comes_back(state: State) -> None:
+    later = commit(shop(orders=source(topic="other")), state)
+    with pytest.raises(MzplanError) as caught:
+        plan_rollback(later, state)
+    assert (caught.value.exit_code, caught.value.diagnostics[0].code) == (ExitCode.REFUSED, "MZ038")
+
+
+def test_forgotten_storage_survives_commits(state: State) -> None:
+    place = (at("source.x"), 2)
+    kept = dataclasses.replace(state, forgotten={"abc": place})
+    assert commit(shop(new=console("new", "orders")), kept).forgotten == {"abc": place}
