@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mzplan.cli.applying import approval, finish, wait_option
-from mzplan.cli.context import Invocation, command
+from mzplan.cli.context import Invocation, command, global_options
 from mzplan.cli.output import write_bytes
 from mzplan.cli.types import ADDRESS, QUERY
 from mzplan.model.address import Address
@@ -20,7 +20,15 @@ from mzplan.model.plan import Plan
 from mzplan.render.text import count, safe
 
 
-@click.group("state")
+class _InOrder(click.Group):
+    """A group that lists its commands as they are written here."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group("state", cls=_InOrder)
+@global_options
 def command_state() -> None:
     """Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock."""
 

@@ -46,6 +46,7 @@ def test_list_and_show(folder: Path) -> None:
     assert shown["body"]["topic"] == "orders" and shown["generation"] == 1
     assert mzplan(folder, "state", "show", "source.nobody").code == 64
     assert mzplan(folder, "--json", "state", "list").json() == listed
+    assert mzplan(folder, "state", "--json", "list").json() == listed
 
 
 def test_mv_keeps_the_checkpoint(folder: Path) -> None:
