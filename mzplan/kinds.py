@@ -141,6 +141,17 @@ class Reference:
     types: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SqlOption:
+    """An option of ALTER statements: the property that it sets, and that property's schema. `one`: it sets
+    a list of one item. Two options of the same property exclude each other."""
+
+    name: str
+    path: tuple[str, ...]
+    one: bool
+    schema: Json
+
+
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
 class ResourceKind:
     """One kind and type of resource, as its schema describes it."""
@@ -165,6 +176,11 @@ class ResourceKind:
     def validates_live(self) -> bool:
         """Whether validation reaches for a connection of this type by default (semantics.md §1, rule 7)."""
         return bool(self.schema.get("x-validate", False))
+
+    @property
+    def rotates_keys(self) -> bool:
+        """Whether a connection of this type has keys that ALTER … ROTATE KEYS makes anew."""
+        return bool(self.schema.get("x-rotates-keys", False))
 
     def query_type(self, kind: Kind) -> str | None:
         """The type that a source or sink has by default on this connection; None when it can't have one."""
@@ -219,13 +235,15 @@ class ResourceKind:
             if schema.get("x-diff") == "columns" or "x-column" in schema
         )
 
-    def sql_options(self) -> dict[str, tuple[str, ...]]:
-        """ALTER option name → path of the property it sets."""
-        return {
-            schema["x-sql"]: path
-            for path, schema in walk_properties(self.schema)
-            if schema.get("x-sql") is not None
-        }
+    @cached_property
+    def sql_options(self) -> dict[str, SqlOption]:
+        """The options of ALTER statements, by name (`x-sql`; `x-sql-one` for one item of a list)."""
+        found: dict[str, SqlOption] = {}
+        for path, schema in walk_properties(self.schema):
+            for word, one in (("x-sql", False), ("x-sql-one", True)):
+                if (name := schema.get(word)) is not None:
+                    found[name] = SqlOption(name=name, path=path, one=one, schema=schema)
+        return found
 
 
 @cache

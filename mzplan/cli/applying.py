@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
 )
-_auto = click.option("--auto-approve", is_flag=True, help="Don't ask.")
+auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
 _DONE = {
     "create": "created",
     "update": "updated",
@@ -35,7 +35,7 @@ _DONE = {
 
 @command("apply", changing=True)
 @click.argument("planfile", required=False, type=click.Path())
-@_auto
+@auto_option
 @click.option("--live/--no-live", default=None, help="Reach out in validation (default: where a runner can).")
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
@@ -113,7 +113,7 @@ def _operation(
 
 @command("destroy", changing=True)
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
-@_auto
+@auto_option
 @wait_option
 def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "show": "planning",
     "drift": "planning",
     "apply": "applying",
+    "alter": "altering",
     "destroy": "applying",
     "pause": "applying",
     "resume": "applying",

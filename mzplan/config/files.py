@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mzplan.config.findings import Findings
@@ -26,18 +26,25 @@ MAX_FOLDER_DEPTH = 64
 class SourceFile:
     """A configuration file: where it is, and how messages name it (relative to the project, with `/`).
 
-    In a `private` one any value may be a secret: messages show none.
+    In a `private` one any value may be a secret: messages show none. `content` stands for what is on the
+    disk: an edit that is not written yet.
     """
 
     location: str
     path: str
     private: bool = False
+    content: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def within(cls, directory: str, location: str) -> SourceFile:
         relative = os.path.relpath(location, directory)
         # File names are bytes: what is not UTF-8 in them is shown escaped.
         return cls(location, os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/"))
+
+    def as_edited(self, edited: Mapping[str, bytes]) -> SourceFile:
+        """This file with the content that an edit gives it, if one does (by its real path)."""
+        content = edited.get(os.path.realpath(self.location)) if edited else None
+        return self if content is None else replace(self, content=content)
 
 
 def project_file(directory: str) -> SourceFile:
@@ -135,6 +142,8 @@ class _Walk:
 
 def read_bytes(file: SourceFile) -> bytes:
     """The file's content. Raises ReadError, with words for a person, when there is none to be had."""
+    if file.content is not None:
+        return file.content
     try:
         # Not blocking: opening a pipe that nobody writes to would wait forever.
         descriptor = os.open(file.location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

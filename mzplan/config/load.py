@@ -45,17 +45,18 @@ def load_configuration(
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
     remembered: Mapping[str, Any] = _NOTHING,
+    edited: Mapping[str, bytes] = _NOTHING,
 ) -> Configuration:
     """Read, check and decode a project's files.
 
     `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
-    of an earlier plan, which give way to both. Raises MzplanError with a diagnostic for everything that is
-    wrong in any file.
+    of an earlier plan, which give way to both. `edited` are contents, by real path, that stand for what is
+    on the disk. Raises MzplanError with a diagnostic for everything that is wrong in any file.
     """
     folder = os.fspath(directory)
     findings = Findings()
     with _no_collection():
-        project = open_project(folder, findings)
+        project = open_project(folder, findings, edited)
         if project is None:
             raise _failure(findings)
         values, settings = _settings(
@@ -64,7 +65,7 @@ def load_configuration(
         require_values(values, findings)
         documents = [project]
         for file in find_files(folder, excluded_folders(folder, settings), findings):
-            document = load(file, findings)
+            document = load(file.as_edited(edited), findings)
             if document is not None:
                 check_top_level(document, findings)
                 fill(document, values, findings)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.builder import Document
@@ -42,9 +44,11 @@ class Settings:
         )
 
 
-def open_project(directory: str, findings: Findings) -> Document | None:
+def open_project(
+    directory: str, findings: Findings, edited: Mapping[str, bytes] = MappingProxyType({})
+) -> Document | None:
     """The parsed mzplan.yaml. Raises MzplanError MZ010 when the folder has none."""
-    file = project_file(directory)
+    file = project_file(directory).as_edited(edited)
     if not os.path.lexists(file.location):
         raise error(
             "MZ010",

@@ -58,6 +58,15 @@ class KafkaProbe:
         except _Failed as found:
             return Probe(diagnostics=(_diagnostic(query, found),))
 
+    def reach(self, query: ResolvedQuery) -> Diagnostic | None:
+        """Whether the cluster answers and lets the connection in, whatever is read or written there."""
+        try:
+            options = librdkafka_options(query.link.body, query.directory)
+        except OSError as problem:
+            return _diagnostic(query, _unreadable(query, problem))
+        failed = self._reach(fingerprint(options), query, options)
+        return _diagnostic(query, failed) if failed is not None else None
+
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         """Whether the topic still holds the offsets that come next (MZ067 if not)."""
         topic = query.body["topic"]

@@ -7,7 +7,7 @@ old state or the new one, and a runner that converges to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from mzplan.failpoints import Failpoint, failpoint
@@ -57,7 +57,7 @@ def apply_configuration(
     def planned(state: State) -> Plan:
         return plan_configuration(project, reporter, state, targets, replacing)
 
-    return _carry_out(
+    return carry_out(
         project,
         runners,
         reporter,
@@ -96,7 +96,7 @@ def apply_saved(
         ensure_as_observed(fresh, find_drift(project, state))
         return fresh
 
-    return _carry_out(
+    return carry_out(
         project,
         runners,
         reporter,
@@ -120,12 +120,12 @@ def operate(
     wait: float,
 ) -> Applied:
     """Carry out a plan that comes from the state alone: pause, resume, restart, destroy."""
-    return _carry_out(
+    return carry_out(
         project, runners, reporter, command, planned, approve, allow_replace=True, live=None, wait=wait
     )
 
 
-def _carry_out(
+def carry_out(
     project: Project,
     runners: Runners,
     reporter: Reporter,
@@ -136,7 +136,10 @@ def _carry_out(
     allow_replace: bool,
     live: bool | None,
     wait: float,
+    around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext(),
 ) -> Applied:
+    """Lock, plan, approve, validate, commit, follow. `around` holds what is to be done with the commit of a
+    state, or not at all."""
     store = project.store
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
@@ -148,7 +151,7 @@ def _carry_out(
         statuses = store.read_statuses()
         if not plan.is_empty:
             approve(plan)
-            state = _commit(project, runners, reporter, plan, state, live)
+            state = _commit(project, runners, reporter, plan, state, live, around)
     return _follow(project, runners, reporter, plan, state, statuses, wait)
 
 
@@ -176,7 +179,13 @@ def refuse(plan: Plan, allow_replace: bool) -> None:
 
 
 def _commit(
-    project: Project, runners: Runners, reporter: Reporter, plan: Plan, state: State, live: bool | None
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    plan: Plan,
+    state: State,
+    live: bool | None,
+    around: Callable[[State], AbstractContextManager[None]],
 ) -> State:
     """Validate live, then commit, then wake. The caller holds the lock."""
     from mzplan.operations.validation import queries_to_validate, reach
@@ -199,7 +208,8 @@ def _commit(
             raise MzplanError(found)
     failpoint(Failpoint.APPLY_VALIDATED)
     reporter.committing(new.serial)
-    store.commit(new, state)
+    with around(new):
+        store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
     reporter.committed(new.serial)
     for instance in instances.values():

@@ -82,10 +82,12 @@ def plan_configuration(
     state: State,
     targets: Sequence[Address],
     replacing: Sequence[Address],
+    configuration: Configuration | None = None,
 ) -> Plan:
+    """The plan of a configuration: by default of what the files say."""
     from mzplan.plan import build_plan
 
-    configuration = validate(project, reporter)
+    configuration = configuration or validate(project, reporter)
     with reporter.working("planning"):
         plan = build_plan(
             configuration, state, project.store.read_statuses(), targets=targets, replace=replacing

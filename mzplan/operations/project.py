@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.model.address import Address
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _NO_VALUES: Mapping[str, Any] = {}
+_AS_WRITTEN: Mapping[str, bytes] = {}
 
 
 class Runners(Protocol):
@@ -74,12 +76,20 @@ class Project:
     def store(self) -> Store:
         return open_store(self.settings)
 
-    def configuration(self, remembered: Mapping[str, Any] = _NO_VALUES) -> Configuration:
-        """What the files say. `remembered` are the variables of an earlier plan."""
+    def configuration(
+        self, remembered: Mapping[str, Any] = _NO_VALUES, edited: Mapping[str, bytes] = _AS_WRITTEN
+    ) -> Configuration:
+        """What the files say. `remembered` are the variables of an earlier plan; `edited` are contents, by
+        real path, that stand for what is on the disk."""
         from mzplan.config import load_configuration
 
+        directory = self.settings.directory
+        if not edited and (Path(directory) / ".mzplan" / "alter.json").exists():
+            from mzplan.operations.alter_journal import settle_left
+
+            settle_left(directory, self.store)
         return load_configuration(
-            self.settings.directory, self.variables, self.variable_files, remembered=remembered
+            directory, self.variables, self.variable_files, remembered=remembered, edited=edited
         )
 
 

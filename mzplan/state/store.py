@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import json
 import os
 import secrets
@@ -76,6 +77,14 @@ class Store:
         key = f"history/{serial:08d}.json"
         blob = self.backend.read(key)
         return decode_state(blob.data, key) if blob else None
+
+    def serial_digest(self, serial: int) -> str | None:
+        """The SHA-256 of a serial as it was written, current or earlier; None when it is not there."""
+        current = self.backend.read(STATE_KEY)
+        if current is not None and decode_state(current.data, STATE_KEY).serial == serial:
+            return hashlib.sha256(current.data).hexdigest()
+        earlier = self.backend.read(f"history/{serial:08d}.json")
+        return hashlib.sha256(earlier.data).hexdigest() if earlier is not None else None
 
     def state_version(self) -> str | None:
         """Differs after every commit: to see cheaply whether there is a new serial."""
@@ -280,6 +289,11 @@ class Store:
         """Remove a proposal and its answer."""
         self.backend.delete(f"proposals/{id_}.json")
         self.backend.delete(f"proposals/{id_}.answer.json")
+
+
+def digest_of_state(state: State) -> str:
+    """The SHA-256 of a state as `commit` writes it (see `Store.serial_digest`)."""
+    return hashlib.sha256(encode_state(state)).hexdigest()
 
 
 def is_live(lease: Lease) -> bool:

@@ -28,6 +28,7 @@ from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
 
 APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
+ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
 RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
 
 PROJECT = """\
@@ -93,7 +94,7 @@ def follower(tmp_path: Path) -> Iterator[RunningRunner]:
 
 
 def test_the_lists_are_whole() -> None:
-    assert APPLY and RUNNER and set(APPLY) | set(RUNNER) == set(Failpoint)
+    assert APPLY and RUNNER and set(ALTER) > set(APPLY) and set(ALTER) | set(RUNNER) == set(Failpoint)
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
@@ -121,6 +122,36 @@ def test_apply_killed_anywhere_converges(tmp_path: Path, follower: RunningRunner
     starts = [name for what, name in follower.executor.log if what == "start"]
     assert len(starts) == 3  # two at first, and the one restart: never twice
     assert document(mzplan(tmp_path, "plan", "--json"))["changes"] == []
+
+
+@pytest.mark.parametrize("point", ALTER)
+def test_alter_killed_anywhere_is_finished_or_undone(
+    tmp_path: Path, follower: RunningRunner, point: Failpoint
+) -> None:
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    file = tmp_path / "pipeline.yaml"
+    old, new = file.read_bytes(), file.read_bytes().replace(b"a:9092", b"b:9092")
+    state = (tmp_path / "state" / "mzplan.state.json").read_bytes()
+    statement = "ALTER CONNECTION k SET BROKER 'b:9092'"
+
+    killed = mzplan(tmp_path, "alter", statement, "--auto-approve", failpoint=point.value)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    # Whatever the files say just now: what anybody reads next is both, or neither.
+    planned = document(mzplan(tmp_path, "plan", "--json"))
+    assert planned["changes"] == [] and planned["diagnostics"] == []
+    committed = follower.store.read_state().serial
+    assert file.read_bytes() == (new if committed == 2 else old)
+    assert committed == 2 or (tmp_path / "state" / "mzplan.state.json").read_bytes() == state
+    assert not (tmp_path / ".mzplan" / "alter.json").exists()
+
+    again = mzplan(tmp_path, "alter", statement, "--auto-approve", "--json")
+    assert again.returncode == 0, again.stderr
+    assert file.read_bytes() == new
+    assert follower.store.read_state().serial == 2
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["mzplan.yaml", "pipeline.yaml"]
+    starts = [name for what, name in follower.executor.log if what == "start"]
+    assert len(starts) == 3  # two at first, and the one restart: never twice
 
 
 def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:

@@ -79,8 +79,10 @@ def test_a_kind_stands_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", schema_names())
 def test_sql_names_are_unique_in_a_kind(name: str) -> None:
-    names = [inner["x-sql"] for _, inner in walk_properties(load_schema(name)) if inner["x-sql"] is not None]
+    properties = list(walk_properties(load_schema(name)))
+    names = [inner[word] for _, inner in properties for word in ("x-sql", "x-sql-one") if inner.get(word)]
     assert len(names) == len(set(names))
+    assert all(inner["type"] == "array" for _, inner in properties if "x-sql-one" in inner)
     assert all(word == word.upper() and word.replace(" ", "").isalpha() for word in names)
 
 

@@ -1,0 +1,140 @@
+"""What the actions of a statement mean for a connection's body: edits, or every mistake at its column."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mzplan.kinds import ResourceKind, SqlOption
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.edits import PropertyEdit
+from mzplan.secrets import is_reference
+from mzplan.sql.places import point
+from mzplan.sql.statements import Action, AlterConnection, At, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The edits of a statement and the place of each in it; or what is wrong (then there are no edits)."""
+
+    edits: tuple[PropertyEdit, ...] = ()
+    places: tuple[At, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def meaning_of(text: str, statement: AlterConnection, address: Address, kind: ResourceKind) -> Meaning:
+    """The edits that the actions ask for, on a connection of this kind. All of them hold, or none: every
+    mistake is told at once (MZ073: does not fit the connection; MZ074: actions that contradict)."""
+    reader = _Reader(text, statement, address, kind)
+    found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions()]
+    if found:
+        return Meaning(diagnostics=tuple(found))
+    edits = tuple(reader.edit(action) for action in statement.actions)
+    if reader.found:
+        return Meaning(diagnostics=tuple(reader.found))
+    places = tuple((action.value or action.option).at for action in statement.actions)
+    return Meaning(edits=edits, places=places)
+
+
+def clear_places(statement: AlterConnection, kind: ResourceKind) -> tuple[At, ...]:
+    """The values that hold no secret, and may be shown in an excerpt."""
+    return tuple(
+        action.value.at
+        for action in statement.actions
+        if action.value is not None
+        and (option := kind.sql_options.get(action.option.text)) is not None
+        and not kind.is_sensitive(option.path)
+    )
+
+
+def type_name(type_: str) -> str:
+    """A type as statements write it: `SSH TUNNEL`."""
+    return type_.replace("-", " ").upper()
+
+
+class _Reader:
+    def __init__(self, text: str, statement: AlterConnection, address: Address, kind: ResourceKind):
+        self.text, self.statement, self.address, self.kind = text, statement, address, kind
+        self.shown = clear_places(statement, kind)
+        self.found: list[Diagnostic] = []
+
+    def point(self, at: At, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
+        return point(self.text, at, code, summary, detail, hint, shown=self.shown, address=self.address)
+
+    def type_errors(self) -> Iterator[Diagnostic]:
+        wanted, is_ = self.statement.as_type, type_name(self.kind.type)
+        if wanted is not None and wanted.text.replace("_", " ") != is_:
+            detail = f"{self.address} is of type {is_}."
+            yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {is_}.")
+
+    def unknown(self) -> Iterator[Diagnostic]:
+        valid = ", ".join(sorted(self.kind.sql_options))
+        for action in self.statement.actions:
+            name = action.option.text
+            if name in self.kind.sql_options:
+                continue
+            near = difflib.get_close_matches(name, self.kind.sql_options, n=1)
+            yield self.point(
+                action.option.at,
+                "MZ073",
+                f"Unknown option {name}",
+                f"Options of a connection of type {type_name(self.kind.type)} are: {valid}.",
+                f"did you mean {near[0]}?" if near else "use one of these.",
+            )
+
+    def contradictions(self) -> Iterator[Diagnostic]:
+        """Rules 3 and 5: an option, or two options of one property, may be there once."""
+        first: dict[tuple[str, ...], Action] = {}
+        for action in self.statement.actions:
+            option = self.kind.sql_options.get(action.option.text)
+            path = option.path if option else (action.option.text,)
+            earlier = first.setdefault(path, action)
+            if earlier is action:
+                continue
+            name, other = action.option.text, earlier.option.text
+            if name == other:
+                summary = f"The option {name} is there twice"
+                detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
+            elif earlier.verb != "SET" and action.verb != "SET":
+                continue  # both are to go
+            else:
+                summary = f"{other} and {name} exclude each other"
+                detail = f"Both stand for `{'.'.join(path)}`: setting one of them drops the other by itself."
+            yield self.point(action.option.at, "MZ074", summary, detail, "leave one of the two out.")
+
+    def edit(self, action: Action) -> PropertyEdit:
+        option = self.kind.sql_options[action.option.text]
+        if action.value is None:
+            return PropertyEdit(path=option.path, remove=True)
+        return PropertyEdit(path=option.path, value=self._value(option, action.value))
+
+    def _value(self, option: SqlOption, given: Value) -> Any:
+        """The value as the property wants it; what it can't be is left to the check of the connection."""
+        value = given.value
+        if given.secret and not is_reference(value):
+            self.found.append(
+                self.point(
+                    given.at,
+                    "MZ016",
+                    f"Secret written out for {option.name}",
+                    "SECRET takes a reference: files are shared and kept in history, and so are commands.",
+                    "write SECRET '${env:NAME}' or SECRET '${file:PATH}', and change the secret.",
+                )
+            )
+        types = option.schema.get("type")
+        if types == "array":
+            if option.one and isinstance(value, list):
+                hint = f"name several with {option.schema['x-sql']}."
+                self.found.append(
+                    self.point(given.at, "MZ073", f"{option.name} takes one value", "This is a list.", hint)
+                )
+            return value if isinstance(value, list) else [value]
+        if isinstance(value, str):
+            if types == "integer" and value.strip().removeprefix("-").isdecimal() and len(value) < 18:
+                return int(value)
+            if types == "boolean" and value.lower() in ("true", "false"):
+                return value.lower() == "true"
+        return value

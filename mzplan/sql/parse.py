@@ -1,0 +1,227 @@
+"""A statement's text → a frozen statement. The only module that imports lark."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.sql.places import masked, point
+from mzplan.sql.statements import (
+    Action,
+    AlterConnection,
+    At,
+    Name,
+    Option,
+    RotateKeys,
+    SetConnection,
+    Statement,
+    ValidateConnection,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, Tree
+    from lark.exceptions import UnexpectedInput
+
+MAX_LENGTH = 64 * 1024
+_MAX_DIGITS = 18  # of a number: what fits 64 bits
+# What the grammar's other terminals are for a person; keywords stand for themselves.
+_WORDS = {
+    "WORD": "a name",
+    "QUOTED": "",
+    "TEXT": "a 'text'",
+    "NUMBER": "a number",
+    "SECRET": "SECRET '${env:NAME}'",
+    "LPAR": "(",
+    "RPAR": ")",
+    "LSQB": "",
+    "RSQB": "]",
+    "COMMA": "a comma",
+    "EQUAL": "=",
+    "SEMICOLON": "",
+    "$END": "the end of the statement",
+}
+
+
+def parse_statement(text: str) -> Statement:
+    """Parse one statement. Raises MzplanError MZ072 (exit 64) that points at the column where it is wrong."""
+    from lark.exceptions import UnexpectedInput
+
+    if len(text) > MAX_LENGTH:
+        raise _error(
+            text, At(0, 1), "Too long", f"A statement may have {MAX_LENGTH} characters.", "split it."
+        )
+    try:
+        tree = _parser().parse(text)
+    except UnexpectedInput as problem:
+        raise _explained(text, problem) from None
+    return _Reader(text).statement(cast("Tree[Token]", tree.children[0]))
+
+
+@cache
+def _parser() -> Lark:
+    from lark import Lark
+
+    grammar = (Path(__file__).parent / "grammar.lark").read_text(encoding="utf-8")
+    return Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=False)
+
+
+class _Reader:
+    """From the tree of one text to a statement."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def statement(self, tree: Tree[Token]) -> Statement:
+        names = [self._name(t) for t in _trees(tree, "name")]
+        match tree.data:
+            case "alter_connection":
+                types = _trees(tree, "as_type")
+                return AlterConnection(
+                    name=names[0],
+                    if_exists=bool(_trees(tree, "if_exists")),
+                    as_type=self._option(_trees(types[0], "words")[0]) if types else None,
+                    actions=tuple(a for t in _trees(tree, "set", "drop", "reset") for a in self._actions(t)),
+                    validate=_validate(tree),
+                )
+            case "rotate_keys":
+                return RotateKeys(name=names[0], if_exists=bool(_trees(tree, "if_exists")))
+            case "set_source" | "set_sink":
+                return SetConnection(
+                    kind="source" if tree.data == "set_source" else "sink",
+                    name=names[0],
+                    connection=names[1],
+                    validate=_validate(tree),
+                )
+            case _:
+                return ValidateConnection(name=names[0])
+
+    def _name(self, tree: Tree[Token]) -> Name:
+        # As in SQL: without quotes any case means the small letters that a name has.
+        token = _tokens(tree)[0]
+        text = token[1:-1] if token.startswith('"') else token.lower()
+        return Name(text=str(text), at=_at(token))
+
+    def _option(self, tree: Tree[Token]) -> Option:
+        words = _tokens(tree)
+        at = At(_at(words[0]).start, _at(words[-1]).end)
+        return Option(text=" ".join(word.upper() for word in words), at=at)
+
+    def _actions(self, tree: Tree[Token]) -> Iterable[Action]:
+        match tree.data:
+            case "set":
+                for setting in _trees(tree, "setting"):
+                    words, value = cast("list[Tree[Token]]", setting.children)
+                    yield Action(verb="SET", option=self._option(words), value=self._value(value))
+            case "drop":
+                yield from (Action(verb="DROP", option=self._option(t)) for t in _trees(tree, "words"))
+            case _:
+                yield from (Action(verb="RESET", option=self._option(t)) for t in _trees(tree, "words"))
+
+    def _value(self, tree: Tree[Token]) -> Value:
+        at = At(tree.meta.start_pos, tree.meta.end_pos)
+        match tree.data:
+            case "true" | "false":
+                return Value(value=tree.data == "true", at=at)
+            case "list":
+                inner = [self._value(cast("Tree[Token]", t)) for t in tree.children]
+                return Value(value=[one.value for one in inner], at=at)
+            case "number":
+                return Value(value=self._number(_tokens(tree)[0]), at=at)
+            case _:
+                text = str(_tokens(tree)[-1])[1:-1].replace("''", "'")
+                return Value(value=text, at=at, secret=tree.data == "secret")
+
+    def _number(self, token: Token) -> int | float:
+        if sum(char.isdigit() for char in token) > _MAX_DIGITS:
+            raise _error(
+                self.text,
+                _at(token),
+                "A number that is too long",
+                f"A number may have {_MAX_DIGITS} digits.",
+                "put it in quotes if it is text.",
+            )
+        return float(token) if "." in token else int(token)
+
+
+def _validate(tree: Tree[Token]) -> bool | None:
+    found = _trees(tree, "with_validate")
+    return None if not found else all(token.type != "FALSE" for token in _tokens(found[0]))
+
+
+def _trees(tree: Tree[Token], *names: str) -> list[Tree[Token]]:
+    return [child for child in cast(list[Any], tree.children) if getattr(child, "data", None) in names]
+
+
+def _tokens(tree: Tree[Token]) -> list[Token]:
+    return [child for child in tree.children if isinstance(child, str)]
+
+
+def _at(token: Token) -> At:
+    start = cast(int, token.start_pos)
+    return At(start, start + len(token))
+
+
+def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
+    """What is wrong at the place where the parser gave up, in words."""
+    expected = {
+        str(name)
+        for told in ("accepts", "expected", "allowed")
+        for name in getattr(problem, told, None) or ()
+    }
+    token = getattr(problem, "token", None)
+    end = len(text.rstrip())
+    if token is not None and token.type == "$END":
+        return _error(text, At(end, end + 1), "The statement ends too early", _wanted(expected), _form(text))
+    start = problem.pos_in_stream or 0
+    found = str(token) if token is not None else text[start : start + 1]
+    at = At(start, start + max(1, len(found)))
+    if found == "'" or (found == '"' and '"' not in text[start + 1 :]):
+        hint = "close it; a quote inside a text is written twice: 'it''s'."
+        return _error(text, at, "A quote that is never closed", "", hint)
+    if expected <= {"SEMICOLON", "$END"}:
+        detail = "A statement ends here, and something follows."
+        return _error(text, at, "More than one statement", detail, "run one statement at a time.")
+    if found == '"' or (token is not None and token.type == "QUOTED" and "TEXT" in expected):
+        return _error(
+            text,
+            at,
+            "A text in double quotes",
+            'As in SQL, "…" is a name.',
+            "write texts in single quotes: 'text'.",
+        )
+    near = difflib.get_close_matches(found.upper(), sorted(expected - _WORDS.keys()), n=1)
+    hint = f"did you mean {near[0]}?" if near else _form(text)
+    shown = masked(text)[start : start + len(found)]
+    shown = shown if shown == found and found.isprintable() and found[0] not in "'\"" else ""
+    return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _wanted(expected), hint)
+
+
+def _wanted(expected: Iterable[str]) -> str:
+    words = [_WORDS.get(name, name) for name in sorted(expected, key=lambda n: (n in _WORDS, n))]
+    words = [word for word in words if word]
+    if not words:
+        return ""
+    return f"Expected {', '.join(words[:-1])} or {words[-1]}." if len(words) > 1 else f"Expected {words[0]}."
+
+
+def _form(text: str) -> str:
+    """How the kind of statement that this was meant to be is written."""
+    words = text.upper().split()[:2]
+    match words:
+        case ["ALTER", "SOURCE" | "SINK"]:
+            return f"write: {' '.join(words)} name SET CONNECTION other."
+        case ["VALIDATE", *_]:
+            return "write: VALIDATE CONNECTION name."
+        case ["ALTER", "CONNECTION"]:
+            return "write: ALTER CONNECTION name SET (OPTION = 'value', …), or DROP (OPTION, …)."
+        case _:
+            return "write ALTER CONNECTION …, ALTER SOURCE …, ALTER SINK … or VALIDATE CONNECTION …."
+
+
+def _error(text: str, at: At, summary: str, detail: str, hint: str) -> MzplanError:
+    return MzplanError(point(text, at, "MZ072", summary, detail, hint, exit_code=ExitCode.USAGE))

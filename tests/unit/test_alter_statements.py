@@ -1,0 +1,102 @@
+"""Every rule of ALTER statements, as a table: a statement, and what it changes or the errors it gives.
+
+The table is alter_statements.txt. Below each statement (`> …`) is its exact outcome: the diff of the file
+without its context, `same` for no change, or for each error its column in the statement (or its place in the
+file), code and summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.operations.altering import edit_only
+from mzplan.operations.project import Project, open_project
+from tests.unit.config_files import write
+from tests.unit.reporters import SilentReporter
+
+FILE = """\
+connections:
+  k:
+    type: kafka          # the broker of the shop
+    brokers: [a:9092]    # one for now
+  sec:
+    type: kafka
+    brokers:
+      - a:9092   # first
+      - b:9092
+    security:
+      protocol: SASL_SSL
+      sasl: {mechanism: PLAIN, username: app, password: "${env:KAFKA}"}
+      # where the certificates lie
+      ssl:
+        ca: ca.pem
+        certificate: 'client.pem'
+        key: "${file:client.key}"
+  pg: {type: postgres, host: "${var.h}", database: s, user: 'u', password: "${env:PG}", tls: {mode: require}}
+  lake: {type: files, path: ./lake}
+  spare: &spare {type: kafka, brokers: [s:1]}
+  twin: *spare
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
+sinks:
+  out: {type: console, from: orders}
+  orders_pg:
+    from: orders
+    connection: pg   # the shop's
+    table: public.orders
+"""
+SETTINGS = "version: 1\nproject: shop\nvariables: {h: {default: db}}\n"
+
+TABLE = Path(__file__).with_name("alter_statements.txt")
+
+
+def cases() -> list[tuple[str, str]]:
+    blocks = TABLE.read_text(encoding="utf-8").split("\n\n")
+    parts = [block.removeprefix("> ").partition("\n") for block in blocks if block.startswith("> ")]
+    return [(statement, wanted.rstrip("\n")) for statement, _, wanted in parts]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    folder = write(tmp_path_factory.mktemp("alter"), {"mzplan.yaml": SETTINGS, "shop.yaml": FILE})
+    yield open_project(str(folder))
+
+
+def told(diagnostic: Diagnostic) -> str:
+    where = diagnostic.range
+    at = where.column if where and where.path == "<statement>" else where or "-"
+    return f"{at} {diagnostic.code} {diagnostic.summary}"
+
+
+def outcome(project: Project, statement: str) -> str:
+    """What a statement does to the file. The file is as before afterwards, and after an error at once."""
+    file = Path(project.settings.directory) / "shop.yaml"
+    try:
+        altered = edit_only(project, SilentReporter(), statement)
+    except MzplanError as problem:
+        assert file.read_text() == FILE
+        assert "hunter" not in str([d.to_json() for d in problem.diagnostics]) + repr(problem.diagnostics)
+        return "\n".join(told(d) for d in problem.diagnostics)
+    finally:
+        now = file.read_text()
+        file.write_text(FILE)
+    notices = [f"{d.code} {d.summary}" for d in altered.notices]
+    changed = []
+    if altered.edit is not None:
+        assert now == altered.edit.after.decode()
+        changed = [line for line in altered.edit.diff.splitlines()[2:] if line[:1] in "+-"]
+        changed = [line[0] + line[1:].strip() for line in changed]
+    return "\n".join([*changed, *notices]) or "same"
+
+
+@pytest.mark.parametrize(("statement", "wanted"), cases(), ids=[c[0] or "empty" for c in cases()])
+def test_a_statement_has_this_outcome(project: Project, statement: str, wanted: str) -> None:
+    assert outcome(project, statement) == wanted
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(cases()) >= 100

@@ -1,0 +1,210 @@
+"""Edits of YAML text: only the edited nodes change, whatever the style; what can't be done is refused."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mzplan.config.edit import edit_resource
+from mzplan.config.rewriting import CantRewriteError, rewrite
+from mzplan.model.address import Address
+from mzplan.model.edits import PropertyEdit, edited
+from tests.unit.config_files import write
+
+BLOCK = """\
+# at the top
+
+connections:
+  other: {type: kafka, brokers: [o:1]}   # untouched
+
+  k:
+      type: kafka        # four deep
+      brokers:
+      - "a:1"            # the first
+      # in between
+      - 'b:1'
+      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}   # in one line
+      description: |
+        several
+        lines
+
+  last:
+    type: kafka
+    brokers: [
+      a:1,   # one
+      b:1,   # two
+    ]
+"""
+
+
+def put(path: str, value: Any) -> PropertyEdit:
+    return PropertyEdit(path=tuple(path.split(".")), value=value)
+
+
+def drop(path: str) -> PropertyEdit:
+    return PropertyEdit(path=tuple(path.split(".")), remove=True)
+
+
+def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
+    after = rewrite(text, "connections", name, edits)
+    lines = difflib.unified_diff(text.splitlines(), after.splitlines(), lineterm="", n=0)
+    return [line for line in lines if line[:3] not in ("---", "+++") and line[:2] != "@@"]
+
+
+@pytest.mark.parametrize(
+    ("name", "edits", "lines"),
+    [
+        (
+            "k",
+            [put("brokers", ["c:1"])],
+            [
+                '-      - "a:1"            # the first',
+                '+      - "c:1"            # the first',
+                "-      - 'b:1'",
+            ],
+        ),
+        ("k", [put("brokers", ["b:1"])], ['-      - "a:1"            # the first']),
+        ("k", [put("brokers", ["a:1", "x:1", "b:1"])], ['+      - "x:1"']),
+        ("k", [put("brokers", ["x:1", "a:1", "b:1"])], ['+      - "x:1"']),
+        ("k", [put("brokers", ["a:1", "b:1", "yes"])], ['+      - "yes"']),
+        (
+            "k",
+            [drop("security.sasl.mechanism")],
+            [
+                "-      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}   # in one line",
+                "+      security: {protocol: SASL_SSL}   # in one line",
+            ],
+        ),
+        (
+            "k",
+            [drop("security.protocol"), drop("security.sasl.mechanism")],
+            [
+                "-      security: {protocol: SASL_SSL, sasl: {mechanism: PLAIN}}   # in one line",
+            ],
+        ),
+        (
+            "k",
+            [put("description", "short")],
+            ["-      description: |", "-        several", "-        lines", "+      description: short"],
+        ),
+        ("k", [put("options.a", 1)], ["+      options:", "+          a: 1"]),
+        ("k", [drop("nothing.there")], []),
+        ("k", [put("type", "kafka")], []),
+        (
+            "last",
+            [put("brokers", ["a:1", "b:1", "c:1"])],
+            ["-      b:1,   # two", "+      b:1, c:1,   # two"],
+        ),
+        ("last", [put("tls.mode", "x: y")], ["+    tls:", '+      mode: "x: y"']),
+        (
+            "other",
+            [put("brokers", ["o:1", "p:2"]), put("flag", True)],
+            [
+                "-  other: {type: kafka, brokers: [o:1]}   # untouched",
+                "+  other: {type: kafka, brokers: [o:1, p:2], flag: true}   # untouched",
+            ],
+        ),
+    ],
+)
+def test_only_these_lines_change(name: str, edits: list[PropertyEdit], lines: list[str]) -> None:
+    assert changed(BLOCK, name, *edits) == lines
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", [True, False])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_line_ends_and_the_byte_order_mark_stay(tmp_path: Path, newline: str, end: bool, mark: bytes) -> None:
+    text = (
+        "connections:\n  ünder: {type: kafka, brokers: [o:1]}\n  k:\n    type: kafka\n    brokers:\n    - a:1"
+    )
+    file = mark + (text + "\n" * end).replace("\n", newline).encode()
+    write(tmp_path, {"c.yaml": file})
+    edits = [put("brokers", ["a:1", "b:1"]), put("security.protocol", "SSL")]
+    found = edit_resource(str(tmp_path), Address("connection", "k"), edits)
+    added = "\n    - b:1\n    security:\n      protocol: SSL" + "\n" * end
+    assert found.after == mark + (text + added).replace("\n", newline).encode()
+    assert found.before == file and found.path == "c.yaml"
+
+
+ANCHORED = """\
+connections:
+  d: &d {type: kafka, brokers: &b [a:1], security: {protocol: SSL}}
+  m: {<<: *d, description: mine}
+  same: *d
+  lone: {type: kafka, brokers: &unused [a:1]}
+  uses: {type: kafka, brokers: *b}
+  nested: {type: kafka, brokers: [a:1], security: *sec0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "outcome"),
+    [
+        ("d", put("brokers", ["x:1"]), "what uses that would change"),
+        ("m", put("brokers", ["x:1"]), "{<<: *d, description: mine, brokers: [x:1]}"),
+        ("m", put("security.ssl.ca", "x"), "would be lost"),
+        ("m", drop("security.protocol"), "comes in by an alias or a merge"),
+        ("same", put("brokers", ["x:1"]), "comes in by an alias or a merge"),
+        ("lone", put("brokers", ["x:1"]), "brokers: &unused [x:1]"),
+        ("uses", put("brokers", ["x:1"]), "brokers: [x:1]"),
+        ("nested", put("security.protocol", "PLAINTEXT"), "security is an alias"),
+    ],
+)
+def test_anchors_aliases_and_merges(name: str, edit: PropertyEdit, outcome: str) -> None:
+    text = ANCHORED.replace(
+        "connections:\n", "connections:\n  z: {type: kafka, security: &sec0 {protocol: SSL}}\n"
+    )
+    try:
+        after = rewrite(text, "connections", name, [edit])
+    except CantRewriteError as problem:
+        assert outcome in problem.detail
+    else:
+        line = next(line for line in after.splitlines() if line.startswith(f"  {name}:"))
+        assert outcome in line
+        others = [one for one in text.splitlines() if not one.startswith(f"  {name}:")]
+        assert [one for one in after.splitlines() if not one.startswith(f"  {name}:")] == others
+
+
+def test_keys_in_quotes_get_one_in_quotes() -> None:
+    text = '{"connections": {"k": {"type": "kafka", "brokers": ["a:1"]}}}'
+    after = rewrite(text, "connections", "k", [put("brokers", ["b:1"]), put("port", 5)])
+    assert after == '{"connections": {"k": {"type": "kafka", "brokers": ["b:1"], "port": 5}}}'
+
+
+KEYS = st.sampled_from(["alpha", "beta", "gamma"])
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]) | st.just(" "), max_size=12)
+SCALARS = TEXTS | st.integers(-9, 9) | st.booleans()
+VALUES = SCALARS | st.lists(TEXTS, min_size=1, max_size=4)
+BODIES = st.dictionaries(KEYS, VALUES | st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(body=BODIES, key=KEYS, below=KEYS | st.none(), value=VALUES, remove=st.booleans(), flow=st.booleans())
+def test_any_edit_of_any_plain_text(
+    body: dict[str, Any], key: str, below: str | None, value: Any, remove: bool, flow: bool
+) -> None:
+    data = {"connections": {"first": {"a": "x"}, "k": {"type": "t", **body}, "z": {"b": ["y"]}}}
+    text = "# above\n" + yaml.safe_dump(
+        data, sort_keys=False, default_flow_style=flow or None, allow_unicode=True
+    )
+    path = (key,) if below is None else (key, below)
+    edit = PropertyEdit(path=path, remove=remove, value=None if remove else value)
+    try:
+        after = rewrite(text, "connections", "k", [edit])
+    except CantRewriteError as problem:
+        inner = body.get(key)
+        assert (
+            below is not None and not isinstance(inner, dict) and "not written as a mapping" in problem.detail
+        )
+        return
+    assert after.startswith("# above\n")
+    found = yaml.safe_load(after)
+    wanted = edited(data["connections"]["k"], [edit])
+    assert found["connections"]["first"] == {"a": "x"} and found["connections"]["z"] == {"b": ["y"]}
+    assert found["connections"]["k"] == wanted

@@ -1,0 +1,40 @@
+"""docs/alter.md says what is so: its examples are run, its grammar and its options are compared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mzplan.kinds import resource_kind, types_of
+from mzplan.operations.altering import edit_only
+from mzplan.operations.project import open_project
+from mzplan.sql.meaning import type_name
+from tests.unit.config_files import write
+from tests.unit.reporters import SilentReporter
+
+PAGE = (Path(__file__).parents[2] / "docs" / "alter.md").read_text(encoding="utf-8")
+PROJECT = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)[0]
+EXAMPLES = re.findall(r"```sql\n(.*?)```\n```diff\n(.*?)```", PAGE, re.S)
+
+
+@pytest.mark.parametrize(("statement", "diff"), EXAMPLES)
+def test_an_example_edits_what_the_page_says(tmp_path: Path, statement: str, diff: str) -> None:
+    project = open_project(str(write(tmp_path, {"shop.yaml": PROJECT})))
+    edit = edit_only(project, SilentReporter(), statement).edit
+    assert edit is not None
+    changed = [line for line in edit.diff.splitlines()[2:] if line[:1] in "+-"]
+    assert changed == diff.splitlines()
+
+
+def test_there_are_examples_of_all_that_edits() -> None:
+    assert len(EXAMPLES) >= 4
+
+
+def test_the_options_are_those_of_the_schemas() -> None:
+    rows = re.findall(r"^\| ([A-Z ]+) \| ?(.*?) ?\|$", PAGE, re.M)
+    assert dict(rows) == {
+        type_name(t): ", ".join(sorted(resource_kind("connection", t).sql_options))
+        for t in types_of("connection")
+    }
