@@ -216,11 +216,12 @@ def test_two_alters_at_once_are_serialised_or_refused_and_none_is_lost(folder: P
     codes = [process.wait(60) for process in started]
     for process in started:
         process.communicate()
-    assert set(codes) <= {0, 6} and 0 in codes
+    # 8: committed, and a later one of these superseded it before its queries had converged.
+    assert set(codes) <= {0, 6, 8} and codes != [6, 6, 6]
     text = (folder / "pipeline.yaml").read_text() + (folder / "more.yaml").read_text()
     for code, trace in zip(codes, ["x:1", "y:1", "SSL"], strict=True):
-        assert (trace in text) == (code == 0)
-    assert serial(folder) == 1 + codes.count(0)
+        assert (trace in text) == (code != 6)
+    assert serial(folder) == 4 - codes.count(6)
     assert run("-C", str(folder), "plan", "--json").json()["changes"] == []
 
 
