@@ -18,6 +18,7 @@ from mzplan.kinds import resource_kind
 from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.state import ResourceState
+from mzplan.secrets import references_in
 
 DIGEST_VERSION = 1
 
@@ -82,6 +83,17 @@ class Description:
             connections=_connections_from_json(data),
             upstream=_upstream_from_json(data.get("upstream")),
         )
+
+
+def references_of(description: Description) -> set[str]:
+    """The secret references of a query: its own, and those of its connections at any depth."""
+    found = set(references_in(description.body))
+    below = list(description.connections.values())
+    while below:
+        connection = below.pop()
+        found.update(references_in(connection.body))
+        below += connection.connections.values()
+    return found
 
 
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:

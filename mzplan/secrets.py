@@ -74,7 +74,13 @@ class Secrets:
             except (OSError, UnicodeDecodeError):
                 return None
         found = _plugin(provider)
-        return found(name) if found else None
+        if found is None:
+            return None
+        try:
+            value = found(name)
+        except Exception:  # what it says may hold anything; that there is no value is what counts
+            return None
+        return value if isinstance(value, str) else None
 
 
 def _hint(reference: str) -> str:

@@ -85,12 +85,21 @@ def plan_configuration(
     configuration: Configuration | None = None,
 ) -> Plan:
     """The plan of a configuration: by default of what the files say."""
+    from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
 
     configuration = configuration or validate(project, reporter)
+    statuses = project.store.read_statuses()
     with reporter.working("planning"):
+        rotations = find_rotations(project.settings.directory, state, statuses)
         plan = build_plan(
-            configuration, state, project.store.read_statuses(), targets=targets, replace=replacing
+            configuration,
+            state,
+            statuses,
+            targets=targets,
+            replace=replacing,
+            rotated=rotations.queries,
         )
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
-    return plan
+    notice = rotations.notice()
+    return replace(plan, diagnostics=(*plan.diagnostics, notice)) if notice else plan

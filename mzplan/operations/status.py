@@ -60,5 +60,9 @@ def find_drift(project: Project, state: State | None = None) -> tuple[DriftItem,
     store = project.store
     if state is None:
         state = store.read_state()
+    from mzplan.operations.rotation import find_rotations
+
     alive = {name: store.leader(name) is not None for name in state.instances}
-    return drift_between(state, store.read_statuses(), alive)
+    statuses = store.read_statuses()
+    rotated = find_rotations(project.settings.directory, state, statuses).queries
+    return drift_between(state, statuses, alive, rotated)

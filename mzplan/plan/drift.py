@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mzplan.model.address import Address
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import Observation, ResourceState, State, Status
 
+_NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
+
 
 def drift_between(
-    state: State, statuses: Mapping[str, Status], alive: Mapping[str, bool]
+    state: State,
+    statuses: Mapping[str, Status],
+    alive: Mapping[str, bool],
+    rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
 ) -> tuple[DriftItem, ...]:
     """Every query that is not what the state says, and every one that the state does not know.
 
-    `alive` says of each instance whether a runner leads it; a dry one needs none. Sorted by address.
+    `alive` says of each instance whether a runner leads it; a dry one needs none. `rotated` are queries that
+    run with old values of secrets, and the references to those. Sorted by address.
     """
     found = list(_foreign(state, statuses))
     for resource in state.resources.values():
@@ -24,6 +31,9 @@ def drift_between(
         status = statuses.get(resource.instance)
         seen = status.observations.get(resource.address) if status else None
         kind, detail = _departure(resource, seen) if runs else _without_runner(resource)
+        if runs and resource.address in rotated:
+            detail_of = f"it runs with an old value of {', '.join(rotated[resource.address])}"
+            found.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
         if kind:
             found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
     return tuple(sorted(found, key=lambda item: (item.address, item.kind)))

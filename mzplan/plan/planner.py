@@ -27,6 +27,7 @@ from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
 
 _NO_STATUS: Mapping[str, Status] = {}
+_NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
 def build_plan(
@@ -35,13 +36,15 @@ def build_plan(
     statuses: Mapping[str, Status] = _NO_STATUS,
     targets: Collection[Address] = (),
     replace: Collection[Address] = (),
+    rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
 ) -> Plan:
     """What would make the state what the configuration says.
 
     `statuses` are by instance, and only say what is pending. `targets` limit the plan to these, the
     changed resources they need, and the dependents of all of them. `replace` begins a new generation of
-    these whether they changed or not. Errors that forbid applying the plan are among its diagnostics;
-    raises MzplanError only for targets that don't exist.
+    these whether they changed or not. `rotated` are queries that run with an old value of a secret, and the
+    references whose value has changed: they restart. Errors that forbid applying the plan are among its
+    diagnostics; raises MzplanError only for targets that don't exist.
     """
     wanted, committed = configuration.resources, state.resources
     if targets:
@@ -65,7 +68,15 @@ def build_plan(
             difference = dataclasses.replace(difference, updated=difference.updated | renamed)
     if targets:
         difference = select(difference, targets, wanted, committed)
-    planner = _Planner(committed, originals, wanted, difference, frozenset(replace) & committed.keys())
+    if rotated:
+        renamed_to = {original.address: address for address, original in originals.items()}
+        rotated = {renamed_to.get(address, address): found for address, found in rotated.items()}
+    if targets and rotated:
+        asked = {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
+        rotated = {address: found for address, found in rotated.items() if address in asked}
+    rotated = {a: found for a, found in rotated.items() if a in committed and a in wanted}
+    forced = frozenset(replace) & committed.keys()
+    planner = _Planner(committed, originals, wanted, difference, forced, rotated)
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
@@ -102,6 +113,7 @@ class _Planner:
         wanted: Mapping[Address, Resource],
         difference: Difference,
         forced: frozenset[Address],
+        rotated: Mapping[Address, tuple[str, ...]],
     ):
         """`committed` under the names that moves give; `originals` is what those that move, and those that
         refer to them, really are, by their new address."""
@@ -109,11 +121,12 @@ class _Planner:
         self.originals = originals
         self.difference = difference
         self.forced = forced
+        self.rotated = rotated
         self.after: dict[Address, ResourceState] = {}
         self.planned: dict[Address, Change] = {}
         self.reached: Causes = {}
         self.memo: dict[Address, Any] = {}
-        if not difference.all and not forced:
+        if not difference.all and not forced and not rotated:
             self.graph = DependencyGraph({})
             return
         self.after = dict(committed)
@@ -126,7 +139,7 @@ class _Planner:
 
     def changes(self) -> tuple[Change, ...]:
         """Every change, dependencies first; then the deletes, dependents first."""
-        touched = self.difference.created | self.difference.updated | self.forced
+        touched = self.difference.created | self.difference.updated | self.forced | self.rotated.keys()
         if touched:
             for address in self.graph.order(touched | self.graph.reach(touched)):
                 self._plan(address)
@@ -187,6 +200,11 @@ class _Planner:
             same = digest == before.digest or self._same_description(before, digest)
             effect = "in-place" if same else "restart"
             after = dataclasses.replace(after, digest=before.digest if same else digest)
+            if same and after.address in self.rotated:
+                # As by hand: described as before, and yet to be started anew.
+                effect = "restart"
+                after = dataclasses.replace(after, restart_token=before.restart_token + 1)
+                after = dataclasses.replace(after, digest=self._digest(after))
         if effect == "in-place" and not fields:
             return None
         # Digests have the last word: what leaves the description as it was causes nothing.
@@ -198,7 +216,7 @@ class _Planner:
             action="replace" if effect == "replace" else "update" if fields else "restart",
             effect="forbidden" if own == "forbidden" else effect,
             fields=fields,
-            reason=reason_for(fields, causes, forced),
+            reason=reason_for(fields, causes, forced, self.rotated.get(after.address, ())),
             triggered_by=tuple(sorted(causes)),
             before=before,
             after=after,

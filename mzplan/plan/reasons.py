@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mzplan.model.address import Address
 from mzplan.model.plan import Effect, FieldChange
@@ -12,7 +12,12 @@ MAX_NAMED = 3
 _INDEXES = re.compile(r"(\[\d+\])+$")
 
 
-def reason_for(fields: tuple[FieldChange, ...], causes: Mapping[Address, Effect], forced: bool) -> str:
+def reason_for(
+    fields: tuple[FieldChange, ...],
+    causes: Mapping[Address, Effect],
+    forced: bool,
+    rotated: Iterable[str] = (),
+) -> str:
     """`"brokers changed"`, `"connection.shop_kafka changed"`, or several joined by `; `."""
     parts = ["asked for with --replace"] if forced else []
     if fields:
@@ -24,6 +29,8 @@ def reason_for(fields: tuple[FieldChange, ...], causes: Mapping[Address, Effect]
         parts.append(f"{_listed(changed)} changed")
     if replaced:
         parts.append(f"{_listed(replaced)} replaced")
+    if rotated:
+        parts.append(f"the value of {_listed(sorted(rotated))} changed")
     return "; ".join(parts) or "its description changed"
 
 

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
 from mzplan.failpoints import Failpoint, failpoint
-from mzplan.inline import describe
+from mzplan.inline import describe, references_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease, Observation, State, Status
@@ -39,6 +39,7 @@ from mzplan.runner.reconcile import (
     rejected,
     start_failed,
 )
+from mzplan.runner.secrets_used import SecretsUsed
 from mzplan.runner.storage import Claims, Place, places_read
 from mzplan.secrets import Secrets
 from mzplan.state.store import Store
@@ -91,11 +92,14 @@ class Runner:
         self.under_way: dict[Address, Future[Done]] = {}
         self.upstreams: dict[Address, Any] = {}
         self.running_ids = RunningIds()
+        self._references: dict[Address, set[str]] = {}
         self._seen_state: str | None = None
         self._accepted_changed = False
         self._written: Status | None = None
         self._written_at = float("-inf")
         self._claimed: set[Place] = set()
+        before = store.read_status(self.instance)
+        self.secrets_used = SecretsUsed(before.secrets if before is not None else {})
         for address, description in self.claims.accepted.items():
             self.memories[address] = Memory(accepted=description)
 
@@ -137,6 +141,7 @@ class Runner:
         if state.serial == self.serial:
             return
         self.desired = self._wanted(state)
+        self._references = {a: references_of(d.description) for a, d in self.desired.items() if not d.paused}
         self._claimed = {(r.id, r.generation) for r in state.resources.values()}
         self._claimed |= {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
         self.serial = state.serial
@@ -242,7 +247,9 @@ class Runner:
             self.executor.stop(name)
         failpoint(Failpoint.RUNNER_STOPPED_OLD)
         self.running_ids.starting(QueryName.of(self.project, command.description), command.description.id)
+        values = self.secrets_used.read(command.description, self.secrets)
         self.executor.start(command.description, self.secrets, self.epoch)
+        self.secrets_used.started(command.address, values)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
         return Done(command=command, upstream=result.upstream)
 
@@ -284,6 +291,7 @@ class Runner:
             heartbeat=0.0,
             serial=self.serial if decisions or not self.desired else min(self.serial, self._last_serial()),
             observations=observations,
+            secrets=self.secrets_used.digests(self._references),
         )
         now = self.clock()
         due = now - self._written_at >= STATUS_EVERY

@@ -1,0 +1,80 @@
+"""Secrets that have changed behind their references: what they resolve to here, against what is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mzplan.graph import DependencyGraph
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.state import State, Status
+from mzplan.secret_digests import is_same_secret
+from mzplan.secrets import Secrets, references_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotations:
+    """`queries`: each that runs with an old value, and the references whose value has changed. `unresolved`:
+    references whose value is not known here."""
+
+    queries: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
+    unresolved: tuple[str, ...] = ()
+
+    def notice(self) -> Diagnostic | None:
+        """MZ078: what can't be known here."""
+        if not self.unresolved:
+            return None
+        more = len(self.unresolved) - 5
+        listed = ", ".join(self.unresolved[:5]) + (f" and {more} more" if more > 0 else "")
+        return Diagnostic(
+            severity="notice",
+            code="MZ078",
+            summary="Secrets without a value here are taken for unchanged",
+            detail=f"{listed}: whether a value was rotated is known only where it can be resolved.",
+            hint="",
+        )
+
+
+def find_rotations(directory: str, state: State, statuses: Mapping[str, Status]) -> Rotations:
+    """Compare every secret that queries run with to what it resolves to here. Costs one slow digest for each
+    secret, and nothing else where none has changed."""
+    secrets = Secrets(directory)
+    unresolved: set[str] = set()
+    queries: dict[Address, set[str]] = {}
+    for instance, status in statuses.items():
+        changed = set()
+        for reference, digest in status.secrets.items():
+            try:
+                value = secrets.resolve(reference)
+            except MzplanError:
+                unresolved.add(reference)
+                continue
+            if not is_same_secret(reference, value, digest):
+                changed.add(reference)
+        for address, references in _users(state, changed).items() if changed else ():
+            resource = state.resources[address]
+            if resource.instance == instance and not resource.paused:
+                queries.setdefault(address, set()).update(references)
+    return Rotations(
+        queries={address: tuple(sorted(found)) for address, found in sorted(queries.items())},
+        unresolved=tuple(sorted(unresolved)),
+    )
+
+
+def _users(state: State, references: set[str]) -> dict[Address, set[str]]:
+    """The queries that use one of the references, through their connections at any depth."""
+    graph = DependencyGraph.of(state.resources)
+    found: dict[Address, set[str]] = {}
+    below = [
+        (address, used)
+        for address, resource in state.resources.items()
+        if (used := references & set(references_in(resource.body)))
+    ]
+    while below:
+        address, used = below.pop()
+        if address.kind != "connection":
+            found.setdefault(address, set()).update(used)  # and not what reads its collection
+            continue
+        below += [(user, used) for user in graph.dependents(address)]
+    return found
