@@ -47,7 +47,11 @@ class EndpointSink:
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         query, factory = run.query, self._factory
         name = endpoint_name(query)
-        config = {"compare": "warn", **endpoint_config(query, run.outputs), "epoch": run.epoch}
+        config = {
+            **endpoint_config(query, run.outputs),
+            "compare": query.body.get("compare", "warn"),
+            "epoch": run.epoch,
+        }
         secrets = secret_values(query)
         parallelism = int(getattr(factory, "parallelism", 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name, explained, secret_values
@@ -112,4 +113,4 @@ def diagnostics_of(problem: BaseException, query: ResolvedQuery) -> tuple[Diagno
     found = explained(problem, str(query.address), secret_values(query))
     if found is None:
         raise problem
-    return found.diagnostics
+    return tuple(replace(one, address=one.address or query.address) for one in found.diagnostics)

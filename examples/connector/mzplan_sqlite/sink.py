@@ -41,7 +41,7 @@ class SqliteOutput:
                 step,
                 written=written.get(step),
                 last=max(written, default=None),
-                compare=self._config.get("compare") or self._config["options"].get("compare", "warn"),
+                compare=self._config["compare"],
             )
         except BaseException:
             self._give_up()

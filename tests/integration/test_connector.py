@@ -1,0 +1,129 @@
+"""A third party's connector: examples/connector, built and installed as its users would, on a real runner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import Project, eventually
+
+PACKAGE = Path(__file__).parents[2] / "examples/connector"
+ROWS = 3000
+PIPELINE = """
+connections:
+  shop: {type: sqlite, path: shop.db}
+sources:
+  orders:
+    connection: shop
+    table: orders
+    schema: "id BIGINT NOT NULL, customer VARCHAR(20), amount DOUBLE"
+    max_rows: 1000
+    trigger: {interval: 200ms}
+sinks:
+  copies:
+    from: orders
+    connection: shop
+    table: copies
+    select: [id, customer, amount * 2 AS twice]
+    compare: fail
+    trigger: {interval: 200ms}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package installed in it, built from its source without any network."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
+    command += ["--no-build-isolation", "--python", sys.executable, "--target", str(folder), str(PACKAGE)]
+    subprocess.run(command, check=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, installed: Path) -> Iterator[Project]:
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    project = Project(tmp_path / "p", "shop", {"PYTHONPATH": path})
+    execute(project, "CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, customer TEXT, amount REAL)")
+    execute(project, "CREATE TABLE copies (id INTEGER, customer TEXT, twice REAL)")
+    project.write("pipeline", PIPELINE)
+    yield project
+    project.down()
+
+
+def execute(project: Project, statement: str, *rows: tuple[object, ...]) -> list[tuple[int, ...]]:
+    database = sqlite3.connect(project.folder / "shop.db", timeout=30)
+    try:
+        with database:
+            if rows:
+                database.executemany(statement, rows)
+                return []
+            return database.execute(statement).fetchall()
+    finally:
+        database.close()
+
+
+def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> None:
+    project.apply()
+
+    def flow() -> None:
+        for first in range(0, ROWS, 50):
+            rows = [(f"c{i % 7}", i / 2) for i in range(first, first + 50)]
+            execute(project, "INSERT INTO orders (customer, amount) VALUES (?, ?)", *rows)
+            time.sleep(0.3)
+
+    def copied() -> int:
+        return int(execute(project, "SELECT count(*) FROM copies")[0][0])
+
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    for part in (4, 2):
+        eventually("some rows are copied", lambda part=part: copied() >= ROWS // part // 2)  # type: ignore[misc]
+        os.kill(project.lease()["pid"], signal.SIGKILL)
+        assert project.apply()["changes"] == []  # starts a successor
+    flowing.join(120)
+    eventually(f"{ROWS} rows are copied", lambda: copied() >= ROWS, 240)
+    found = execute(project, "SELECT count(*), count(DISTINCT id), min(id), max(id), sum(twice) FROM copies")
+    assert found == [(ROWS, ROWS, 1, ROWS, sum(range(ROWS)))]
+    queries = project.queries()
+    assert {q["condition"] for q in queries.values()} == {"running"}
+    assert queries["source.orders"]["step"] >= 2
+
+
+def test_its_schemas_and_checks_are_as_mzplans_own(project: Project) -> None:
+    assert "source.sqlite" in project.json("schema")["schemas"]
+    assert project.json("schema", "sink.sqlite")["properties"]["compare"]["default"] == "warn"
+    project.write(
+        "pipeline", PIPELINE.replace("max_rows: 1000", "max_row: 1000").replace("table: copies", "")
+    )
+    found = project.json("validate", code=1)["diagnostics"]
+    wrong = {(d["code"], d["address"]) for d in found}
+    assert wrong == {("MZ004", "source.orders"), ("MZ006", "sink.copies")}
+    project.write("pipeline", PIPELINE.replace("table: copies", "table: none"))
+    (error,) = project.json("validate", "--live", code=1)["diagnostics"]
+    assert (error["code"], error["address"]) == ("MZ082", "sink.copies")
+    assert "table none of shop.db does not exist" in error["detail"]
+
+
+def test_its_own_tests_pass(installed: Path) -> None:
+    """The contract suites, which it runs in one line each, against the installed package."""
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(PACKAGE)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=installed,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

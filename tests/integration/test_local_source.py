@@ -1,0 +1,68 @@
+"""The example examples/local, as its reader would try it; and the local source on a real runner."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from tests.support import Project, eventually
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """The example, copied by `mzplan init --from local`."""
+    project = Project(tmp_path / "p", "local")
+    (project.folder / "mzplan.yaml").unlink()
+    assert project.run("init", "--from", "local").returncode == 0
+    yield project
+    project.down()
+
+
+def lake(project: Project) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = (
+            DeltaTable(project.folder / "lake/adjustments").to_pyarrow_table().to_pylist()
+        )
+    except TableNotFoundError:
+        return []
+    return sorted(rows, key=lambda row: (row["booked"], row["account"]))
+
+
+def test_the_example_and_a_kill_in_between(project: Project) -> None:
+    project.apply()
+    append = (
+        "append",
+        "source.adjustments",
+        "--file",
+        str(project.folder / "adjustments.jsonl"),
+        "--id",
+        "monday",
+    )
+    assert project.json(*append)["step"] == 0
+    again = project.json(*append)
+    assert (again["step"], again["repeated"]) == (0, True)
+    eventually("the rows are in the lake", lambda: len(lake(project)) == 2)
+    os.kill(project.lease()["pid"], signal.SIGKILL)
+    file = str(project.folder / "adjustments.csv")
+    # No runner: the step is durable all the same, and is read by the next one.
+    assert project.json("append", "source.adjustments", "--file", file, "--id", "tuesday")["step"] == 1
+    assert project.json(*append)["repeated"]
+    assert project.apply()["changes"] == []
+    eventually("the rows are in the lake", lambda: len(lake(project)) >= 4)
+    assert [(row["account"], str(row["amount"]), row["reason"]) for row in lake(project)] == [
+        ("a-17", "-12.50", "refund"),
+        ("b-04", "250.00", "correction of April"),
+        ("a-17", "3.20", None),
+        ("c-99", "-100.00", None),
+    ]
+    shown = (project.folder / ".mzplan" / "local.log").read_text()
+    assert shown.count('"account":"b-04"') == 1 and shown.count('"account":"c-99"') == 1
+    assert '"amount":3.20' not in shown
+    assert project.queries()["source.adjustments"]["step"] >= 1
