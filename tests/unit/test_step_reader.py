@@ -1,0 +1,178 @@
+"""The adapter from a durable input to Spark's stream reader: which call of Spark's becomes which of ours."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mzplan.columns import parse_columns
+from mzplan.connectors.endpoint_config import explained
+from mzplan.connectors.step_reader import ReaderPlan, StepPartition, StepReader
+from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
+from mzplan.endpoints.replay import DiffersError
+from mzplan.model.diagnostics import MzplanError
+
+
+class Upstream:
+    """An input of this process: rows that are there, and how many of them each step has."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.bounds = [0]
+        self.start = 0
+        self.calls: list[tuple[Any, ...]] = []
+
+    def name(self) -> str:
+        return "upstream"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
+        return Endpoint(self)
+
+
+class Endpoint:
+    def __init__(self, upstream: Upstream):
+        self.upstream = upstream
+        self.pending: tuple[Step, int] | None = None
+
+    def steps(self) -> range:
+        return range(self.upstream.start, len(self.upstream.bounds) - 1)
+
+    def read(self, step: Step, consumer: InputConsumer) -> None:
+        self.upstream.calls.append(("read", step))
+        durable = step in self.steps()
+        bounds = self.upstream.bounds
+        until = bounds[step + 1] if durable else len(self.upstream.rows)
+        for value in self.upstream.rows[bounds[step] : until]:
+            consumer.push(pa.RecordBatch.from_pydict({"id": pa.array([value], pa.int32())}))
+        if durable:
+            consumer.eoi()
+            consumer.committed()
+        else:
+            self.pending = (step, until)
+
+    def commit(self, step: Step) -> None:
+        self.upstream.calls.append(("commit", step))
+        if step in self.steps():
+            return
+        if self.pending is None or self.pending[0] != step:
+            raise StepError(f"step {step} was not read")
+        self.upstream.bounds.append(self.pending[1])
+
+    def expire(self, step: Step) -> None:
+        self.upstream.calls.append(("expire", step))
+
+
+def reader(upstream: Any, resume: Step | None = None, columns: str = "id BIGINT, more STRING") -> StepReader:
+    return StepReader(
+        ReaderPlan(
+            subject="source.s",
+            name="s.g1",
+            factory=upstream,
+            config={},
+            columns=parse_columns(columns),
+            secrets=("hunter2",),
+            resume=resume,
+        )
+    )
+
+
+def rows(made: StepReader, partition: Any) -> list[Any]:
+    return [row for batch in made.read(partition) for row in batch.to_pylist()]
+
+
+def test_a_micro_batch() -> None:
+    upstream = Upstream()
+    made = reader(upstream)
+    assert (made.latestOffset(), made.initialOffset()) == ({"step": 0}, {"step": 0})
+    assert made.partitions({"step": 0}, {"step": 0}) == []
+    upstream.rows += [7, 8]
+    upstream.calls.clear()
+    assert made.latestOffset() == {"step": 1}
+    (partition,) = made.partitions({"step": 0}, {"step": 1})
+    upstream.rows.append(9)  # after the offsets were logged: of the next step
+    # Spark may ask for the partitions of a batch more than once.
+    assert len(made.partitions({"step": 0}, {"step": 1})) == 1
+    assert upstream.calls == [("read", 0), ("commit", 0)], "what was offered is committed, and not read again"
+    assert rows(reader(upstream), partition) == [
+        {"id": 7, "more": None, "_position": {"step": 0, "row": 0}},
+        {"id": 8, "more": None, "_position": {"step": 0, "row": 1}},
+    ]
+    assert made.latestOffset() == {"step": 2}
+    made.partitions({"step": 1}, {"step": 2})
+    made.commit({"step": 1})
+    assert upstream.calls[-1] == ("expire", 1)
+
+
+def test_after_a_crash_the_partitions_come_first() -> None:
+    """The offsets were logged; whether the step was committed before the crash is not known."""
+    upstream = Upstream()
+    upstream.rows += [7]
+    (partition,) = reader(upstream, resume=1).partitions({"step": 0}, {"step": 1})
+    assert upstream.bounds == [0, 1]
+    upstream.rows += [8]
+    made = reader(upstream, resume=1)
+    (again,) = made.partitions({"step": 0}, {"step": 1})
+    assert upstream.bounds == [0, 1]
+    assert [r["id"] for r in rows(made, partition)] == [r["id"] for r in rows(made, again)] == [7]
+    assert made.latestOffset() == {"step": 2}
+
+
+def test_a_restart_goes_on_after_the_last_logged_step() -> None:
+    upstream = Upstream()
+    upstream.rows, upstream.bounds = [1, 2, 3], [0, 1, 2, 3]
+    made = reader(upstream, resume=2)
+    assert made.latestOffset() == {"step": 3}
+    made.partitions({"step": 2}, {"step": 3})
+    assert made.latestOffset() == {"step": 3}
+
+
+@pytest.mark.parametrize(("resume", "start"), [(5, 0), (1, 2)])
+def test_steps_that_are_gone_are_told(resume: Step, start: Step) -> None:
+    upstream = Upstream()
+    upstream.rows, upstream.bounds, upstream.start = [1, 2, 3], [0, 1, 2, 3], start
+    made = reader(upstream, resume=resume)
+    for call in (made.latestOffset, lambda: made.partitions({"step": resume}, {"step": resume + 1})):
+        with pytest.raises(
+            RuntimeError, match=rf"^mzplan\[MZ081\]: .*step {resume} is wanted, and steps {start} to 3"
+        ):
+            call()
+
+
+def test_a_reader_is_pickled_without_an_endpoint() -> None:
+    upstream = Upstream()
+    upstream.rows = [1]
+    made = pickle.loads(pickle.dumps(reader(upstream)))
+    made.partitions({"step": 0}, {"step": 1})
+    assert rows(made, StepPartition(0))[0]["id"] == 1
+
+
+def test_rows_that_do_not_fit() -> None:
+    upstream = Upstream()
+    upstream.rows = [300]
+    made = reader(upstream, columns="id TINYINT")
+    (partition,) = made.partitions({"step": 0}, {"step": 1})
+    with pytest.raises(RuntimeError, match=r"^mzplan\[MZ082\]: .*id is not a TINYINT"):
+        rows(made, partition)
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "said"),
+    [
+        (StepError("no step 5"), "MZ081", "no step 5."),
+        (OSError("refused: user app, password hunter2"), "MZ082", "refused: user app, password ***"),
+        (KeyError("table"), "MZ082", "KeyError: 'table'"),
+        (DiffersError("step 3 differs"), "MZ082", "step 3 differs"),
+        (ValueError(""), "MZ082", "ValueError"),
+    ],
+)
+def test_what_a_connector_raises_is_told_without_secrets(problem: Exception, code: str, said: str) -> None:
+    found = explained(problem, "source.s", ("hunter2",))
+    assert isinstance(found, MzplanError)
+    (one,) = found.diagnostics
+    assert (one.code, one.detail) == (code, said)
+    assert explained(found, "source.s", ()) is found
+    assert explained(KeyboardInterrupt(), "source.s", ()) is None
