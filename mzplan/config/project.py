@@ -14,11 +14,12 @@ from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Place
 from mzplan.config.parse import load
 from mzplan.config.schema_check import BodyCheck
-from mzplan.config.text import kind_of
+from mzplan.config.text import kind_of, shown
 from mzplan.config.validators import is_valid
 from mzplan.kinds import load_schema
 from mzplan.model.diagnostics import error
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings
+from mzplan.secrets import is_reference
 
 _SCHEMA = "project"
 
@@ -77,7 +78,30 @@ def check_settings(document: Document, findings: Findings) -> Settings:
             findings, lambda path, at_key: Place(document.file, path, at_key), None, PROJECT_FILE
         )
         check.report(_SCHEMA, body)
+    _check_state_secrets(document, body.get("state"), findings)
     return _settings(body)
+
+
+def _check_state_secrets(document: Document, state: object, findings: Findings) -> None:
+    """A password of the state's backend is a reference, as in a connection."""
+    properties = load_schema(_SCHEMA)["properties"]["state"]["properties"]
+    for name, value in state.items() if isinstance(state, dict) else ():
+        if (
+            not properties.get(name, {}).get("x-sensitive")
+            or not isinstance(value, str)
+            or is_reference(value)
+        ):
+            continue
+        findings.secrets.add(value)
+        findings.add(
+            "MZ016",
+            f"Secret written out in {shown(str(name))}",
+            f"{PROJECT_FILE} is shared and kept in history, so a secret in it is no secret.",
+            f"write a reference, as ${{env:STATE_{str(name).upper()}}} or ${{file:PATH}}, "
+            "and change the secret if this file was shared.",
+            place=Place(document.file, ("state", name)),
+            conceal=True,
+        )
 
 
 def read_settings(directory: str) -> Settings:

@@ -18,7 +18,6 @@ from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.state.store import Store
 
 ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
-LOOK = 0.05  # seconds between looks at the store
 HEARTBEATLESS = 3.0  # seconds without a leader before a query is given up as 'no runner'
 
 OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
@@ -66,7 +65,7 @@ def ask(
             problem = ended()
             if problem is not None:
                 raise problem
-            time.sleep(LOOK)
+            time.sleep(store.backend.look)
     finally:
         store.withdraw(proposal.id)
     raise error(
@@ -130,7 +129,7 @@ class Follower:
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
                 break
-            time.sleep(LOOK)
+            time.sleep(self.store.backend.look)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
 
     def _read(self) -> tuple[Status | None, bool, MzplanError | None]:

@@ -47,7 +47,6 @@ from mzplan.state.store import Store
 log = logging.getLogger("mzplan.runner")
 
 BUSY_TICK = 0.05  # seconds between looks while something is under way
-IDLE_TICK = 0.5
 STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 
@@ -127,7 +126,7 @@ class Runner:
                 busy = self.tick()
             except MzplanError as problem:
                 log.warning("%s", problem)
-            self.wake.wait(BUSY_TICK if busy else IDLE_TICK)
+            self.wake.wait(BUSY_TICK if busy else self.store.backend.idle)
             self.wake.clear()
 
     # --- what is wanted

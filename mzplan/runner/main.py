@@ -109,6 +109,7 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     runner = Runner(store, executor, secrets, lease, pool, retain_dropped=settings.retain_dropped)
     listener = WakeListener(folder / f"{lease.instance}.sock", secrets, runner.wake)
     listener.start()
+    unwatch = store.backend.watch(runner.wake.set)
     problem: list[MzplanError] = []
     opener = threading.Thread(
         target=_open, args=(executor, runner, problem, stopping), name="open", daemon=True
@@ -119,6 +120,7 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     finally:
         log.info("stopping")
         listener.close()
+        unwatch()
         opener.join(timeout=60.0)
         pool.shutdown(wait=False, cancel_futures=True)
         runner.answering.close()

@@ -6,6 +6,7 @@ few methods.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,7 +65,16 @@ class LockInfo:
 
 class Backend(Protocol):
     """Blobs by key. Keys are relative paths with `/`. Every method raises MzplanError (MZ030 for reads,
-    MZ035 for writes) when the backend itself fails; the old content is then intact."""
+    MZ035 for writes, MZ095 where it can't be reached) when the backend itself fails; the old content is then
+    intact."""
+
+    @property
+    def look(self) -> float:
+        """Seconds that a command which waits for something leaves between two looks."""
+
+    @property
+    def idle(self) -> float:
+        """Seconds that a runner with nothing to do leaves between two looks."""
 
     def read(self, key: str) -> Blob | None:
         """The blob, or None when there is none."""
@@ -93,8 +103,17 @@ class Backend(Protocol):
         """Take the lock with this id from its holder. Returns the holder; None when no lock has this id.
         Raises MZ033 when it can't be taken: its process lives on this machine."""
 
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called when somebody commits or proposes, where the backend can; returns how to end
+        that. Nothing may depend on it."""
+
     def describe(self) -> str:
         """Where it is, for people."""
+
+
+def unreachable(place: str, why: str, hint: str) -> MzplanError:
+    """MZ095: the backend does not answer, or does not let us in."""
+    return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
 
 
 def locked_error(

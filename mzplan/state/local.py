@@ -11,7 +11,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.failpoints import Failpoint, failpoint
@@ -29,8 +29,15 @@ class LocalBackend:
     """A folder. Writes are temp file, fsync, rename, fsync of the folder; compare-and-swap is guarded
     by a lock of the kernel on `.mutex`, held for microseconds; the store's lock is one on `lock`."""
 
+    look = 0.05
+    idle = 0.5
+
     def __init__(self, folder: Path):
         self.folder = folder
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Runners of this machine are woken over a socket instead."""
+        return lambda: None
 
     def describe(self) -> str:
         return str(self.folder)

@@ -46,7 +46,18 @@ HEARTBEAT = 1.0  # seconds
 
 
 def open_store(settings: ProjectSettings) -> Store:
-    """The store that mzplan.yaml names."""
+    """The store that mzplan.yaml names. Nothing is opened or imported before it is needed."""
+    match settings.state.get("backend"):
+        case "postgres":
+            from mzplan.state.postgres import PostgresBackend
+
+            return Store(
+                PostgresBackend(settings.state, settings.directory, settings.project), settings.project
+            )
+        case "object-store":
+            from mzplan.state.objects import ObjectStoreBackend
+
+            return Store(ObjectStoreBackend(settings.state, settings.directory), settings.project)
     path = Path(settings.directory) / str(settings.state.get("path", "state"))
     return Store(LocalBackend(path), settings.project)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
-import resource
+import re
 import signal
+import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from mzplan.model.address import Address
@@ -22,19 +26,40 @@ from mzplan.state.backend import ConflictError
 from mzplan.state.formats import decode_state, encode_state
 from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.store import Store
+from tests.contract import stores
+from tests.contract.stores import Case, Make, ObjectServer
 
-Make = Callable[[], Store]
 A = Address("connection", "k")
+_numbers = itertools.count(1)
+# Spawned, not forked: the object store library has threads, which no fork survives.
+processes = multiprocessing.get_context("spawn")
 
 
-@pytest.fixture(params=["local"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Opens the same store again and again, as separate processes would."""
+@pytest.fixture(scope="module")
+def object_server() -> Iterator[ObjectServer]:
+    server = ObjectServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["local", "postgres", "object-store"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     match request.param:
-        case "local":
-            return lambda: Store(LocalBackend(tmp_path / "state"), "shop")
-        case other:
-            raise AssertionError(other)
+        case "postgres":
+            server = request.getfixturevalue("postgres")
+            return stores.postgres(tmp_path, server, request.getfixturevalue("database")("store"))
+        case "object-store":
+            server = request.getfixturevalue("object_server")
+            return stores.object_store(tmp_path, server, f"bucket-{next(_numbers)}")
+        case _:
+            return stores.local(tmp_path)
+
+
+@pytest.fixture
+def make(case: Case) -> Make:
+    """Opens the same store again and again, as separate processes would."""
+    return case.make
 
 
 def state(serial: int, **body: Any) -> State:
@@ -103,8 +128,7 @@ def _increment(make_: Make, times: int) -> None:
 
 
 def test_many_writers_lose_nothing(make: Make) -> None:
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_increment, args=(make, 3)) for _ in range(20)]
+    writers = [processes.Process(target=_increment, args=(make, 3)) for _ in range(20)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -119,21 +143,70 @@ def _hold(make_: Make, ready: Any) -> None:
         time.sleep(60)
 
 
-def test_a_held_lock_names_its_owner_and_ends_with_its_process(make: Make) -> None:
-    context = multiprocessing.get_context("fork")
-    ready = context.Event()
-    holder = context.Process(target=_hold, args=(make, ready))
+def test_a_held_lock_names_its_owner_and_a_killed_one_can_be_taken(case: Case) -> None:
+    make = case.make
+    ready = processes.Event()
+    holder = processes.Process(target=_hold, args=(make, ready))
     holder.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     with pytest.raises(MzplanError) as caught, make().lock("destroy", wait=0.2):
         pass
     assert caught.value.exit_code == ExitCode.LOCKED
     text = caught.value.diagnostics[0].detail
-    assert "mzplan apply" in text and str(holder.pid) in text and "alive" in text
+    assert "mzplan apply" in text and f"pid {holder.pid}, alive" in text
+    assert re.search(r"has held it since 2\d{3}-\S+ \((\d+ s ago|just now)\)", text)
+    there = make().holder()
+    assert there is not None and there.pid == holder.pid
+    with pytest.raises(MzplanError) as refused:
+        make().release(there.id)  # it lives
+    assert refused.value.exit_code == ExitCode.LOCKED
+    assert make().release("another") is None
     assert holder.pid is not None
     os.kill(holder.pid, signal.SIGKILL)
     holder.join(10)
+    if not case.frees:
+        with pytest.raises(MzplanError) as caught, make().lock("destroy", wait=5.0):
+            pass
+        (found,) = caught.value.diagnostics
+        assert f"pid {holder.pid}, no longer alive" in found.detail
+        assert f"mzplan state unlock {there.id}" in found.hint
+        assert make().release(there.id) == there
     with make().lock("destroy", wait=5.0):
+        pass
+    assert make().holder() is None
+
+
+def test_a_lock_of_another_machine_can_be_taken_by_its_id(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = processes.Event()
+    holder = processes.Process(target=_hold, args=(make, ready))
+    holder.start()
+    try:
+        assert ready.wait(60)
+        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+        with pytest.raises(MzplanError) as caught, make().lock("destroy", wait=0.2):
+            pass
+        (found,) = caught.value.diagnostics
+        assert "alive" not in found.detail and "if that process is gone for certain" in found.hint
+        there = make().holder()
+        assert there is not None and make().release(there.id) == there
+        with make().lock("destroy", wait=5.0):
+            pass
+    finally:
+        holder.kill()
+        holder.join(10)
+
+
+def test_a_lock_by_hand_holds_for_everybody(make: Make) -> None:
+    with make().lock("moving") as info:
+        make().hold(info)
+    with pytest.raises(MzplanError) as caught, make().lock("apply"):
+        pass
+    assert "has locked it by hand (moving)" in caught.value.diagnostics[0].detail
+    assert make().holder() == info
+    assert make().release(info.id) == info
+    with make().lock("apply"):
         pass
 
 
@@ -179,22 +252,48 @@ def test_a_damaged_state_is_refused_and_left_alone(
     assert _damage(make, change).diagnostics[0].code == code
 
 
-def test_a_full_disk_leaves_the_old_state(make: Make) -> None:
-    store = make()
+def test_a_refused_write_leaves_the_old_state(case: Case) -> None:
+    store = case.make()
     store.commit(state(1), EMPTY)
     before = store.backend.read(STATE_KEY)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
-        with pytest.raises(MzplanError) as caught:
-            store.commit(state(2, brokers=["x" * 10_000]), state(1))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
+    with case.refusing(), pytest.raises(MzplanError) as caught:
+        store.commit(state(2, brokers=["x" * 10_000]), state(1))
     assert caught.value.diagnostics[0].code == "MZ035"
+    assert caught.value.exit_code == ExitCode.ERROR
     assert store.backend.read(STATE_KEY) == before
-    assert store.read_state() == state(1)
+    assert case.make().read_state() == state(1)
+    store.commit(state(2), state(1))
+
+
+def test_serials_are_listed_in_order(make: Make) -> None:
+    store = make()
+    assert store.serials() == []
+    for serial in range(1, 12):
+        store.commit(state(serial), state(serial - 1) if serial > 1 else EMPTY)
+    assert store.serials() == list(range(1, 11))
+    assert make().read_serial(10) == state(10)
+    assert store.backend.list("") == [STATE_KEY]  # no folders, and nothing below them
+
+
+def test_leases_have_one_owner(make: Make) -> None:
+    one, other = make(), make()
+    lease = one.acquire_lease("local", "a")
+    assert lease is not None and other.acquire_lease("local", "b") is None
+    renewed = one.renew_lease(lease)
+    assert renewed is not None and renewed.heartbeat >= lease.heartbeat
+    assert one.renew_lease(renewed, released=True) is not None
+    taken = other.acquire_lease("local", "b")
+    assert taken is not None and taken.epoch == lease.epoch + 1
+    assert one.renew_lease(renewed) is None
+
+
+def test_a_state_moves_between_backends_byte_for_byte(make: Make, tmp_path: Path) -> None:
+    source = Store(LocalBackend(tmp_path / "from"), "shop")
+    source.commit(state(1, brokers=["ü:1"]), EMPTY)
+    there = source.read_state()
+    make().commit(there, EMPTY)
+    one, other = source.backend.read(STATE_KEY), make().backend.read(STATE_KEY)
+    assert one is not None and other is not None and one.data == other.data
 
 
 def test_a_path_that_cannot_be_a_folder_is_an_error(tmp_path: Path) -> None:
@@ -235,3 +334,81 @@ def test_expired_proposals_are_removed(make: Make, monkeypatch: pytest.MonkeyPat
     assert store.open_proposals("local") == []
     monkeypatch.undo()
     assert store.backend.list("proposals/") == []
+
+
+# --- what only one of them has
+
+
+def test_an_s3_server_that_is_not_there(tmp_path: Path) -> None:
+    server = ObjectServer()
+    server.start()
+    case = stores.object_store(tmp_path, server, "gone")
+    server.stop()
+    for ask in (lambda: case.make().read_state(), lambda: case.make().commit(state(1), EMPTY)):
+        with pytest.raises(MzplanError) as caught:
+            ask()
+        (found,) = caught.value.diagnostics
+        assert found.code == "MZ095" and "s3://gone/teams/shop" in found.summary
+        assert "a-secret-key" not in str(found)
+
+
+def test_a_bucket_that_is_not_there(object_server: ObjectServer, tmp_path: Path) -> None:
+    case = stores.object_store(tmp_path, object_server, "there")
+    store = stores.opened(str(tmp_path), {**case.make().backend.settings, "url": "s3://not-there/x"})  # type: ignore[attr-defined]
+    with pytest.raises(MzplanError) as caught:
+        store.commit(state(1), EMPTY)
+    assert caught.value.diagnostics[0].code == "MZ035"
+
+
+def test_a_url_that_names_no_store(tmp_path: Path) -> None:
+    store = stores.opened(str(tmp_path), {"backend": "object-store", "url": "gopher://x/y"})
+    with pytest.raises(MzplanError) as caught:
+        store.read_state()
+    assert caught.value.diagnostics[0].code == "MZ097"
+
+
+def test_a_postgres_server_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("hunter2")
+    settings = {"host": "127.0.0.1", "port": 1, "database": "d", "user": "u", "password": "${file:pw}"}
+    store = stores.opened(str(tmp_path), {"backend": "postgres", **settings})
+    for ask in (store.read_state, lambda: store.commit(state(1), EMPTY)):
+        with pytest.raises(MzplanError) as caught:
+            ask()
+        (found,) = caught.value.diagnostics
+        assert found.code == "MZ095" and "hunter2" not in str(found)
+
+
+def test_a_lost_connection_is_opened_again(
+    postgres: Any, database: Callable[..., str], tmp_path: Path
+) -> None:
+    name = database("lost")
+    store = stores.postgres(tmp_path, postgres, name).make()
+    store.commit(state(1), EMPTY)
+    with psycopg.connect(postgres.dsn(name), autocommit=True) as admin:
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+        admin.execute(end, (f"state_{name}",))
+    assert store.read_state() == state(1)
+    with psycopg.connect(postgres.dsn(name), autocommit=True) as admin:
+        admin.execute(end, (f"state_{name}",))
+    store.commit(state(2), state(1))
+    assert store.read_state() == state(2)
+
+
+def test_a_commit_wakes_whoever_watches(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
+    store = stores.postgres(tmp_path, postgres, database("woken")).make()
+    store.commit(state(1), EMPTY)
+    woken = threading.Event()
+    stop = store.backend.watch(woken.set)
+    try:
+        until = time.monotonic() + 20
+        while not woken.is_set() and time.monotonic() < until:  # it takes a moment to listen
+            store.backend.write("proposals/x.json", b"{}")
+            woken.wait(0.2)
+        assert woken.is_set()
+        time.sleep(0.5)
+        woken.clear()
+        began = time.monotonic()
+        store.commit(state(2), state(1))
+        assert woken.wait(5) and time.monotonic() - began < 1.0
+    finally:
+        stop()

@@ -1,0 +1,150 @@
+"""The backends under test: how to open each (again, as another process would), and how to make it refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mzplan.model.resources import ProjectSettings
+from mzplan.state.store import Store, open_store
+
+Make = Callable[[], Store]
+
+
+def opened(directory: str, state: Mapping[str, Any]) -> Store:
+    """A store as a command opens it. At the top of a module, so that a spawned process can have it."""
+    return open_store(
+        ProjectSettings(directory=directory, project="shop", warehouse="w", state=state, instances={})
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A backend: `make` opens it; while `refusing()` lasts, it takes no write; `frees` tells whether its
+    lock ends with the process that holds it."""
+
+    make: Make
+    refusing: Callable[[], contextlib.AbstractContextManager[None]]
+    frees: bool = True
+
+
+def local(folder: Path) -> Case:
+    return Case(partial(opened, str(folder), {"backend": "local", "path": "state"}), full_disk)
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow beyond 2000 bytes."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def postgres(folder: Path, server: Any, database: str) -> Case:
+    """As a role of its own, which owns nothing but what it makes."""
+    import psycopg
+
+    role = f"state_{database}"
+    with psycopg.connect(server.dsn(database), autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'pw-{role}'".encode())
+        admin.execute(f"GRANT CREATE ON DATABASE {database} TO {role}".encode())
+    (folder / "pw").write_text(f"pw-{role}\n")
+    state = {
+        "backend": "postgres",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "database": database,
+        "user": role,
+        "password": "${file:pw}",
+    }
+
+    @contextlib.contextmanager
+    def read_only() -> Iterator[None]:
+        # The session's own setting, so that what is open already obeys too.
+        set_ = f"ALTER ROLE {role} SET default_transaction_read_only = "
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
+        with psycopg.connect(server.dsn(database), autocommit=True) as admin:
+            admin.execute(f"{set_} on".encode())
+            admin.execute(end.encode(), (role,))
+            yield
+            admin.execute(f"{set_} off".encode())
+            admin.execute(end.encode(), (role,))
+
+    return Case(partial(opened, str(folder), state), read_only)
+
+
+@dataclass
+class ObjectServer:
+    """An S3 server in a thread of this process. It serves one request at a time: what is conditional is
+    atomic, as on the real one."""
+
+    refuse: bool = False
+    requests: list[str] = field(default_factory=list)
+    _server: Any = None
+
+    def start(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import WSGIRequestHandler, make_server
+
+        class Quiet(WSGIRequestHandler):
+            def log(self, *_: Any, **__: Any) -> None:
+                """Nothing."""
+
+        inner = DomainDispatcherApplication(create_backend_app)
+
+        def app(environ: Any, start_response: Any) -> Iterable[bytes]:
+            self.requests.append(environ["REQUEST_METHOD"])
+            if self.refuse and environ["REQUEST_METHOD"] in ("PUT", "POST"):
+                start_response("507 Insufficient Storage", [("Content-Length", "0")])
+                return [b""]
+            return inner(environ, start_response)
+
+        self._server = make_server("127.0.0.1", 0, app, threaded=False, request_handler=Quiet)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def bucket(self, name: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT")).read()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def object_store(folder: Path, server: ObjectServer, bucket: str) -> Case:
+    server.bucket(bucket)
+    (folder / "key").write_text("a-secret-key\n")
+    state = {
+        "backend": "object-store",
+        "url": f"s3://{bucket}/teams/shop",
+        "endpoint": server.url,
+        "region": "us-east-1",
+        "access_key_id": "an-id",
+        "secret_access_key": "${file:key}",
+    }
+
+    @contextlib.contextmanager
+    def full() -> Iterator[None]:
+        server.refuse = True
+        try:
+            yield
+        finally:
+            server.refuse = False
+
+    return Case(partial(opened, str(folder), state), full, frees=False)

@@ -1,0 +1,89 @@
+"""`state:` of mzplan.yaml: the three backends, their mistakes, and no secret in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.config import load_project
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.operations.project import open_project
+
+HEAD = "version: 1\nproject: shop\n"
+POSTGRES = "state: {backend: postgres, host: h, database: d, user: u, password: '${env:PW}'}\n"
+OBJECTS = "state: {backend: object-store, url: 's3://bucket/shop', region: eu-west-1}\n"
+
+
+def found(folder: Path, state: str) -> list[Diagnostic]:
+    (folder / "mzplan.yaml").write_text(HEAD + state)
+    with pytest.raises(MzplanError) as caught:
+        load_project(folder)
+    return list(caught.value.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ("", "{folder}/state"),
+        ("state: {path: elsewhere}\n", "{folder}/elsewhere"),
+        (POSTGRES, "postgres://h:5432/d/mzplan"),
+        (OBJECTS, "s3://bucket/shop"),
+    ],
+)
+def test_each_backend_is_opened_by_its_name(tmp_path: Path, state: str, place: str) -> None:
+    (tmp_path / "mzplan.yaml").write_text(HEAD + state)
+    assert open_project(str(tmp_path)).store.backend.describe() == place.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [
+        ("state: {backend: postgres, host: h, database: d}\n", "MZ006", "user"),
+        ("state: {backend: object-store}\n", "MZ006", "url"),
+        ("state: {backend: object-store, url: 'bucket'}\n", "MZ005", "url"),
+        ("state: {backend: etcd}\n", "MZ005", "object-store"),
+        ("state: {backend: postgres, hots: h, database: d, user: u}\n", "MZ004", "host"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, state: str, code: str, words: str) -> None:
+    (problem, *_) = found(tmp_path, state)
+    assert problem.code == code
+    assert words in f"{problem.summary} {problem.detail} {problem.hint}" and problem.range is not None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        POSTGRES.replace("${env:PW}", "hunter2"),
+        OBJECTS.replace("region: eu-west-1", "secret_access_key: hunter2"),
+    ],
+)
+def test_a_secret_written_out_is_refused_and_never_shown(tmp_path: Path, state: str) -> None:
+    (problem,) = found(tmp_path, state)
+    assert problem.code == "MZ016" and "hunter2" not in str(problem)
+    ran = subprocess.run(
+        [sys.executable, "-m", "mzplan", "-C", str(tmp_path), "state", "list"], capture_output=True, text=True
+    )
+    assert ran.returncode == 1 and "MZ016" in ran.stderr and "hunter2" not in ran.stderr + ran.stdout
+
+
+def test_a_secret_without_a_value_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PW", raising=False)
+    (tmp_path / "mzplan.yaml").write_text(HEAD + POSTGRES)
+    with pytest.raises(MzplanError) as caught:
+        open_project(str(tmp_path)).store.read_state()
+    assert caught.value.diagnostics[0].code == "MZ056"
+
+
+def test_a_backend_costs_nothing_until_it_is_used(tmp_path: Path) -> None:
+    code: Any = (
+        "import sys; from mzplan.operations.project import open_project; open_project(sys.argv[1]).store; "
+        "print([m for m in ('psycopg', 'obstore', 'boto3') if m in sys.modules])"
+    )
+    (tmp_path / "mzplan.yaml").write_text(HEAD)
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
