@@ -85,5 +85,7 @@ def test_a_backend_costs_nothing_until_it_is_used(tmp_path: Path) -> None:
         "print([m for m in ('psycopg', 'obstore', 'boto3') if m in sys.modules])"
     )
     (tmp_path / "mzplan.yaml").write_text(HEAD)
-    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "[]"
