@@ -1,0 +1,278 @@
+"""examples/ci, as a team would run it: a git repository, a bare remote, a branch, a review, a merge."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.cli_runs import write
+
+CI = Path(__file__).parents[2] / "examples" / "ci"
+MZPLAN = f"{sys.executable} -m mzplan"
+
+
+def sh(folder: Path, *command: str, code: int = 0, **environment: str) -> str:
+    """A command in a folder, without this machine's git settings; asserts how it ends."""
+    clean = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "MZPLAN": MZPLAN}
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, **clean, **environment}
+    )
+    assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return sh(folder, "git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments)
+
+
+def ci(folder: Path, *arguments: str, code: int = 0, **environment: str) -> str:
+    return sh(folder, str(CI / "mzplan-ci.sh"), *arguments, code=code, **environment)
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    """A bare repository with a project on main. The state is in a folder that every checkout reaches."""
+    bare, first = tmp_path / "remote.git", tmp_path / "first"
+    first.mkdir()
+    sh(tmp_path, "git", "init", "-q", "--bare", "-b", "main", str(bare))
+    sh(first, "git", "init", "-q", "-b", "main")
+    write(first)
+    settings = first / "mzplan.yaml"
+    settings.write_text(settings.read_text() + f"state: {{path: {tmp_path / 'shared-state'}}}\n")
+    git(first, "add", ".")
+    git(first, "commit", "-qm", "the project")
+    git(first, "push", "-q", str(bare), "main")
+    return bare
+
+
+def checkout(remote: Path, name: str, branch: str = "main") -> Path:
+    """What a CI job does first: a clone of its own."""
+    folder = remote.parent / name
+    sh(remote.parent, "git", "clone", "-q", "-b", branch, str(remote), str(folder))
+    return folder
+
+
+def push_edit(remote: Path, branch: str, before: str, after: str) -> None:
+    """Somebody's commit."""
+    folder = checkout(remote, f"edit-{branch}")
+    git(folder, "checkout", "-qb", branch)
+    path = folder / "pipeline.yaml"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    git(folder, "commit", "-qam", branch)
+    git(folder, "push", "-q", "origin", branch)
+
+
+def merge(remote: Path, branch: str) -> None:
+    folder = checkout(remote, f"merge-{branch}")
+    git(folder, "merge", "-q", "--no-ff", "-m", f"merge {branch}", f"origin/{branch}")
+    git(folder, "push", "-q", "origin", "main")
+
+
+def test_from_a_pull_request_to_production(remote: Path) -> None:
+    out = remote.parent / "out"
+    main = checkout(remote, "job-0")
+    ci(main, "validate")
+    assert "changes are pending" in ci(main, "plan", str(out))
+    ci(main, "apply", str(out))
+    assert "nothing to change" in ci(main, "plan", str(out))
+    ci(main, "drift", str(out))
+
+    push_edit(remote, "move-broker", "a:9092", "b:9092")
+    pull_request = checkout(remote, "job-1", "move-broker")
+    ci(pull_request, "plan", str(out))
+    comment = (out / "comment.md").read_text()
+    assert comment.startswith("<!-- mzplan:plan:shop -->") and "**1 query restarts**" in comment
+
+    # Another change goes first; it touches nothing of this plan, which stays as reviewed.
+    push_edit(remote, "more-rows", "rows: 3", "rows: 4")
+    merge(remote, "more-rows")
+    other = checkout(remote, "job-2")
+    ci(other, "plan", str(out / "other"))
+    ci(other, "apply", str(out / "other"))
+    merge(remote, "move-broker")
+    merged = checkout(remote, "job-3")
+    ci(merged, "apply", str(out))
+    assert "nothing to change" in ci(merged, "plan", str(out))
+
+    # One that touches the same is not applied unseen.
+    push_edit(remote, "again", "b:9092", "c:9092")
+    ci(checkout(remote, "job-4", "again"), "plan", str(out))
+    push_edit(remote, "rival", "b:9092", "d:9092")
+    merge(remote, "rival")
+    rival = checkout(remote, "job-5")
+    ci(rival, "plan", str(out / "rival"))
+    ci(rival, "apply", str(out / "rival"))
+    said = ci(rival, "apply", str(out), code=5)
+    assert "connection.k was changed" in said and "Plan and review anew" in said
+
+
+def test_a_broken_project_fails_each_job(remote: Path) -> None:
+    push_edit(remote, "broken", "connection: k", "connection: nobody")
+    job = checkout(remote, "job", "broken")
+    for command in (("validate",), ("plan", "out")):
+        assert "MZ012" in ci(job, *command, code=1)
+    assert ci(job, "nonsense", code=64).startswith("#")
+
+
+def test_a_drift_job_fails_when_there_is_drift(remote: Path) -> None:
+    job = checkout(remote, "job")
+    ci(job, "plan", "out")
+    ci(job, "apply", "out")
+    ci(job, "drift", "out")
+    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    ci(job, "drift", "out", code=3)
+    assert "| `missing-query` | 3 |" in (job / "out" / "drift.md").read_text()
+
+
+def test_the_pre_commit_hook(remote: Path, tmp_path: Path) -> None:
+    folder = checkout(remote, "hooked")
+    text = (CI / "pre-commit-config.yaml").read_text()
+    (folder / ".pre-commit-config.yaml").write_text(text.replace("entry: mzplan", f"entry: {MZPLAN}"))
+    git(folder, "add", ".")
+    run = (sys.executable, "-m", "pre_commit", "run", "--all-files")
+    home = {"PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
+    assert "Passed" in sh(folder, *run, **home)
+    path = folder / "pipeline.yaml"
+    path.write_text(path.read_text().replace("connection: k", "connection: nobody"))
+    assert "MZ012" in sh(folder, *run, code=1, **home)
+
+
+# --- comments: one, kept up to date
+
+
+GH = """#!/usr/bin/env python3
+import json, os, re, sys
+from pathlib import Path
+store = Path(os.environ["COMMENTS"])
+comments = json.loads(store.read_text())
+arguments = sys.argv[2:]
+if "--jq" in arguments:
+    marker = re.search(r'startswith\\("(.*?)"\\)', arguments[arguments.index("--jq") + 1])[1]
+    print("\\n".join(str(c["id"]) for c in comments if c["body"].startswith(marker)))
+    sys.exit()
+body = Path(next(a for a in arguments if a.startswith("body=@"))[6:]).read_text()
+if arguments[arguments.index("--method") + 1] == "PATCH":
+    next(c for c in comments if str(c["id"]) == arguments[2].rpartition("/")[2])["body"] = body
+else:
+    comments.append({"id": len(comments) + 1, "body": body})
+store.write_text(json.dumps(comments))
+"""
+
+
+def test_github_has_one_comment_that_is_edited(tmp_path: Path) -> None:
+    tools, comments = tmp_path / "bin", tmp_path / "comments.json"
+    tools.mkdir()
+    (tools / "gh").write_text(GH)
+    (tools / "gh").chmod(0o755)
+    comments.write_text(json.dumps([{"id": 1, "body": "looks good"}]))
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "COMMENTS": str(comments)}
+    for text in ("first", "second"):
+        (tmp_path / "c.md").write_text(f"<!-- mzplan:plan:shop -->\n\n{text}\n")
+        sh(tmp_path, str(CI / "comment.sh"), "c.md", "o/r", "7", **environment)
+    found = json.loads(comments.read_text())
+    assert [c["body"].split("\n")[-2:] for c in found] == [["looks good"], ["second", ""]]
+
+
+@pytest.fixture
+def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """GitLab's notes, as far as note.py needs them."""
+    notes: list[dict[str, Any]] = [{"id": 1, "body": "looks good"}]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+        def answer(self, content: Any) -> None:
+            assert self.headers["PRIVATE-TOKEN"] == "t"
+            data = json.dumps(content).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def content(self) -> Any:
+            return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def do_GET(self) -> None:
+            self.answer(notes if self.path.endswith("&page=1") else [])
+
+        def do_POST(self) -> None:
+            notes.append({"id": len(notes) + 1, **self.content()})
+            self.answer(notes[-1])
+
+        def do_PUT(self) -> None:
+            note = next(n for n in notes if n["id"] == int(self.path.rpartition("/")[2]))
+            note.update(self.content())
+            self.answer(note)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/api/v4", notes
+    server.shutdown()
+    server.server_close()
+
+
+def test_gitlab_has_one_note_that_is_edited(tmp_path: Path, gitlab: tuple[str, list[dict[str, Any]]]) -> None:
+    url, notes = gitlab
+    environment = {
+        "CI_API_V4_URL": url,
+        "CI_PROJECT_ID": "5",
+        "CI_MERGE_REQUEST_IID": "7",
+        "GITLAB_TOKEN": "t",
+    }
+    for text in ("first", "second"):
+        (tmp_path / "c.md").write_text(f"<!-- mzplan:plan:shop -->\n\n{text}\n")
+        sh(tmp_path, sys.executable, str(CI / "note.py"), "c.md", **environment)
+    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", "<!-- mzplan:plan:shop -->"]
+    assert "second" in notes[1]["body"]
+
+
+# --- the files themselves
+
+
+def test_the_templates_are_yaml_and_call_what_is_there() -> None:
+    action = yaml.safe_load((CI / "action.yml").read_text())
+    steps = {step["name"]: step for step in action["runs"]["steps"] if "name" in step}
+    assert all(step["shell"] == "bash" for step in steps.values())
+    assert "${{" not in "".join(step["run"] for step in steps.values())  # no input becomes shell
+    workflow = yaml.safe_load((CI / "github-workflow.yml").read_text())
+    used = {
+        step["with"]["command"]
+        for job in workflow["jobs"].values()
+        for step in job["steps"]
+        if "with" in step
+    }
+    assert used == {"plan", "apply", "drift"}
+    gitlab = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
+    scripts = [line for job in gitlab.values() if isinstance(job, dict) for line in job.get("script", [])]
+    for name in re.findall(r"ci/([a-z.-]+\.(?:sh|py))", " ".join(scripts)):
+        assert os.access(CI / name, os.X_OK), name
+    for name in ("mzplan-ci.sh", "comment.sh"):
+        subprocess.run(["bash", "-n", str(CI / name)], check=True)
+
+
+def test_the_action_runs_as_a_composite_action_would(remote: Path, tmp_path: Path) -> None:
+    """Its shell step, with what GitHub sets."""
+    job = checkout(remote, "action")
+    steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
+    step = next(s for s in steps if s.get("id") == "run")
+    environment = {
+        "GITHUB_ACTION_PATH": str(CI),
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "MZPLAN_PROJECT": ".",
+    }
+    for command in ("validate", "plan", "apply", "plan", "drift"):
+        sh(job, "bash", "-e", "-o", "pipefail", "-c", step["run"], COMMAND=command, **environment)
+    assert (tmp_path / "temp" / "mzplan" / "drift.md").exists()
