@@ -31,7 +31,7 @@ class Progress:
         self.is_committed = False
         self._began = clock()
         self._lock = threading.RLock()
-        self._doing: list[tuple[str, float]] = []
+        self._doing: list[tuple[str | Callable[[], str], float]] = []
         self._drawn = ""
         self._said_at = float("-inf")
         self._closing = threading.Event()
@@ -48,8 +48,8 @@ class Progress:
             self._line(f"[{self.clock() - self._began:6.2f} s] {safe(text)}")
 
     @contextlib.contextmanager
-    def working(self, text: str) -> Iterator[None]:
-        """Said only when it takes longer than a second."""
+    def working(self, text: str | Callable[[], str]) -> Iterator[None]:
+        """Said only when it takes longer than a second; what changes meanwhile is asked for anew."""
         self._start()
         with self._lock:
             self._doing.append((text, self.clock()))
@@ -104,7 +104,7 @@ class Progress:
                 text, began = self._doing[-1]
                 seconds = self.clock() - began
                 if seconds >= PATIENCE:
-                    self._draw(text, seconds)
+                    self._draw(text if isinstance(text, str) else text(), seconds)
 
     def _draw(self, text: str, seconds: float) -> None:
         line = cut(f"  … {seconds:.0f} s: {text}", width() - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +42,9 @@ class Runners(Protocol):
 class Reporter(Protocol):
     """Where progress goes."""
 
-    def working(self, text: str) -> AbstractContextManager[None]:
-        """What is being done meanwhile: said when it takes longer than a second."""
+    def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
+        """What is being done meanwhile (a function: as far as it has come): said when it takes longer than a
+        second."""
 
     def stage(self, text: str) -> None:
         """What is being done now, always said."""

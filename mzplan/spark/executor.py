@@ -22,8 +22,10 @@ from mzplan.spark.collections import Collections
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.running import Running
 from mzplan.spark.session import has_ended
+from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.storage import remove_storage
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
+from mzplan.steps.history import StepHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +43,8 @@ class SparkExecutor:
         self._warehouse = absolute(context.directory, context.warehouse)
         self._connectors = Connectors()
         self._collections = Collections()
-        self._progress = ProgressListener()
+        self._steps = StepRecorder()
+        self._progress = ProgressListener(self._steps.progressed)
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
@@ -68,6 +71,7 @@ class SparkExecutor:
         if names:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
                 list(pool.map(self._stop_whatever_happens, names))
+        self._steps.close()
         with self._opening:
             spark, self._spark = self._spark, None
             if spark is not None and not has_ended(spark):
@@ -147,6 +151,7 @@ class SparkExecutor:
         if query.address.kind == "source":
             self._remember_upstream(query)
         writer = self._writer(spark, query, running, epoch)
+        self._steps.begins(str(running.name), self._history(query.description))
         # A scheduler pool of its own: a backlog here doesn't hold up the other queries.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(query.address))
         return (
@@ -204,6 +209,14 @@ class SparkExecutor:
         if not checkpoint.has_begun() or checkpoint.upstream() is None:
             checkpoint.record_upstream(found.upstream)
 
+    def _history(self, description: Description) -> StepHistory:
+        source = description.upstream
+        return StepHistory(
+            self._warehouse,
+            (description.id, description.generation),
+            (source.id, source.generation) if source is not None else None,
+        )
+
     def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:
         return Checkpoint.of(self._warehouse, query.description.id, query.description.generation)
 
@@ -226,6 +239,7 @@ class SparkExecutor:
         with self._lock:
             self._running.pop(name, None)
         self._progress.forget(running.run_id)
+        self._steps.ended(str(name))
 
     def _stop_whatever_happens(self, name: QueryName) -> None:
         # The session is about to end, and the query with it; it may have ended already.

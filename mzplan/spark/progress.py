@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +26,11 @@ class Progress:
 class ProgressListener:
     """Spark calls it from a thread of its own; `get` may be called from any."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """`also` is called with the JSON of each StreamingQueryProgress."""
         self._lock = threading.Lock()
         self._runs: dict[str, Progress] = {}
+        self._also = also
 
     def get(self, run_id: str) -> Progress | None:
         """The newest progress of a run; None until it has finished a first trigger."""
@@ -47,6 +50,8 @@ class ProgressListener:
         data = json.loads(event.progress().json())
         with self._lock:
             self._runs[data["runId"]] = parse_progress(data)
+        if self._also is not None:
+            self._also(data)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         run_id = event.runId().toString()

@@ -12,6 +12,7 @@ from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, Si
 from mzplan.connectors.select import canonical_type
 from mzplan.connectors.spark_types import quoted, spark_type
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.spark.content_hash import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,8 +31,8 @@ def trigger_interval(query: ResolvedQuery) -> str:
 def source_writer(
     spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, collection: str
 ) -> DataStreamWriter:
-    """From the upstream into the collection, by Spark's own Delta sink."""
-    rows = connector.stream(spark, query)
+    """From the upstream into the collection, by Spark's own Delta sink. Each step reports its hash."""
+    rows = observed(connector.stream(spark, query))
     return rows.writeStream.format("delta").outputMode("append").option("path", collection)
 
 

@@ -1,0 +1,271 @@
+"""steps, verify and expire: the durable steps of a source or sink, read from the warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from mzplan.connectors.paths import absolute
+from mzplan.content_hash import ContentHash, content_hash
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.state import ResourceState, State
+from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.steps.history import Place, StepHistory, Steps
+from mzplan.steps.needs import needed_by
+from mzplan.steps.record import StepRecord
+from mzplan.steps.replay import GoneError, collection_batches, collection_hash
+
+Range = tuple[int, int | None]
+"""The first and last step of a range, both in it; None: up to the newest."""
+
+
+class Upstream(Protocol):
+    """Reads steps of one source again from where they came from."""
+
+    keeps_positions: bool
+    """Whether `_position` is the same whenever a record is read."""
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """Of the step's records as the upstream holds them now, without `_position` unless that is kept.
+        Raises GoneError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A step that is not what was recorded of it. A hash is None where none was recorded."""
+
+    step: int
+    recorded_rows: int | None
+    recorded_hash: str | None
+    found_rows: int
+    found_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What verify found. `equal` are the steps that are as recorded; `by_rows` those of them of which no hash
+    was recorded. The first difference ends the work."""
+
+    address: Address
+    equal: tuple[int, ...]
+    by_rows: tuple[int, ...]
+    difference: Difference | None
+    problems: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSteps:
+    """The steps of a committed resource."""
+
+    resource: ResourceState
+    steps: Steps
+
+
+def read_steps(project: Project, address: Address, count: int | None, reporter: Reporter) -> ShownSteps:
+    """The newest `count` steps of a source or sink (None: all that are known)."""
+    state = read_state(project.store, reporter)
+    resource = _resource(state, address)
+    with reporter.working(f"reading the steps of {address}"), _readable(address):
+        return ShownSteps(resource=resource, steps=_history(project, state, resource).read(count))
+
+
+def verify(
+    project: Project,
+    address: Address,
+    wanted: Range | None,
+    upstream: Callable[[State, ResourceState], Upstream] | None,
+    reporter: Reporter,
+) -> Verified:
+    """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
+    them with what was recorded."""
+    state = read_state(project.store, reporter)
+    resource = _resource(state, address)
+    if address.kind != "source":
+        raise error(
+            "MZ094",
+            f"The steps of {address} can't be replayed",
+            "A sink's steps are those of its source, read from the source's collection.",
+            f"verify its source: mzplan verify source.{resource.body.get('from', 'NAME')}",
+            address=address,
+            exit_code=ExitCode.USAGE,
+        )
+    history = _history(project, state, resource)
+    with reporter.working(f"reading the steps of {address}"), _readable(address):
+        records = _in_range(history, address, wanted)
+    source = upstream(state, resource) if upstream is not None else None
+    return _compare(history, address, records, source, reporter)
+
+
+def _compare(
+    history: StepHistory,
+    address: Address,
+    records: list[StepRecord],
+    upstream: Upstream | None,
+    reporter: Reporter,
+) -> Verified:
+    equal: list[int] = []
+    problems: list[Diagnostic] = []
+    by_rows: list[int] = []
+    difference: Difference | None = None
+    with reporter.working(lambda: f"{len(equal) + len(problems)} of {len(records)} steps verified"):
+        for record in records:
+            try:
+                with _readable(address):
+                    difference = _difference(history, record, upstream)
+            except GoneError as problem:
+                problems.append(_gone(address, record, str(problem)))
+                continue
+            if difference is not None:
+                break
+            equal.append(record.step)
+            if record.digest is None and (upstream is None or upstream.keeps_positions):
+                by_rows.append(record.step)
+    return Verified(
+        address=address,
+        equal=tuple(equal),
+        by_rows=tuple(by_rows),
+        difference=difference,
+        problems=tuple(problems),
+    )
+
+
+def _difference(history: StepHistory, record: StepRecord, upstream: Upstream | None) -> Difference | None:
+    recorded = record.digest
+    if upstream is None:
+        found = collection_hash(history.collection, record)
+    else:
+        found = upstream.content_hash(record)
+        if not upstream.keeps_positions:  # then what the collection holds is the measure
+            recorded = str(_hash_without_positions(history, record))
+    if found.rows == record.rows and recorded in (None, str(found)):
+        return None
+    return Difference(
+        step=record.step,
+        recorded_rows=record.rows,
+        recorded_hash=recorded,
+        found_rows=found.rows,
+        found_hash=str(found),
+    )
+
+
+def _hash_without_positions(history: StepHistory, record: StepRecord) -> ContentHash:
+    from mzplan.columns import POSITION
+
+    batches = collection_batches(history.collection, record)
+    return content_hash(batch.drop_columns([POSITION]) for batch in batches)
+
+
+def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
+    """Record that the steps below `before` aren't needed any more. Refused while a sink has yet to read one.
+
+    Their files are not removed here: that is for what reclaims a collection's storage, down to `since`.
+    """
+    with reporter.working("waiting for the lock of the state"):
+        lock = project.store.lock("expire", 10.0)
+    with lock:
+        state = read_state(project.store, reporter)
+        resource = _resource(state, address)
+        history = _history(project, state, resource)
+        with _readable(address):
+            there = history.read(1)
+            if before > there.upper:
+                raise _beyond(address, before, there)
+            _refuse_needed(project, state, resource, before)
+            history.index.expire(before)
+            return history.read(1)
+
+
+def _refuse_needed(project: Project, state: State, resource: ResourceState, before: int) -> None:
+    found: list[Diagnostic] = []
+    for address, sink in sorted(state.resources.items()):
+        if sink.references.get("from") != resource.address:
+            continue
+        needed = needed_by(_history(project, state, sink))
+        if needed is not None and needed < before:
+            found.append(_still_needed(resource.address, address, needed, before))
+    if found:
+        raise MzplanError(found)
+
+
+def _history(project: Project, state: State, resource: ResourceState) -> StepHistory:
+    settings = project.settings
+    source = resource.references.get("from")
+    return StepHistory(
+        absolute(settings.directory, settings.warehouse),
+        _place(resource),
+        _place(state.resources[source]) if source is not None else None,
+    )
+
+
+def _place(resource: ResourceState) -> Place:
+    return resource.id, resource.generation
+
+
+def _resource(state: State, address: Address) -> ResourceState:
+    if address not in state.resources:
+        raise unknown_address(address, state)
+    return state.resources[address]
+
+
+def _in_range(history: StepHistory, address: Address, wanted: Range | None) -> list[StepRecord]:
+    """The recorded steps of a range. One that begins where there are none is an error."""
+    if wanted is None:
+        return history.committed(0, None)
+    first, last = wanted
+    there = history.read(1)
+    if first < there.since or (last is not None and last >= there.upper) or first > there.upper:
+        outside = first if first < there.since or first > there.upper or last is None else last
+        raise _beyond(address, outside, there)
+    return history.committed(first, last)
+
+
+@contextmanager
+def _readable(address: Address) -> Iterator[None]:
+    """What a storage did, as an error for people."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(
+            "MZ090",
+            f"The steps of {address} can't be read",
+            f"{problem}.",
+            "check the warehouse (mzplan.yaml), and that it can be read from here.",
+            address=address,
+        ) from None
+
+
+def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ091",
+        summary=f"Step {record.step} of {address} can't be replayed",
+        detail=why,
+        hint="verify later steps with --steps, or expire those that nobody needs: mzplan expire.",
+        address=address,
+    )
+
+
+def _still_needed(source: Address, sink: Address, needed: int, before: int) -> Diagnostic:
+    return Diagnostic(
+        code="MZ093",
+        summary=f"{sink} still needs step {needed} of {source}",
+        detail=f"It has read the steps below {needed}; --before {before} would take away what is next.",
+        hint=f"wait until it has read on (`mzplan status`), resume it, or expire --before {needed}.",
+        address=sink,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _beyond(address: Address, step: int, there: Steps) -> MzplanError:
+    known = f"{there.since} to {there.upper - 1}" if there.upper > there.since else "none"
+    why = "was expired" if step < there.since else "is not there yet"
+    return error(
+        "MZ094",
+        f"Step {step} of {address} {why}",
+        f"The steps that are there: {known}.",
+        f"`mzplan steps {address}` lists them.",
+        address=address,
+        exit_code=ExitCode.USAGE,
+    )

@@ -1,0 +1,158 @@
+"""Keeps the index of each query's steps up to date, on a thread of its own: no query waits for it.
+
+What a running step reports (its content hash, the rows that a sink read) comes with Spark's progress events;
+everything else is read from Spark's own logs, also what happened while nobody was looking.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mzplan.content_hash import ContentHash
+from mzplan.spark.content_hash import of_progress
+from mzplan.steps.history import StepHistory
+from mzplan.steps.record import StepRecord
+from mzplan.steps.replay import collection_hash
+
+log = logging.getLogger("mzplan.steps")
+
+EVERY = 1.0  # seconds between looks at what was reported
+CLOSING = 10.0  # seconds that the last look may take
+_COMPUTED = 64 << 20  # bytes of a step's files up to which its hash is computed here when it was not reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reported:
+    hash: ContentHash | None
+    rows: int | None
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """One query. `upto`: the newest step that may be written down, for all that it reports has come.
+    `ended_at`: when it was stopped; what it still reports is waited for."""
+
+    history: StepHistory
+    upto: int
+    last: StepRecord | None = None
+    begun: bool = False
+    due: bool = True
+    ended_at: float | None = None
+    reported: dict[int, _Reported] = field(default_factory=dict)
+
+
+class StepRecorder:
+    """Queries by name. Methods may be called from any thread; one of its own writes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Recorded] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begins(self, name: str, history: StepHistory) -> None:
+        """A query is about to start: record what it did before, and does from now on."""
+        try:
+            finished = history.log.committed()
+        except OSError as problem:
+            log.warning("%s: its steps are not recorded: %s", name, problem)
+            return
+        with self._lock:
+            query = self._queries.setdefault(name, _Recorded(history, finished))
+            query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
+            query.begun = False  # somebody else may have written since
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
+                self._thread.start()
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        """A query has finished a trigger: the JSON of a StreamingQueryProgress."""
+        if "addBatch" not in progress.get("durationMs", {}):
+            return  # without data: no step
+        with self._lock:
+            query = self._queries.get(progress.get("name") or "")
+            if query is None:
+                return
+            step = int(progress["batchId"])
+            query.reported[step] = _Reported(hash=of_progress(progress), rows=progress.get("numInputRows"))
+            query.upto = max(query.upto, step)
+            query.due = True
+
+    def ended(self, name: str) -> None:
+        """A query has been stopped."""
+        with self._lock:
+            query = self._queries.get(name)
+            if query is not None:
+                query.ended_at = time.monotonic()
+
+    def close(self) -> None:
+        """Write down what there is, and end."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(CLOSING)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = [(name, query) for name, query in self._queries.items() if query.due]
+        for name, query in due:  # in the order in which they began: two may have the same index
+            self._write(name, query)
+        with self._lock:
+            for name, query in list(self._queries.items()):
+                if query.ended_at is not None and now - query.ended_at > EVERY and not query.due:
+                    del self._queries[name]
+
+    def _write(self, name: str, query: _Recorded) -> None:
+        with self._lock:
+            query.due, upto = False, query.upto
+            reported = {step: one for step, one in query.reported.items() if step <= upto}
+        try:
+            _update(query, upto, reported)
+        except Exception as problem:  # the thread must outlive whatever a storage does; it is tried again
+            log.warning("%s: its steps could not be recorded: %s", name, problem)
+            with self._lock:
+                query.due = query.ended_at is None
+            return
+        with self._lock:
+            for step in reported:
+                query.reported.pop(step, None)
+
+
+def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> None:
+    """Add what is new to the index."""
+    history = query.history
+    if not query.begun:
+        query.last, query.begun = history.index.last(), True
+    found = [_filled(history, record, reported) for record in history.tail(query.last, upto)]
+    if found:
+        history.index.append(found)
+        query.last = found[-1]
+
+
+def _filled(history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported]) -> StepRecord:
+    """With what the step reported; what it did not (a crash came first) is computed where that is cheap."""
+    told = reported.get(record.step)
+    if not history.is_source:
+        return replace(record, rows=told.rows if told is not None else record.rows)
+    # A step that is run again, and that the collection has already, reports no rows.
+    if told is not None and told.hash is not None and told.hash.rows == record.rows:
+        return replace(record, digest=str(told.hash), digest_from="stream")
+    if record.bytes is None or record.bytes > _COMPUTED:
+        return record
+    try:
+        return replace(
+            record, digest=str(collection_hash(history.collection, record)), digest_from="collection"
+        )
+    except Exception as problem:
+        log.warning("step %d: its hash could not be computed: %s", record.step, problem)
+        return record

@@ -1,0 +1,86 @@
+"""The log of a collection's Delta table, without Spark: which version holds which step, in which files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from mzplan.connectors.paths import is_uri
+from mzplan.endpoints.folder import open_folder
+
+_CACHED = 4096  # commits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version. `step` is None for one that no streaming query of Spark wrote. `files` are paths or URIs
+    of the Parquet files that it added."""
+
+    version: int
+    step: int | None
+    rows: int | None
+    bytes: int | None
+    time: float | None
+    files: tuple[str, ...]
+
+
+class CollectionLog:
+    """Reads single commits; keeps what it has read. Raises OSError for what the storage did."""
+
+    def __init__(self, collection: str):
+        self.collection = collection
+        self._folder = open_folder(f"{collection}/_delta_log")
+        self._kept: dict[int, Commit] = {}
+
+    def commit(self, version: int) -> Commit | None:
+        """One version; None when it is not written yet, or its log is gone (Delta keeps it for 30 days)."""
+        if version not in self._kept:
+            data = self._folder.read(f"{version:020}.json")
+            if data is None:
+                return None
+            if len(self._kept) >= _CACHED:
+                self._kept.clear()
+            self._kept[version] = _commit(self.collection, version, data)
+        return self._kept[version]
+
+    def after(self, version: int) -> Iterator[Commit]:
+        """The versions after one (-1: all), in order, as far as the log reaches back."""
+        found = self.commit(version + 1)
+        if found is None:
+            version = min((v for v in self._versions() if v > version), default=version + 1) - 1
+        while (found := self.commit(version + 1)) is not None:
+            yield found
+            version += 1
+
+    def _versions(self) -> list[int]:
+        stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
+        return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]
+
+
+def _commit(collection: str, version: int, data: bytes) -> Commit:
+    info: dict[str, Any] = {}
+    adds: list[dict[str, Any]] = []
+    for line in data.splitlines():
+        action = json.loads(line)
+        if "commitInfo" in action:
+            info = action["commitInfo"]
+        elif "add" in action:
+            adds.append(action["add"])
+    epoch = (info.get("operationParameters") or {}).get("epochId")
+    metrics = info.get("operationMetrics") or {}
+    return Commit(
+        version=version,
+        step=int(epoch) if info.get("operation") == "STREAMING UPDATE" and epoch is not None else None,
+        rows=int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None,
+        bytes=sum(add["size"] for add in adds),
+        time=info["timestamp"] / 1000 if "timestamp" in info else None,
+        files=tuple(_file(collection, add["path"]) for add in adds),
+    )
+
+
+def _file(collection: str, path: str) -> str:
+    path = unquote(path)
+    return path if is_uri(path) or path.startswith("/") else f"{collection}/{path}"

@@ -1,0 +1,76 @@
+"""All steps of one query: the index, and what has come since it was last written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.steps.collection_log import CollectionLog
+from mzplan.steps.index import StepIndex
+from mzplan.steps.record import StepRecord
+from mzplan.steps.tail import CheckpointLog, in_flight, sink_tail, source_tail
+
+Place = tuple[str, int]  # id, generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Steps in order, of which at most the last is not committed. `since`: the oldest that was not expired;
+    `upper`: the one that comes next."""
+
+    since: int
+    upper: int
+    records: tuple[StepRecord, ...]
+
+
+class StepHistory:
+    """Reads what is recorded of a source (`source` None) or a sink (`source`: the place of what it reads).
+
+    Changes nothing. Raises OSError for what the storage did.
+    """
+
+    def __init__(self, warehouse: str, place: Place, source: Place | None = None):
+        checkpoint = Checkpoint.of(warehouse, *place)
+        self.is_source = source is None
+        self.index = StepIndex(checkpoint)
+        self.log = CheckpointLog(checkpoint)
+        self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
+
+    def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
+        """The committed steps after the `last` known one."""
+        return (source_tail if self.is_source else sink_tail)(self.log, self.collection, last, upto)
+
+    def read(self, count: int | None = None, first: int = 0) -> Steps:
+        """The newest `count` steps (None: all), not below `first`."""
+        newest = self.index.last()
+        since = self.index.since()
+        tail = [r for r in self.tail(newest) if r.step >= since]
+        last = tail[-1] if tail else newest
+        running = in_flight(self.log, None if self.is_source else self.collection, last)
+        recent = [*tail, running] if running is not None else tail
+        older: list[StepRecord] = []
+        if count is None or count > len(recent):
+            backwards = (r for r in self.index.backwards())
+            for record in islice(backwards, None if count is None else count - len(recent)):
+                if record.step < first:
+                    break
+                older.append(record)
+        records = [r for r in (*reversed(older), *recent) if r.step >= first]
+        return Steps(
+            since=since,
+            upper=last.step + 1 if last is not None else since,
+            records=tuple(records[-count:] if count else records),
+        )
+
+    def committed(self, first: int, last: int | None) -> list[StepRecord]:
+        """The committed steps from `first` to `last` (None: the newest)."""
+        found = self.read(first=first).records
+        return [r for r in found if r.committed and (last is None or r.step <= last)]
+
+    def upper(self) -> int:
+        """The step that comes next."""
+        last = self.index.last()
+        tail = self.tail(last)
+        last = tail[-1] if tail else last
+        return last.step + 1 if last is not None else self.index.since()

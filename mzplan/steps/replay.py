@@ -1,0 +1,54 @@
+"""A source's step again: exactly the rows that its collection's commit of that step has added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mzplan.content_hash import ContentHash, content_hash
+from mzplan.steps.collection_log import CollectionLog, Commit
+from mzplan.steps.files import read_batches
+from mzplan.steps.record import StepRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class GoneError(Exception):
+    """A step can't be replayed from the collection any more. The message is a sentence that says why."""
+
+
+def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
+    """The commit that holds a step. Raises GoneError, OSError."""
+    if record.version is None:
+        raise GoneError(f"Which version of {log.collection} holds step {record.step} is not known.")
+    commit = log.commit(record.version)
+    if commit is None:
+        raise GoneError(
+            f"The log of version {record.version} of {log.collection} is gone: Delta keeps it for "
+            "delta.logRetentionDuration, by default 30 days."
+        )
+    if commit.step != record.step:
+        there = "no step" if commit.step is None else f"step {commit.step}"
+        raise GoneError(
+            f"Version {record.version} of {log.collection} holds {there}: the table was restored or replaced."
+        )
+    return commit
+
+
+def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
+    """The step's rows, `_position` among them, as they were written. Raises GoneError, OSError."""
+    commit = commit_of(log, record)
+    for file in commit.files:
+        try:
+            yield from read_batches(file)
+        except FileNotFoundError:
+            raise GoneError(
+                f"{file} is gone: step {record.step} was merged with others (OPTIMIZE), and VACUUM has then "
+                "removed what it had written."
+            ) from None
+
+
+def collection_hash(log: CollectionLog, record: StepRecord) -> ContentHash:
+    """The content hash of what the collection holds of a step. Raises GoneError, OSError."""
+    return content_hash(collection_batches(log, record))

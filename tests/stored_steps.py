@@ -1,0 +1,154 @@
+"""A source's or sink's storage, written file by file as Spark writes it, so that what reads it can be tested
+without Spark (that it is so, tests/integration/test_steps.py shows)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.content_hash import ContentHash, content_hash
+from mzplan.steps.history import StepHistory
+from mzplan.steps.record import StepRecord
+
+Row = dict[str, Any]
+TABLE = "7f4c1c4e-1b0e-4c0e-9d0e-2f4d9c1f7a11"
+POSITION = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us"))])
+SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1795244165603,"conf":{}}'
+
+
+class StoredSource:
+    """A Kafka source of one partition: its collection and checkpoint below a warehouse."""
+
+    def __init__(self, warehouse: Path, id_: str = "orders-id", schema: pa.Schema | None = None):
+        self.warehouse = warehouse
+        self.place = (id_, 1)
+        self.checkpoint = Path(Checkpoint.of(str(warehouse), *self.place).spark)
+        self.collection = Path(collection_path(str(warehouse), *self.place))
+        columns = schema or pa.schema([("id", pa.int64()), ("name", pa.string())])
+        self.schema = columns.append(pa.field("_position", POSITION))
+        self.offset = 0
+        self.step = 0
+        self._commit({"commitInfo": {"operation": "CREATE TABLE", "timestamp": 1}})
+        initial = self.checkpoint / "sources" / "0"
+        initial.mkdir(parents=True)
+        (initial / "0").write_bytes(b"\0v1\n" + json.dumps({"orders": {"0": 0}}).encode())
+
+    @property
+    def history(self) -> StepHistory:
+        return StepHistory(str(self.warehouse), self.place)
+
+    @property
+    def version(self) -> int:
+        """The next version of the table."""
+        return len(list((self.collection / "_delta_log").glob("*.json")))
+
+    def plan(self, rows: Sequence[Row]) -> None:
+        """Log the offsets of the next step."""
+        self.offset += len(rows)
+        offsets(self.checkpoint, self.step, {"orders": {"0": self.offset}})
+
+    def run(self, rows: Sequence[Row], *, seen_through: bool = True, files: int = 1) -> ContentHash:
+        """The next step: planned, added to the table and (unless a crash came first) seen through."""
+        first = self.offset
+        self.plan(rows)
+        placed = [
+            {**row, "_position": {"partition": 0, "offset": first + i, "timestamp": None}}
+            for i, row in enumerate(rows)
+        ]
+        table = pa.Table.from_pylist(placed, schema=self.schema)
+        adds = []
+        for number in range(files):
+            part = table.slice(number * len(rows) // files, len(rows) // files)
+            if not part.num_rows:
+                continue
+            name = f"part-{number:05}-{self.step}-c000.snappy.parquet"
+            parquet.write_table(part, self.collection / name)
+            size = (self.collection / name).stat().st_size
+            adds.append({"add": {"path": name, "partitionValues": {}, "size": size, "dataChange": True}})
+        info = {
+            "timestamp": 1795244169143 + self.step * 1000,
+            "operation": "STREAMING UPDATE",
+            "operationParameters": {"outputMode": "Append", "queryId": "q", "epochId": str(self.step)},
+            "operationMetrics": {"numOutputRows": str(len(rows))},
+        }
+        self._commit({"commitInfo": info}, *adds)
+        if seen_through:
+            commit(self.checkpoint, self.step)
+        self.step += 1
+        return content_hash([table])
+
+    def alter(self) -> None:
+        """A version that holds no step."""
+        self._commit({"commitInfo": {"operation": "ADD COLUMNS", "timestamp": 2}})
+
+    def record(self, *hashes: ContentHash) -> None:
+        """Write the index, as the runner does with the hashes that the stream reports."""
+        history = self.history
+        found = history.tail(history.index.last())
+        history.index.append(
+            StepRecord.parse(json.dumps({**r.to_json(), "hash": str(h), "hash_from": "stream"}))
+            for r, h in zip(found, hashes, strict=True)
+        )
+
+    def data(self, step: int) -> list[Path]:
+        """The files of a step."""
+        return sorted(self.collection.glob(f"part-*-{step}-c000.snappy.parquet"))
+
+    def _commit(self, *actions: dict[str, Any]) -> None:
+        log = self.collection / "_delta_log"
+        log.mkdir(parents=True, exist_ok=True)
+        text = "".join(json.dumps(action) + "\n" for action in actions)
+        (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(text)
+
+
+class StoredSink:
+    """The checkpoint of a sink."""
+
+    def __init__(self, source: StoredSource, id_: str = "out-id"):
+        self.source = source
+        self.place = (id_, 1)
+        self.checkpoint = Path(Checkpoint.of(str(source.warehouse), *self.place).spark)
+        self.step = 0
+
+    @property
+    def history(self) -> StepHistory:
+        return StepHistory(str(self.source.warehouse), self.place, self.source.place)
+
+    def run(
+        self, version: int, index: int = -1, *, starting: bool = False, seen_through: bool = True
+    ) -> None:
+        """The next step: up to before file `index + 1` of a version."""
+        offset = {
+            "sourceVersion": 1,
+            "reservoirId": TABLE,
+            "reservoirVersion": version,
+            "index": index,
+            "isStartingVersion": starting,
+        }
+        offsets(self.checkpoint, self.step, offset)
+        if seen_through:
+            commit(self.checkpoint, self.step)
+        self.step += 1
+
+
+def offsets(checkpoint: Path, step: int, offset: Any) -> None:
+    folder = checkpoint / "offsets"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(step)).write_text(f"v1\n{SETTINGS}\n{json.dumps(offset)}")
+
+
+def commit(checkpoint: Path, step: int) -> None:
+    folder = checkpoint / "commits"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / str(step)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def named(first: int, last: int) -> list[Row]:
+    """Rows with ids first … last - 1."""
+    return [{"id": i, "name": f"n{i}"} for i in range(first, last)]

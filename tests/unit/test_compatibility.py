@@ -1,0 +1,173 @@
+"""Which change keeps a checkpoint: each row of the table in docs/endpoints.md, by what the plan does to the
+queries and to the generations under which their checkpoints lie."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Configuration
+from mzplan.plan import build_plan
+from tests.unit.small_projects import (
+    actions,
+    change_of,
+    commit,
+    files,
+    kafka,
+    postgres,
+    resource,
+    shop,
+    sink,
+    source,
+)
+
+DOCS = (Path(__file__).parents[2] / "docs" / "endpoints.md").read_text(encoding="utf-8")
+SASL = {"mechanism": "PLAIN", "username": "u", "password": "${env:P}"}
+KEEPS, REPLACES, UNTOUCHED = "restart", "replace", "in place"
+
+ROWS: list[tuple[str, Configuration, str, str]] = [
+    ("kafka connection: brokers", shop(k=kafka(brokers=["b:9092"])), "source.orders", KEEPS),
+    (
+        "kafka connection: security, sasl, ssl",
+        shop(k=kafka(security={"protocol": "SASL_SSL", "sasl": SASL, "ssl": {"ca": "ca.pem"}})),
+        "source.orders",
+        KEEPS,
+    ),
+    (
+        "kafka connection: client tuning",
+        shop(k=kafka(options={"receive.buffer.bytes": 65536})),
+        "source.orders",
+        KEEPS,
+    ),
+    ("postgres connection: host, port", shop(pg=postgres(host="i", port=5433)), "sink.orders_pg", KEEPS),
+    (
+        "postgres connection: user, password",
+        shop(pg=postgres(user="other", password="${env:P}")),
+        "sink.orders_pg",
+        KEEPS,
+    ),
+    ("postgres connection: tls", shop(pg=postgres(tls={"mode": "require"})), "sink.orders_pg", KEEPS),
+    ("postgres connection: database", shop(pg=postgres(database="other")), "sink.orders_pg", REPLACES),
+    (
+        "kafka source: connection (same cluster)",
+        shop(b=kafka("b", brokers=["b:1"]), orders=source(connection="b")),
+        "source.orders",
+        KEEPS,
+    ),
+    ("kafka source: trigger", shop(orders=source(trigger={"interval": "2s"})), "source.orders", KEEPS),
+    ("kafka source: rate limits", shop(orders=source(max_offsets_per_trigger=10)), "source.orders", KEEPS),
+    (
+        "kafka source: an added column",
+        shop(orders=source(columns="id BIGINT, amount INT, more INT")),
+        "source.orders",
+        KEEPS,
+    ),
+    ("kafka source: topic", shop(orders=source(topic="other")), "source.orders", REPLACES),
+    (
+        "kafka source: format",
+        shop(orders=source(format={"type": "csv", "schema": "id BIGINT, amount INT"})),
+        "source.orders",
+        REPLACES,
+    ),
+    ("kafka source: a removed column", shop(orders=source(columns="id BIGINT")), "source.orders", REPLACES),
+    (
+        "kafka source: a retyped column",
+        shop(orders=source(columns="id BIGINT, amount STRING")),
+        "source.orders",
+        REPLACES,
+    ),
+    (
+        "kafka source: `start_offsets`",
+        shop(orders=source(start_offsets="latest")),
+        "source.orders",
+        UNTOUCHED,
+    ),
+    (
+        "sink: connection (same target)",
+        shop(b=postgres("b", host="i"), orders_pg=sink(connection="b")),
+        "sink.orders_pg",
+        KEEPS,
+    ),
+    ("sink: trigger", shop(orders_pg=sink(trigger={"interval": "2s"})), "sink.orders_pg", KEEPS),
+    ("sink: batch size", shop(orders_pg=sink(max_files_per_trigger=3)), "sink.orders_pg", KEEPS),
+    ("sink: `select`", shop(orders_pg=sink(select=["id"])), "sink.orders_pg", KEEPS),
+    ("sink: `where`", shop(orders_pg=sink(where="amount > 0")), "sink.orders_pg", KEEPS),
+    ("sink: target table", shop(orders_pg=sink(table="u")), "sink.orders_pg", REPLACES),
+    ("sink: key", shop(orders_pg=sink(key=["amount"])), "sink.orders_pg", REPLACES),
+    ("sink: `from`", shop(b=source("b"), orders_pg=sink(**{"from": "b"})), "sink.orders_pg", REPLACES),
+    (
+        "any: description, labels",
+        shop(orders=source(description="x", labels={"a": "b"})),
+        "source.orders",
+        UNTOUCHED,
+    ),
+    ("any: its source is replaced", shop(orders=source(topic="other")), "sink.orders_pg", REPLACES),
+]
+
+
+@pytest.mark.parametrize(("row", "after", "address", "expected"), ROWS, ids=[row[0] for row in ROWS])
+def test_which_change_keeps_a_checkpoint(row: str, after: Configuration, address: str, expected: str) -> None:
+    _check(build_plan(after, commit(shop())), address, expected)
+    assert _documented().get(row) == expected
+
+
+def test_the_mode_of_a_sink_makes_another_target() -> None:
+    before = shop(orders_pg=resource("sink.orders_pg", "postgres", **APPEND))
+    _check(build_plan(shop(), commit(before)), "sink.orders_pg", REPLACES)
+    assert _documented()["sink: mode"] == REPLACES
+
+
+@pytest.mark.parametrize(
+    ("row", "changed", "expected"),
+    [
+        ("files connection: path", {"path": "/other"}, REPLACES),
+        ("any: description, labels", {"labels": {"a": "b"}}, UNTOUCHED),
+    ],
+)
+def test_files_whose_checkpoint_holds_their_paths(row: str, changed: dict[str, Any], expected: str) -> None:
+    lines = resource(
+        "source.lines",
+        "files",
+        connection="f",
+        path="in",
+        format={"type": "json", "schema": "id BIGINT"},
+    )
+    plan = build_plan(shop(f=files(**changed), lines=lines), commit(shop(f=files(), lines=lines)))
+    if expected == UNTOUCHED:
+        assert "source.lines" not in actions(plan)
+    else:
+        _check(plan, "source.lines", expected)
+    assert _documented()[row] == expected
+
+
+def test_the_table_says_nothing_that_is_not_tested() -> None:
+    tested = {row[0] for row in ROWS} | {"sink: mode", "files connection: path"}
+    assert set(_documented()) == tested
+
+
+APPEND = {"from": "orders", "connection": "pg", "table": "t", "mode": "append"}
+
+
+def _check(plan: Plan, address: str, expected: str) -> None:
+    """What becomes of the query, and whether its checkpoint (its id and generation) is the one it had."""
+    change = change_of(plan, address)
+    assert change.before is not None and change.after is not None
+    assert change.after.id == change.before.id
+    kept = change.after.generation == change.before.generation
+    assert kept == (expected != REPLACES)
+    assert change.effect == {KEEPS: "restart", REPLACES: "replace", UNTOUCHED: "in-place"}[expected]
+
+
+def _documented() -> dict[str, str]:
+    """Object and change → what happens, from the page's table."""
+    section = DOCS.partition("## Which change keeps a checkpoint")[2].partition("\n## ")[0]
+    found = {}
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 4 and re.match(r"[a-z]", cells[0]) and cells[0] != "object":
+            found[f"{cells[0]}: {cells[1]}"] = cells[2]
+    return found

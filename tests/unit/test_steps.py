@@ -1,0 +1,280 @@
+"""Steps without Spark: the index, what is made again from the logs, replay, and which steps a sink needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mzplan.connectors.checkpoints import Checkpoint
+from mzplan.steps import index as index_module
+from mzplan.steps.index import SEGMENT, StepIndex
+from mzplan.steps.needs import needed_by
+from mzplan.steps.record import StepRecord
+from mzplan.steps.replay import GoneError, collection_hash
+from mzplan.steps.tail import versions_between
+from tests.stored_steps import StoredSink, StoredSource, named
+
+
+def records(first: int, last: int) -> list[StepRecord]:
+    return [StepRecord(step=s, rows=s, digest=f"{s:016x}", digest_from="stream") for s in range(first, last)]
+
+
+def index_at(folder: Path) -> StepIndex:
+    return StepIndex(Checkpoint(str(folder)))
+
+
+_JSON = st.recursive(st.none() | st.integers(0, 9) | st.text(max_size=3), lambda v: st.lists(v, max_size=2))
+
+
+@given(
+    step=st.integers(0, 2**64 - 1),
+    start=_JSON,
+    end=_JSON,
+    rows=st.none() | st.integers(0),
+    sources=st.none() | st.tuples(st.integers(0), st.integers(0)),
+    digest=st.none() | st.just("0" * 16),
+)
+def test_a_line_of_the_index_is_read_as_it_was_written(**known: object) -> None:
+    record = StepRecord(**known)  # type: ignore[arg-type]
+    assert StepRecord.parse(record.line()) == record
+    assert "\n" not in record.line()
+
+
+def test_the_index_is_read_from_its_end(tmp_path: Path) -> None:
+    index = index_at(tmp_path)
+    assert index.last() is None
+    index.append(records(0, 3 * SEGMENT // 2))
+    index.append(records(3 * SEGMENT // 2, 2 * SEGMENT + 2))
+    assert [r.step for r in index.backwards()] == list(range(2 * SEGMENT + 1, -1, -1))
+    assert index.last() == records(2 * SEGMENT + 1, 2 * SEGMENT + 2)[0]
+    assert len(list((tmp_path / "index").iterdir())) == 3
+
+
+def test_a_line_cut_short_is_left_out_and_written_again(tmp_path: Path) -> None:
+    index = index_at(tmp_path)
+    index.append(records(0, 3))
+    (segment,) = (tmp_path / "index").iterdir()
+    segment.write_bytes(segment.read_bytes()[:-9])
+    assert index.last() == records(1, 2)[0]
+    index.append(records(2, 4))
+    assert list(index.backwards())[::-1] == records(0, 4)
+
+
+def test_a_step_that_is_noted_again_counts_once(tmp_path: Path) -> None:
+    index = index_at(tmp_path)
+    index.append(records(0, 3))
+    index.append([StepRecord(step=1, rows=7)])
+    assert [(r.step, r.rows) for r in index.backwards()] == [(2, 2), (1, 7), (0, 0)]
+
+
+def test_the_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "SEGMENTS", 2)
+    index = index_at(tmp_path)
+    for first in range(0, 5 * SEGMENT, SEGMENT):
+        index.append(records(first, first + SEGMENT))
+    assert [r.step for r in index.backwards()][-1] == 3 * SEGMENT
+
+
+def test_what_is_expired_is_gone_and_whole_segments_are_removed(tmp_path: Path) -> None:
+    index = index_at(tmp_path)
+    index.append(records(0, 2 * SEGMENT))
+    index.expire(SEGMENT + 3)
+    index.expire(2)
+    assert index.since() == SEGMENT + 3
+    assert [r.step for r in index.backwards()][-1] == SEGMENT + 3
+    assert len(list((tmp_path / "index").glob("*.jsonl"))) == 1
+
+
+def test_a_damaged_since_is_an_error(tmp_path: Path) -> None:
+    index = index_at(tmp_path)
+    index.expire(1)
+    (tmp_path / "index" / "since.json").write_text("{")
+    with pytest.raises(OSError, match=r"since\.json is damaged"):
+        index.since()
+
+
+def test_a_source_without_an_index(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    assert source.history.read().records == ()
+    source.run(named(0, 3))
+    source.alter()
+    source.run(named(3, 5))
+    steps = source.history.read()
+    assert (steps.since, steps.upper) == (0, 2)
+    first, second = steps.records
+    assert (first.start, first.end, first.rows, first.version) == (
+        {"orders": {"0": 0}},
+        {"orders": {"0": 3}},
+        3,
+        1,
+    )
+    assert (second.start, second.end, second.rows, second.version) == (first.end, {"orders": {"0": 5}}, 2, 3)
+
+
+def test_a_step_is_committed_when_the_collection_has_it(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    source.run(named(0, 3))
+    source.run(named(3, 4), seen_through=False)
+    assert [r.committed for r in source.history.read().records] == [True, True]
+    source.plan(named(4, 6))
+    steps = source.history.read()
+    assert [(r.step, r.committed, r.rows) for r in steps.records] == [
+        (0, True, 3),
+        (1, True, 1),
+        (2, False, None),
+    ]
+    assert steps.upper == 2
+
+
+def test_the_index_and_the_tail_are_one_history(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    hashes = [source.run(named(i, i + 1)) for i in range(6)]
+    source.record(*hashes)
+    for i in range(6, 9):
+        source.run(named(i, i + 1))
+    whole = source.history.read().records
+    assert [r.step for r in whole] == list(range(9))
+    assert [r.digest is None for r in whole] == [False] * 6 + [True] * 3
+    assert source.history.read(4).records == whole[-4:]
+    assert source.history.read(2).records == whole[-2:]
+    assert source.history.committed(2, 6) == list(whole[2:7])
+
+
+def test_offsets_that_spark_has_pruned_are_unknown(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    for i in range(4):
+        source.run(named(i, i + 1))
+    for step in (0, 1):
+        (source.checkpoint / "offsets" / str(step)).unlink()
+    ends = [(r.start, r.end) for r in source.history.read().records]
+    assert ends[1] == (None, None)
+    assert ends[2] == (None, {"orders": {"0": 3}})
+    assert ends[3] == ({"orders": {"0": 3}}, {"orders": {"0": 4}})
+
+
+def test_a_log_that_no_longer_reaches_back(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    for i in range(4):
+        source.run(named(i, i + 1))
+    for version in (0, 1, 2):
+        (source.collection / "_delta_log" / f"{version:020}.json").unlink()
+    assert [r.step for r in source.history.read().records] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "covered"),
+    [
+        (None, (3, -1, False), (0, 2)),
+        (None, (3, 4, True), (0, 3)),
+        ((3, 4, True), (3, 9, True), (0, 3)),
+        ((3, 9, True), (4, -1, False), (0, 3)),
+        ((3, -1, False), (5, -1, False), (3, 4)),
+        ((3, -1, False), (3, 0, False), (3, 3)),
+        ((3, 0, False), (4, -1, False), (3, 3)),
+        ((3, -1, False), (3, -1, False), None),
+        ((3, -1, False), None, None),
+    ],
+)
+def test_which_versions_a_sink_has_read(
+    start: tuple[int, int, bool] | None, end: tuple[int, int, bool] | None, covered: tuple[int, int] | None
+) -> None:
+    names = ("reservoirVersion", "index", "isStartingVersion")
+    given = [dict(zip(names, one, strict=True)) if one else None for one in (start, end)]
+    assert versions_between(*given) == covered
+
+
+def test_the_steps_that_a_sink_covers(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    source.run(named(0, 3))
+    source.run(named(3, 5))
+    sink.run(3)
+    source.alter()
+    source.run(named(5, 9))
+    sink.run(4)  # the altered table alone: no step
+    sink.run(4, 0)
+    sink.run(5)
+    source.run(named(9, 10))
+    sink.run(6, seen_through=False)
+    found = sink.history.read().records
+    assert [(r.step, r.sources, r.rows, r.committed) for r in found] == [
+        (0, (0, 1), 5, True),
+        (1, None, None, True),
+        (2, (2, 2), None, True),  # a part of it: the log does not say how many rows
+        (3, (2, 2), None, True),
+        (4, (3, 3), 1, False),
+    ]
+
+
+def test_a_step_is_replayed_from_exactly_its_files(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    hashes = [source.run(named(0, 4), files=2), source.run(named(4, 7)), source.run([])]
+    history = source.history
+    assert [collection_hash(history.collection, r) for r in history.read().records] == hashes
+
+
+def test_a_step_that_was_vacuumed_or_whose_log_is_gone_says_so(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    for i in range(3):
+        source.run(named(i, i + 1))
+    vacuumed, unlogged, moved = source.history.read().records
+    source.data(0)[0].unlink()
+    (source.collection / "_delta_log" / f"{2:020}.json").unlink()
+    log = source.history.collection
+    with pytest.raises(GoneError, match=r"merged with others \(OPTIMIZE\), and VACUUM"):
+        collection_hash(log, vacuumed)
+    with pytest.raises(GoneError, match=r"log of version 2 .* is gone"):
+        collection_hash(log, unlogged)
+    other = StepRecord(step=9, version=moved.version)
+    with pytest.raises(GoneError, match="holds step 2"):
+        collection_hash(log, other)
+    source.data(2)[0].write_bytes(b"PAR1 no more")
+    with pytest.raises(OSError, match="is damaged"):
+        collection_hash(source.history.collection, moved)
+
+
+def test_what_a_sink_still_needs(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    assert needed_by(sink.history) == 0
+    for i in range(3):
+        source.run(named(i, i + 1))
+    sink.run(2, 0, starting=True)
+    assert needed_by(sink.history) == 0
+    sink.run(2)
+    assert needed_by(sink.history) == 1
+    sink.run(3, 0)
+    assert needed_by(sink.history) == 2
+    sink.run(4, seen_through=False)
+    assert needed_by(sink.history) == 2
+    sink.run(4)
+    source.alter()
+    assert needed_by(sink.history) is None
+    source.run(named(3, 4))
+    assert needed_by(sink.history) == 3
+
+
+def test_the_files_of_a_step(tmp_path: Path) -> None:
+    """As Spark's file source notes them down, with ten entries merged into one."""
+    source = StoredSource(tmp_path)
+    noted = source.checkpoint / "sources" / "0"
+    (noted / "0").unlink()
+
+    def entry(batch: int, name: str) -> str:
+        return json.dumps({"path": f"file:///in/{name}", "timestamp": 1, "batchId": batch})
+
+    merged = "\n".join(["v1", *(entry(b, f"{b}%20a.json") for b in range(10))])
+    (noted / "9.compact").write_text(merged)
+    (noted / "9").write_text("\n".join(["v1", entry(9, "9%20a.json")]))
+    (noted / "10").write_text("\n".join(["v1", entry(10, "b.json"), entry(10, "c.json")]))
+    log = source.history.log
+    assert log.files(None, {"logOffset": 0}) == ("file:///in/0%20a.json",)
+    assert log.files({"logOffset": 8}, {"logOffset": 10}) == (
+        "file:///in/9%20a.json",
+        "file:///in/b.json",
+        "file:///in/c.json",
+    )
