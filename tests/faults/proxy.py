@@ -1,0 +1,69 @@
+"""A TCP proxy whose connections can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Proxy:
+    """Forwards connections to `target` (a port of this machine) until it is closed. `cut` ends all there are,
+    without a word, and refuses new ones until `mend`."""
+
+    def __init__(self, target: int):
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._is_cut = False
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            for line in self._open:
+                with contextlib.suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)
+            self._open.clear()
+
+    def mend(self) -> None:
+        with self._lock:
+            self._is_cut = False
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+                server.settimeout(None)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                if self._is_cut:
+                    client.close()
+                    server.close()
+                    continue
+                self._open |= {client, server}
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
+
+    def _forward(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        for line in (one, other):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._open -= {one, other}
+        one.close()
