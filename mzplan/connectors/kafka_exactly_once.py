@@ -23,12 +23,11 @@ from mzplan.connectors.kafka_options import transaction_options
 from mzplan.connectors.kafka_problems import FENCED, Problems
 from mzplan.connectors.kafka_record import StepRecord
 from mzplan.connectors.kafka_task import REPORT, StopError, Transaction, task
-from mzplan.connectors.replays import Replay, later_steps, measure
+from mzplan.connectors.replays import HASH, Replay, later_steps, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-HASH = "mzplan_hash"
 # Attempts at one step when others, or ourselves a moment ago, are in the way; seconds between them. An older
 # runner that was pushed aside gives the newer one this long to note down that it has taken over.
 _TRIES = 4

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
-from mzplan.connectors.kafka_exactly_once import HASH, ExactlyOnce
+from mzplan.connectors.kafka_exactly_once import ExactlyOnce
 from mzplan.connectors.kafka_options import producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.latest import latest_rows
+from mzplan.connectors.replays import HASH
 from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import MzplanError
 from mzplan.spark.content_hash import row_hash

@@ -1,7 +1,7 @@
 """Reading what a files sink has written, without Spark: each row once.
 
-Spark's file sink lists what counts in `_spark_metadata`; a file that is not listed is what a killed attempt has
-left. Spark itself follows the list; other readers can ask here for the files:
+Spark's file sink lists what counts in `_spark_metadata`; a file that is not listed is what a killed attempt
+has left. Spark itself follows the list; other readers can ask here for the files:
 
     from mzplan.connectors.manifest import committed_files
     table = pyarrow.parquet.ParquetDataset(committed_files("/lake/orders")).read()

@@ -28,9 +28,11 @@ from mzplan.connectors.postgres_moves import Move, Position, staging_shape
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import copies_straight, staged_as_json
-from mzplan.connectors.postgres_writer import Writer
+from mzplan.connectors.postgres_writer import Entry, Writer
+from mzplan.connectors.replays import HASH, Replay, later_steps, measure
 from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.spark.content_hash import row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -102,13 +104,32 @@ class _Batches:
             self._connection = connection
             prepared = self._prepared or self._prepare(connection, batch)
             self._prepared = prepared
-            if not _is_due(prepared.writer, connection, step):
+            prepared.writer.check_target(connection, prepared.move.table)
+            rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
+            entry = self._entry(connection, prepared.writer, rows, step)
+            if entry is None:
                 return
+            if entry.continues:
+                rows = rows.coalesce(1).offset(entry.rows)
             if prepared.straight:
-                self._write_straight(connection, prepared, batch, step)
+                self._write_straight(connection, prepared, rows, entry)
             else:
-                self._write_staged(connection, prepared, batch, step)
+                self._write_staged(connection, prepared, rows, entry)
             prepared.writer.prune(connection, step)
+
+    def _entry(self, connection: Connection, writer: Writer, rows: DataFrame, step: int) -> Entry | None:
+        """What is to be written of a step: all; if it was written, what is beyond its length; or None."""
+        last = writer.lock(connection, for_update=False)
+        if writer.expect(last, step):
+            return Entry(step=step, after=step - 1)
+        if step < last:
+            self._run.warn(later_steps(self._run, step, last))
+            return None
+        written = writer.written(connection, step)
+        one = rows.coalesce(1)
+        replay = Replay(run=self._run, step=step, rows=written.rows, hash=written.hash)
+        beyond = replay.beyond(lambda most: measure(one if most is None else one.limit(most), HASH))
+        return written if beyond else None
 
     def explained(self, problem: BaseException) -> BaseException:
         """The problem, as a person should read it."""
@@ -172,46 +193,50 @@ class _Batches:
     # ── straight into the table
 
     def _write_straight(
-        self, connection: Connection, prepared: _Prepared, batch: DataFrame, step: int
+        self, connection: Connection, prepared: _Prepared, rows: DataFrame, entry: Entry
     ) -> None:
         writer, move = prepared.writer, prepared.move
-        statements = (SESSION, writer.claim(step), writer.note(step))
+        statements = (SESSION, writer.claim(entry), writer.note(entry))
         table = (move.table.schema, move.table.name)
         columns = [target.name for target in move.targets]
-        task = ingest(self._conninfo, self._secret, table, columns, statements)
+        task = ingest(self._conninfo, self._secret, table, columns, statements, entry.total)
         try:
-            reports = batch.coalesce(1).mapInArrow(task, REPORT).collect()
+            reports = rows.coalesce(1).mapInArrow(task, REPORT).collect()
         except Exception:
             # It may have committed, and failed only to say so.
-            if _is_due(writer, connection, step):
+            if writer.is_due(connection, entry):
                 raise
             return
         if not reports:
-            self._record_empty(connection, prepared, step)
-        elif reports[0].row_count < 0 and _is_due(writer, connection, step):
+            self._record_empty(connection, writer, entry)
+        elif reports[0].row_count < 0 and writer.is_due(connection, entry):
             raise self._refused("the step could not be claimed")
 
-    def _record_empty(self, connection: Connection, prepared: _Prepared, step: int) -> None:
+    def _record_empty(self, connection: Connection, writer: Writer, entry: Entry) -> None:
         with connection.transaction():
-            if prepared.writer.expect(prepared.writer.lock(connection), step):
-                prepared.writer.record(connection, step, 0)
+            if writer.is_due(connection, entry, for_update=True):
+                writer.record(connection, entry, 0, 0)
 
     # ── through staging
 
-    def _write_staged(self, connection: Connection, prepared: _Prepared, batch: DataFrame, step: int) -> None:
+    def _write_staged(
+        self, connection: Connection, prepared: _Prepared, rows: DataFrame, entry: Entry
+    ) -> None:
         writer = prepared.writer
-        attempts = {row.attempt: row.row_count for row in self._stage(batch, prepared)}
+        reports = self._stage(rows, prepared)
+        attempts = {row.attempt: row.row_count for row in reports}
         with connection.transaction():
-            if not writer.expect(writer.lock(connection), step):
+            if not writer.is_due(connection, entry, for_update=True):
                 return
             if attempts and not prepared.move.move(connection, attempts):
                 raise self._emptied(writer)
-            writer.record(connection, step, sum(attempts.values()))
+            total = sum(row.content_hash for row in reports)
+            writer.record(connection, entry, sum(attempts.values()), total)
 
-    def _stage(self, batch: DataFrame, prepared: _Prepared) -> list[Row]:
-        staged = batch.select(*self._staged(prepared.move))
+    def _stage(self, rows: DataFrame, prepared: _Prepared) -> list[Row]:
+        staged = rows.select(*self._staged(prepared.move), HASH)
         writer = prepared.writer
-        task = ingest(self._conninfo, self._secret, (writer.schema, writer.stage), staged.columns)
+        task = ingest(self._conninfo, self._secret, (writer.schema, writer.stage), staged.columns[:-1])
         return staged.mapInArrow(task, REPORT).collect()
 
     def _staged(self, move: Move) -> list[Expression]:
@@ -236,11 +261,6 @@ class _Batches:
             "nothing to do: the batch is tried again.",
             address=self._query.address,
         )
-
-
-def _is_due(writer: Writer, connection: Connection, step: int) -> bool:
-    """Whether the step is still to be written. Raises MzplanError when we are fenced, or on a gap."""
-    return writer.expect(writer.lock(connection, for_update=False), step)
 
 
 def _types(outputs: Sequence[Output]) -> list[str]:

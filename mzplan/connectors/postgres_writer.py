@@ -2,7 +2,7 @@
 
 In the schema `staging_schema`:
 - `writers`: one row per sink and generation: who may write (epoch, query) and the last step written.
-- `steps`: one row per step: what was written when.
+- `steps`: one row per step: what was written when, and the content hash of its rows.
 - `stage_<id>_g<n>`: rows on their way, UNLOGGED; worthless outside a step.
 """
 
@@ -16,6 +16,7 @@ from psycopg import sql
 
 from mzplan.connectors.postgres_target import Connection, Table
 from mzplan.connectors.postgres_types import quoted
+from mzplan.content_hash import ContentHash
 from mzplan.model.diagnostics import MzplanError, error
 
 # An advisory lock's number: who creates mzplan's own tables does so alone.
@@ -24,10 +25,33 @@ _SETUP_LOCK = 0x6D7A706C616E
 _KEPT_STEPS = 100_000
 _PRUNE_EVERY = 1_000
 
+# Columns that tables of earlier versions lack.
+_ADDED = {"writers": "target text", "steps": "content_hash text"}
+
 _SHAPE = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A step that is about to be written. `after` is the step that must be the last one then: the one before
+    it, or itself, of which `rows` (with `hash`, None: not known) are written already."""
+
+    step: int
+    after: int
+    rows: int = 0
+    hash: str | None = str(ContentHash())
+
+    @property
+    def continues(self) -> bool:
+        """Whether the step is there, and only what is beyond its length is to be written."""
+        return self.after == self.step
+
+    @property
+    def total(self) -> int:
+        return int(self.hash, 16) if self.hash is not None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,60 +179,124 @@ class Writer:
             raise self._lost(f"the last step written here is {last}, and the checkpoint goes on with {step}")
         return True
 
-    def record(self, connection: Connection, step: int, rows: int) -> None:
-        """Note the step down, in the transaction of its rows."""
-        connection.execute(
-            f"WITH w AS (UPDATE {self._writers} SET step = %(step)s, updated_at = now() "
-            "WHERE sink = %(sink)s AND generation = %(generation)s) "
-            f"INSERT INTO {quoted(self.schema)}.steps (sink, generation, step, row_count, epoch) "
-            "VALUES (%(sink)s, %(generation)s, %(step)s, %(rows)s, %(epoch)s)",
-            {
-                "sink": self.sink,
-                "generation": self.generation,
-                "step": step,
-                "rows": rows,
-                "epoch": self.epoch,
-            },
-        )
+    def written(self, connection: Connection, step: int) -> Entry:
+        """What is noted down of a step that is written. Raises MzplanError MZ069 where its row is gone."""
+        found = connection.execute(
+            f"SELECT row_count, content_hash FROM {self._steps} "
+            "WHERE sink = %s AND generation = %s AND step = %s",
+            (self.sink, self.generation, step),
+        ).fetchone()
+        if found is None:
+            raise self._lost(f"step {step} is written, and its row in steps is gone")
+        return Entry(step=step, after=step, rows=found[0], hash=found[1])
+
+    def is_due(self, connection: Connection, entry: Entry, for_update: bool = False) -> bool:
+        """Whether the entry is still to be written. Raises MzplanError as `lock` and `expect` do."""
+        last = self.lock(connection, for_update)
+        if not entry.continues:
+            return self.expect(last, entry.step)
+        return last == entry.step and self.written(connection, entry.step).rows == entry.rows
+
+    def record(self, connection: Connection, entry: Entry, rows: int, total: int) -> None:
+        """Note the step down, in the transaction of its rows; `total` is the sum of their hashes."""
+        connection.execute(self.claim(entry).encode())
+        hash_ = f"{(entry.total + total) % 2**64:016x}"
+        connection.execute(self.note(entry).replace("{rows}", str(rows)).replace("{hash}", hash_).encode())
 
     def prune(self, connection: Connection, step: int) -> None:
         """Forget steps long past, now and then: one a second makes thirty million a year."""
         if step % _PRUNE_EVERY == _PRUNE_EVERY - 1:
             connection.execute(
-                f"DELETE FROM {quoted(self.schema)}.steps WHERE sink = %s AND generation = %s AND step < %s",
+                f"DELETE FROM {self._steps} WHERE sink = %s AND generation = %s AND step < %s",
                 (self.sink, self.generation, step - _KEPT_STEPS),
             )
 
-    def claim(self, step: int) -> str:
-        """A statement for a transaction that has written the step's rows: it notes the step down as the last
-        one, and affects one row; none when we are fenced, or the step is written, or another is expected."""
+    def claim(self, entry: Entry) -> str:
+        """A statement for a transaction that has written the entry's rows: it notes the step down as the last
+        one, and affects one row; none when we are fenced, or the rows are written, or another step is due."""
+        length = (
+            f" AND EXISTS (SELECT 1 FROM {self._steps} s WHERE s.sink = w.sink "
+            "AND s.generation = w.generation AND s.step = w.step AND s.row_count = {before})"
+        )
         return self._filled(
             f"UPDATE {self._writers} AS w SET step = {{step}}, updated_at = now() WHERE sink = {{sink}} "
-            "AND generation = {generation} AND epoch = {epoch} AND query_id = {query_id} AND step = {before} "
+            "AND generation = {generation} AND epoch = {epoch} AND query_id = {query_id} AND step = {after} "
             f"AND NOT EXISTS (SELECT 1 FROM {self._writers} n WHERE n.sink = w.sink "
-            "AND n.generation > w.generation)",
-            step,
+            f"AND n.generation > w.generation){length if entry.continues else ''}",
+            entry,
         )
 
-    def note(self, step: int) -> str:
-        """The statement that goes with `claim`: the step's own row. `{rows}` stands for how many it has."""
+    def note(self, entry: Entry) -> str:
+        """The statement that goes with `claim`: the step's own row. `{rows}` stands for how many rows were
+        written, and `{hash}` for the content hash of the whole step."""
+        hash_ = "NULL" if entry.hash is None else "'{hash}'"
         return self._filled(
-            f"INSERT INTO {quoted(self.schema)}.steps (sink, generation, step, row_count, epoch) "
-            "VALUES ({sink}, {generation}, {step}, {rows}, {epoch})",
-            step,
+            f"INSERT INTO {self._steps} AS s (sink, generation, step, row_count, epoch, content_hash) "
+            f"VALUES ({{sink}}, {{generation}}, {{step}}, {{rows}}, {{epoch}}, {hash_}) "
+            "ON CONFLICT (sink, generation, step) DO UPDATE "
+            "SET row_count = s.row_count + EXCLUDED.row_count, epoch = EXCLUDED.epoch, "
+            "content_hash = EXCLUDED.content_hash, written_at = now()",
+            entry,
         )
 
-    def _filled(self, statement: str, step: int) -> str:
+    def _filled(self, statement: str, entry: Entry) -> str:
         values = {
             "sink": self.sink,
             "generation": self.generation,
             "epoch": self.epoch,
             "query_id": self.query_id,
-            "step": step,
-            "before": step - 1,
+            "step": entry.step,
+            "after": entry.after,
+            "before": entry.rows,
         }
         literals = {name: sql.Literal(value).as_string(None) for name, value in values.items()}
-        return statement.format(**literals, rows="{rows}")
+        return statement.format(**literals, rows="{rows}", hash="{hash}")
+
+    def check_target(self, connection: Connection, table: Table) -> None:
+        """See that the table is the one that was written until now, and was not emptied. A rewritten table
+        (VACUUM FULL, TRUNCATE) has another file; one that lost its rows to DELETE looks like any other.
+
+        Raises MzplanError MZ069.
+        """
+        found = connection.execute(
+            "SELECT c.oid || '/' || coalesce(pg_relation_filenode(c.oid), 0), w.target, w.step "
+            f"FROM pg_class c, {self._writers} w WHERE c.oid = %s AND w.sink = %s AND w.generation = %s",
+            (table.oid, self.sink, self.generation),
+        ).fetchone()
+        if found is None:
+            raise self._gone(f"table {table.sql} was dropped")
+        now, before, step = found
+        if before == now:
+            return
+        if before is not None and step >= 0:
+            if before.split("/")[0] != now.split("/")[0]:
+                raise self._gone(f"table {table.sql} was dropped and made anew")
+            if self._is_empty(connection, table):
+                raise self._gone(f"table {table.sql} was truncated")
+        connection.execute(
+            f"UPDATE {self._writers} SET target = %s WHERE sink = %s AND generation = %s AND epoch = %s",
+            (now, self.sink, self.generation, self.epoch),
+        )
+
+    def _is_empty(self, connection: Connection, table: Table) -> bool:
+        written = connection.execute(
+            f"SELECT 1 FROM {self._steps} WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
+            (self.sink, self.generation),
+        ).fetchone()
+        return bool(written) and connection.execute(f"SELECT 1 FROM {table.sql} LIMIT 1").fetchone() is None
+
+    def _gone(self, what: str) -> MzplanError:
+        return error(
+            "MZ069",
+            f"The rows that {self.address} has written are gone",
+            f"{what[0].upper()}{what[1:]} meanwhile, and going on would only add what comes now.",
+            f"to write all rows again: mzplan apply --replace {self.address} --allow-replace; to go on "
+            f"without them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
+        )
+
+    @property
+    def _steps(self) -> str:
+        return f"{quoted(self.schema)}.steps"
 
     @property
     def _writers(self) -> str:
@@ -220,9 +308,9 @@ class Writer:
         tables = {
             "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "
             "query_id text NOT NULL, step bigint NOT NULL, updated_at timestamptz NOT NULL DEFAULT now(), "
-            "PRIMARY KEY (sink, generation)",
+            "target text, PRIMARY KEY (sink, generation)",
             "steps": "sink text, generation integer, step bigint, row_count bigint NOT NULL, "
-            "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), "
+            "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), content_hash text, "
             "PRIMARY KEY (sink, generation, step)",
         }
         if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
@@ -230,6 +318,10 @@ class Writer:
         for name, columns in tables.items():
             if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
                 connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
+        for name, column in _ADDED.items():
+            shape = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
+            if column.split()[0] not in {found for found, _ in shape}:
+                connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}")
 
     def _lost(self, what: str) -> MzplanError:
         return error(

@@ -18,6 +18,9 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+HASH = "_mzplan_hash"
+"""The column that carries a row's content hash on its way to a target."""
+
 Measure = Callable[[int | None], tuple[int, str]]
 """Count and content hash of the rows pushed again; of the first so many, or of all (None)."""
 

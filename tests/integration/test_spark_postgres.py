@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -255,3 +256,100 @@ def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) ->
         for step, left in ((999, True), (200_998, True), (200_999, False)):
             writer.prune(connection, step)
             assert (lab.rows(shop, "SELECT count(*) FROM mzplan.steps")[0][0] > 0) is left
+
+
+@pytest.mark.parametrize("way", ["straight", "staged"])
+def test_a_step_that_is_pushed_again(lab: Lab, topic: Make, database: Make, way: str) -> None:
+    name, shop = topic(partitions=1), database()
+    customer = "jsonb" if way == "staged" else "text"
+    lab.execute(shop, f"CREATE TABLE orders (id bigint, customer {customer}, amount numeric(10,2))")
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders", where="id < 10")
+    lab.produce(name, *orders(0, 20, customer='"ann"'))
+    lab.start(source)
+    until("the rows are there", lambda: lab.collection(source).count() == 20)
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 10)
+
+    def again(**body: Any) -> None:
+        """As after a crash between the target and the checkpoint, and a change of the sink."""
+        nonlocal sink
+        until("the step is done", lambda: lab.report(sink).step >= 0)
+        lab.stop(sink)
+        lab.undo_commit(sink)
+        sink = replace(sink, digest=f"1:{body}", body={**sink.body, **body})
+        lab.start(sink)
+        until("it is pushed again", lambda: not lab.report(sink).active or lab.report(sink).step >= 0)
+
+    def steps() -> list[tuple[Any, ...]]:
+        return lab.rows(shop, "SELECT step, row_count, content_hash FROM mzplan.steps ORDER BY step")
+
+    ((_, _, first),) = steps()
+    again(where="id < 15")  # the same rows, and more behind them
+    lab.has_rows(shop, "orders", 15)
+    ((_, count, second),) = steps()
+    assert (count, lab.report(sink).warning) == (15, None)
+    assert first != second
+    again()
+    assert lab.report(sink).warning is None
+    again(where="id >= 5")
+    assert "[MZ088]" in (lab.report(sink).warning or "")
+    again(where="id < 3", compare="off")
+    assert lab.report(sink).warning is None
+    again(where="id < 3", compare="fail")
+    assert lab.ended(sink).error_code == "MZ088"
+    assert steps() == [(0, 15, second)]
+    lab.has_rows(shop, "orders", 15)
+    # Written by an earlier version, without a hash: nothing to compare, and the rest is appended.
+    lab.execute(shop, "ALTER TABLE mzplan.steps DROP content_hash", "ALTER TABLE mzplan.writers DROP target")
+    lab.stop(sink)
+    sink = replace(sink, digest="1:last", body={**sink.body, "where": "id < 20"})
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 20)
+    assert steps() == [(0, 20, None)]
+    lab.stop(source, sink)
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE orders", "DROP TABLE orders; " + TABLE])
+def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: Make, statement: str) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 5))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 5)
+    lab.execute(shop, "VACUUM FULL orders")  # another file with the same rows is nothing
+    lab.produce(name, *orders(5, 6))
+    lab.has_rows(shop, "orders", 6)
+    lab.execute(shop, *statement.split("; "))
+    lab.produce(name, *orders(6, 7))
+    ended = lab.ended(sink)
+    assert ended.error_code == "MZ069", ended.error
+    lab.start(sink)
+    ended = lab.ended(sink)
+    assert "was truncated" in str(ended.error) or "made anew" in str(ended.error)
+    lab.execute(shop, f"UPDATE mzplan.writers SET target = NULL WHERE sink = '{sink.id}'")
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 1)
+    lab.stop(source, sink)
+
+
+def test_a_checkpoint_that_is_behind_its_table_is_told(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(partitions=1), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.start(source, sink)
+    for step in range(3):
+        lab.produce(name, *orders(step, step + 1))
+        lab.has_rows(shop, "orders", step + 1)
+    until("all is done", lambda: lab.report(sink).step >= 2)
+    lab.stop(sink)
+    lab.undo_commit(sink)
+    last = lab.undo_commit(sink)
+    (lab.checkpoint(sink) / "spark" / "offsets" / str(last + 1)).unlink()
+    lab.start(sink)
+    until("it is told", lambda: "[MZ089]" in (lab.report(sink).warning or ""))
+    lab.has_rows(shop, "orders", 3)
+    lab.stop(source, sink)

@@ -19,7 +19,7 @@ from mzplan.connectors.postgres_types import (
     staged_as_json,
     staged_type,
 )
-from mzplan.connectors.postgres_writer import Writer
+from mzplan.connectors.postgres_writer import Entry, Writer
 from mzplan.inline import Description, InlinedConnection, Upstream
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -200,9 +200,13 @@ def test_names() -> None:
 
 def test_statements_of_a_step_hold_no_loose_ends() -> None:
     writer = Writer(schema='a"b', sink="it's", address="sink.x", generation=2, epoch=3, query_id="q")
-    assert "'it''s'" in writer.claim(5)
-    assert '"a""b".writers' in writer.claim(5)
-    assert writer.note(5).count("{rows}") == 1
+    entry = Entry(step=5, after=4)
+    assert "'it''s'" in writer.claim(entry)
+    assert '"a""b".writers' in writer.claim(entry)
+    assert (writer.note(entry).count("{rows}"), writer.note(entry).count("{hash}")) == (1, 1)
+    longer = Entry(step=5, after=5, rows=7, hash=None)
+    assert "s.row_count = 7" in writer.claim(longer)
+    assert "NULL" in writer.note(longer)  # of rows whose hash is not known, the whole has none
     assert len(Writer(schema="m", sink="s" * 80, address="", generation=1, epoch=1, query_id="").stage) <= 63
 
 
