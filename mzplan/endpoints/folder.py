@@ -33,7 +33,8 @@ class Folder(Protocol):
         """Remove a file; no error when it is gone."""
 
     def lock(self) -> contextlib.AbstractContextManager[bool]:
-        """Keep other writers out, of this machine and any other; True where the storage can do that."""
+        """Keep other writers out, of this machine and any other; True where the storage can do that. Then
+        all writers must hold it: what a killed one has left half written is removed."""
 
 
 def open_folder(place: str) -> Folder:
@@ -94,6 +95,8 @@ class LocalFolder:
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            for left in self.path.glob(".*.new"):  # of a writer that was killed
+                left.unlink(missing_ok=True)
             yield True
         finally:
             os.close(handle)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mzplan.columns_of import columns_of
 from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.connectors.paths import absolute, local_path
+from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
 from mzplan.model.state import ResourceState, State
@@ -43,24 +44,28 @@ def append(
     Raises MzplanError: MZ070 for no local source, MZ083 for rows that don't fit its columns, MZ084 when the
     next step is not `expect`, MZ035 for what the storage did; then nothing was written.
     """
+    state = project.store.read_state()
+    while True:
+        resource = _local_source(address, state)
+        with reporter.working(f"reading {rows.name}"):
+            table = _fitting(resource, rows)
+        reporter.detail(f"{rows.name}: {table.num_rows} rows fit the columns of {address}")
+        appended = _write(project, state, resource, table, rows.id, expect)
+        failpoint(Failpoint.APPEND_WRITTEN)
+        # A replacement may have been committed meanwhile: its generation has columns and steps of its own.
+        state = project.store.read_state()
+        now = state.resources.get(address)
+        if now is not None and (now.id, now.generation) == (resource.id, resource.generation):
+            return appended
+
+
+def _fitting(resource: ResourceState, rows: Rows) -> Table:
     from mzplan.endpoints.files import BadFileError, read_rows
 
-    state = project.store.read_state()
-    resource = _local_source(address, state)
     try:
-        with reporter.working(f"reading {rows.name}"):
-            table = read_rows(rows.data, rows.format, columns_of(resource.type, resource.body))
+        return read_rows(rows.data, rows.format, columns_of(resource.type, resource.body))
     except BadFileError as bad:
-        raise _unfit(address, rows, bad.mistakes, bad.more) from None
-    reporter.detail(f"{rows.name}: {table.num_rows} rows fit the columns of {address}")
-    while True:
-        appended = _write(project, state, resource, table, rows.id, expect)
-        # A replacement may have been committed meanwhile: its generation has steps of its own.
-        state = project.store.read_state()
-        now = _local_source(address, state)
-        if (now.id, now.generation) == (resource.id, resource.generation):
-            return appended
-        resource = now
+        raise _unfit(resource.address, rows, bad.mistakes, bad.more) from None
 
 
 def _write(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
+from mzplan.connectors.endpoint_sink import EndpointSink
+from mzplan.endpoints import OutputEndpoint, Step
 from mzplan.endpoints.local import LocalSteps
 from tests.integration.spark_lab import until
 
@@ -108,3 +114,80 @@ def test_reclaim_takes_the_steps_along(lab: Lab) -> None:
     append(lab, source, 1)
     lab.executor.reclaim(source.id, source.generation)
     assert not lab.checkpoint(source).exists()
+
+
+class Parts:
+    """An output in parts that are written at once: a file for each part and step."""
+
+    def __init__(self, folder: Path, parallelism: int):
+        self.folder, self.parallelism = folder, parallelism
+
+    def name(self) -> str:
+        return "parts"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
+        assert [column["name"] for column in config["columns"]] == ["id", "twice"]
+        return Part(self.folder / name)
+
+
+class Part:
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def start_step(self, step: Step) -> None:
+        self.step, self.rows = step, list[Any]()
+
+    def push_buffer(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.to_pylist()
+        if any(row["id"] == 13 for row in self.rows):
+            raise RuntimeError("13 is no luck")
+
+    def finish_step(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / f"{self.step}.json"
+        if file.exists():
+            assert json.loads(file.read_text()) == self.rows, (
+                "a part has the same rows whenever it is written"
+            )
+            (self.folder / f"{self.step}.again").touch()
+        file.write_text(json.dumps(self.rows))
+
+    def expire_step(self, step: Step) -> None:
+        pass
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_an_output_gets_the_same_rows_in_the_same_parts_again(
+    lab: Lab, tmp_path: Path, parallelism: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        lab.executor._connectors._made, ("sink", "console"), EndpointSink(Parts(tmp_path, parallelism))
+    )
+    source = lab.source("local", None, schema=COLUMNS)
+    sink = lab.sink(source, "console", None, select=["id", "id * 2 AS twice"])
+    append(lab, source, *range(100, 160))
+    lab.start(source)
+    holds(lab, source, 60)
+    lab.start(sink)
+
+    def written() -> list[int]:
+        files = [file for file in tmp_path.rglob("*.json") if file.stat().st_size]
+        return sorted(row["id"] for file in files for row in json.loads(file.read_text()))
+
+    until("the rows are written", lambda: len(written()) >= 60)
+    until("the batch is noted as done", lambda: lab.report(sink).step >= 0)
+    lab.stop(sink)
+    lab.undo_commit(sink)
+    again = lab.retried(sink)
+    lab.start(again)
+    append(lab, source, 5)
+    until("the next step is written", lambda: len(written()) >= 61)
+    assert written() == [5, *range(100, 160)]
+    assert len(list(tmp_path.rglob("*.again"))) == parallelism
+    parts = {file.parent for file in tmp_path.rglob("*.json")}
+    assert len(parts) == parallelism
+    append(lab, source, 13)
+    failed = lab.ended(again)
+    assert failed.error_code == "MZ082" and "13 is no luck" in (failed.error or ""), failed
+    assert "Traceback" not in (failed.error or "")
+    lab.stop(again, source)

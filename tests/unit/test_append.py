@@ -14,13 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import fs, parquet
 
 from mzplan.columns import parse_columns
+from mzplan.endpoints import local
 from mzplan.endpoints.files import BadFileError, Format, read_rows
+from mzplan.endpoints.folder import RemoteFolder
 from mzplan.endpoints.local import LocalSteps
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.operations import appending
 from mzplan.operations.appending import Rows, append
 from mzplan.operations.project import open_project
 from tests.unit.cli_runs import run
@@ -276,6 +279,29 @@ def test_appends_at_once_lose_nothing(folder: Path) -> None:
     there = LocalSteps(str(steps))
     assert there.steps() == range(5 + 6 * 5)
     assert [there.read(step).read_all().num_rows for step in there.steps()] == [1] * 35
+
+
+def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no locks there: two appends at once would take the same step."""
+    project = open_project(str(folder))
+    place = folder / "bucket"
+    monkeypatch.setattr(appending, "local_path", lambda _: None)
+    monkeypatch.setattr(local, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
+
+    def work(worker: int) -> None:
+        for i in range(5):
+            rows = Rows(name="f", data=b'{"id": 1}', format="jsonl", id=f"{worker} {i}")
+            append(project, Address("source", "a"), rows, _reporter())
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert LocalSteps("anything").steps() == range(20)
+    assert len(list(place.iterdir())) == 20
 
 
 def test_a_replacement_begins_with_steps_of_its_own(folder: Path) -> None:
