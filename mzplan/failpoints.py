@@ -26,6 +26,7 @@ class Failpoint(StrEnum):
     ALTER_JOURNALED = "alter.journaled"
     ALTER_COMMITTED = "alter.committed"
     ALTER_WRITTEN = "alter.written"
+    APPEND_WRITTEN = "append.written"
     RUNNER_LEASED = "runner.leased"
     RUNNER_CHECKED = "runner.checked"
     RUNNER_STOPPED_OLD = "runner.stopped-old"

@@ -214,3 +214,22 @@ def test_two_applies_at_once_are_serialised_or_told_who_holds_the_lock(
         process.communicate()
     assert codes in ([0, 0], [0, 6])
     assert follower.store.read_state().serial == 2  # one change, committed once
+
+
+def test_a_killed_append_is_known_when_it_is_repeated(tmp_path: Path) -> None:
+    (tmp_path / "mzplan.yaml").write_text(PROJECT % "dry")
+    (tmp_path / "pipeline.yaml").write_text('sources: {a: {type: local, schema: "id BIGINT"}}\n')
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": 1}\n')
+    append = ("append", "source.a", "--file", str(file), "--id", "monday", "--json")
+    killed = mzplan(tmp_path, *append, failpoint=Failpoint.APPEND_WRITTEN.value)
+    assert killed.returncode == -signal.SIGKILL
+    again = json.loads(mzplan(tmp_path, *append).stdout)
+    assert (again["step"], again["repeated"], again["differs"]) == (0, True, False)
+    (steps,) = tmp_path.rglob("steps")
+    (steps / ".half.new").write_text("what a killed writer leaves")
+    assert "source.a: step 1, 1 row" in mzplan(tmp_path, *append[:4]).stdout
+    assert [path.suffix for path in sorted(steps.iterdir()) if not path.name.startswith(".lock")] == [
+        ".arrow"
+    ] * 2
