@@ -17,6 +17,7 @@ own on the driver, for as long as the query runs.
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,7 @@ from mzplan.endpoints.interface import (
 )
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import RecordBatch, StructArray
 
 T = TypeVar("T")
 _MOST = 2**63 - 1  # `_position.step` is a BIGINT
@@ -179,19 +180,13 @@ class StepReader(DataSourceStreamReader):
 
     def _placed(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
         """The columns in order, then `_position`."""
-        import pyarrow as pa
-
         from mzplan.endpoints.arrow import fit
 
         row = 0
         for batch in batches:
             fitted = self._told(partial(fit, batch, self._plan.columns))
             count = fitted.num_rows
-            numbers = pa.array(range(row, row + count), pa.int64())
-            position = pa.StructArray.from_arrays(
-                [pa.repeat(pa.scalar(step, pa.int64()), count), numbers], ["step", "row"]
-            )
-            yield fitted.append_column(POSITION, position)
+            yield fitted.append_column(POSITION, _positions(step, range(row, row + count)))
             row += count
 
     def _made(self) -> DurableInputEndpoint:
@@ -209,6 +204,15 @@ class StepReader(DataSourceStreamReader):
             first = found.diagnostics[0]
         text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
         raise RuntimeError(f"{MARK}[{first.code}]: {text}. Fix: {first.hint}")
+
+
+def _positions(step: Step, rows: range) -> StructArray:
+    """From buffers: making an array of Python's numbers would have pyarrow import pandas, a second of CPU."""
+    import pyarrow as pa
+
+    numbers = (array("q", [step]) * len(rows), array("q", rows))
+    arrays = [pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(one)]) for one in numbers]
+    return pa.StructArray.from_arrays(arrays, ["step", "row"])
 
 
 def _gone(step: Step, there: range) -> StepError:

@@ -147,8 +147,9 @@ def _check(array: Any, column: Column) -> None:
         raise FitError(f"{column.name} is missing (NOT NULL)", column.name, row)
     limit = _longest(column.type)
     if limit is not None:
-        row = pc.index(pc.greater(pc.utf8_length(array), limit), True).as_py()
-        if row >= 0:
+        lengths = pc.utf8_length(array)
+        if (pc.max(lengths).as_py() or 0) > limit:
+            row = next(i for i, length in enumerate(lengths.to_pylist()) if (length or 0) > limit)
             raise FitError(f"{column.name} is longer than {column.type}", column.name, row)
 
 

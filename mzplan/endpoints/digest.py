@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class _Column:
             if data is not None:
                 self._bytes.update(memoryview(data)[first:last])
         elif types.is_boolean(array.type):
-            self._bytes.update(_plain_bytes(array.fill_null(False).cast(pa.uint8())))
+            self._bytes.update(_plain_bytes(array.fill_null(_zero(pa.bool_())).cast(pa.uint8())))
         elif not types.is_null(array.type):
             self._bytes.update(_plain_bytes(array.fill_null(_zero(array.type))))
 
@@ -100,13 +99,9 @@ class _Column:
 def _zero(type_: DataType) -> Any:
     """What stands in the place of a missing value of a type of fixed width."""
     import pyarrow as pa
-    from pyarrow import types
 
-    if types.is_decimal(type_):
-        return pa.scalar(Decimal(0), type_)
-    if types.is_temporal(type_):
-        return pa.scalar(0, pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
-    return pa.scalar(0, type_)
+    # Not by pa.scalar, which would import pandas.
+    return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(bytes(max(1, type_.bit_width // 8)))])[0]
 
 
 def _plain_bytes(array: Array) -> memoryview:

@@ -35,7 +35,7 @@ def rows(lab: Lab, source: Description) -> list[tuple[int, int, int]]:
 
 
 def holds(lab: Lab, source: Description, count: int) -> None:
-    until(f"the collection has {count} rows", lambda: len(rows(lab, source)) >= count)
+    until(f"the collection has {count} rows", lambda: len(rows(lab, source)) >= count, 180)
 
 
 def test_each_append_is_one_step(lab: Lab) -> None:

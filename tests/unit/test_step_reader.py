@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import mzplan
 from mzplan.columns import parse_columns
 from mzplan.connectors.endpoint_config import explained
 from mzplan.connectors.step_reader import ReaderPlan, StepPartition, StepReader
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
+from mzplan.endpoints.local import LocalSteps
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError
 
@@ -176,3 +181,30 @@ def test_what_a_connector_raises_is_told_without_secrets(problem: Exception, cod
     assert (one.code, one.detail) == (code, said)
     assert explained(found, "source.s", ()) is found
     assert explained(KeyboardInterrupt(), "source.s", ()) is None
+
+
+def test_a_step_is_read_without_pandas(tmp_path: Path) -> None:
+    """Spark makes a Python process for each reader: pandas would cost it a second and 40 MB."""
+    program = f"""
+import sys
+import pyarrow as pa
+from mzplan.columns import parse_columns
+from mzplan.connectors.step_reader import ReaderPlan, StepPartition, StepReader
+from mzplan.endpoints.local import LocalFactory, LocalSteps
+
+columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(9), more DATE")
+config = {{"storage": {str(tmp_path)!r}}}
+plan = ReaderPlan(subject="source.s", name="s", factory=LocalFactory(), config=config, columns=columns,
+                  secrets=(), resume=None)
+reader = StepReader(plan)
+reader.latestOffset()
+reader.partitions({{"step": 0}}, {{"step": 1}})
+rows = list(reader.read(StepPartition(0)))
+reader.commit({{"step": 1}})
+assert rows[0].num_rows == 3, rows
+sys.exit("pandas" in sys.modules)
+"""
+    LocalSteps(str(tmp_path)).append(pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]}), "x")
+    environment = {"PYTHONPATH": str(Path(mzplan.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
