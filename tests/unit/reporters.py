@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from mzplan.model.address import Address
@@ -10,7 +10,7 @@ from mzplan.operations.following import Outcome
 
 
 class SilentReporter:
-    def working(self, text: str) -> AbstractContextManager[None]:
+    def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
         return nullcontext()
 
     def stage(self, text: str) -> None: ...
