@@ -23,7 +23,9 @@ log = logging.getLogger("mzplan.steps")
 
 EVERY = 1.0  # seconds between looks at what was reported
 CLOSING = 10.0  # seconds that the last look may take
-_COMPUTED = 64 << 20  # bytes of a step's files up to which its hash is computed here when it was not reported
+# A hash that was not reported is computed here, of so many of the newest steps and so many bytes of files.
+_COMPUTED_STEPS = 100
+_COMPUTED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class _Recorded:
     begun: bool = False
     due: bool = True
     ended_at: float | None = None
+    problem: str = ""
     reported: dict[int, _Reported] = field(default_factory=dict)
 
 
@@ -119,10 +122,13 @@ class StepRecorder:
         try:
             _update(query, upto, reported)
         except Exception as problem:  # the thread must outlive whatever a storage does; it is tried again
-            log.warning("%s: its steps could not be recorded: %s", name, problem)
+            if str(problem) != query.problem:  # once, not every second
+                log.warning("%s: its steps could not be recorded: %s", name, problem)
+            query.problem = str(problem)
             with self._lock:
                 query.due = query.ended_at is None
             return
+        query.problem = ""
         with self._lock:
             for step in reported:
                 query.reported.pop(step, None)
@@ -133,13 +139,19 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> N
     history = query.history
     if not query.begun:
         query.last, query.begun = history.index.last(), True
-    found = [_filled(history, record, reported) for record in history.tail(query.last, upto)]
+    tail = history.tail(query.last, upto)
+    newest = tail[-1].step if tail else -1
+    found = [
+        _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
+    ]
     if found:
         history.index.append(found)
         query.last = found[-1]
 
 
-def _filled(history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported]) -> StepRecord:
+def _filled(
+    history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported], *, compute: bool
+) -> StepRecord:
     """With what the step reported; what it did not (a crash came first) is computed where that is cheap."""
     told = reported.get(record.step)
     if not history.is_source:
@@ -147,7 +159,7 @@ def _filled(history: StepHistory, record: StepRecord, reported: Mapping[int, _Re
     # A step that is run again, and that the collection has already, reports no rows.
     if told is not None and told.hash is not None and told.hash.rows == record.rows:
         return replace(record, digest=str(told.hash), digest_from="stream")
-    if record.bytes is None or record.bytes > _COMPUTED:
+    if not compute or record.bytes is None or record.bytes > _COMPUTED_BYTES:
         return record
     try:
         return replace(

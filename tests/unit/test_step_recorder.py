@@ -1,0 +1,132 @@
+"""What the runner writes into the index: as told by Spark's progress; from logs if nothing was told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.content_hash import ContentHash
+from mzplan.spark import step_recorder
+from mzplan.spark.step_recorder import StepRecorder
+from mzplan.steps.record import StepRecord
+from tests.stored_steps import StoredSink, StoredSource, named
+
+NAME = "mzplan:shop:source.orders:g1:1:a"
+
+
+@pytest.fixture
+def recorder() -> Iterator[StepRecorder]:
+    recorder = StepRecorder()
+    yield recorder
+    recorder.close()
+
+
+def progress(step: int, found: ContentHash | None, name: str = NAME, **more: Any) -> dict[str, Any]:
+    """As Spark reports it."""
+    metrics = (
+        {"rows": found.rows, "high": found.digest >> 32, "low": found.digest & 0xFFFFFFFF} if found else None
+    )
+    return {
+        "name": name,
+        "batchId": step,
+        "durationMs": {"addBatch": 1},
+        "observedMetrics": {"mzplan": metrics} if metrics else {},
+        **more,
+    }
+
+
+def hashes(source: StoredSource) -> list[tuple[int, str | None, str | None]]:
+    return [(r.step, r.digest, r.digest_from) for r in indexed(source)]
+
+
+def indexed(query: StoredSource | StoredSink) -> list[StepRecord]:
+    return list(query.history.index.backwards())[::-1]
+
+
+def test_what_the_stream_reports_is_written_down(tmp_path: Path, recorder: StepRecorder) -> None:
+    source = StoredSource(tmp_path)
+    recorder.begins(NAME, source.history)
+    found = [source.run(named(i, i + 2)) for i in range(3)]
+    for step, one in enumerate(found):
+        recorder.progressed(progress(step, one))
+    recorder.progressed({"name": NAME, "batchId": 3, "durationMs": {"triggerExecution": 1}})
+    recorder.progressed(progress(0, None, name="somebody else's"))
+    recorder.close()
+    assert hashes(source) == [(i, str(one), "stream") for i, one in enumerate(found)]
+
+
+def test_a_step_waits_for_its_report(tmp_path: Path, recorder: StepRecorder) -> None:
+    source = StoredSource(tmp_path)
+    recorder.begins(NAME, source.history)
+    first = source.run(named(0, 2))
+    source.run(named(2, 4))  # it is in the collection, and its progress is still to come
+    recorder.progressed(progress(0, first))
+    recorder.close()
+    assert hashes(source) == [(0, str(first), "stream")]
+
+
+def test_what_a_crash_kept_from_being_reported_is_computed(
+    tmp_path: Path, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_recorder, "_COMPUTED_STEPS", 3)
+    source = StoredSource(tmp_path)
+    found = [source.run(named(i, i + 2)) for i in range(4)]
+    last = source.run(named(9, 12), seen_through=False)  # Spark runs it again, and Delta passes it over
+    recorder.begins(NAME, source.history)
+    recorder.progressed(progress(4, ContentHash()))
+    recorder.close()
+    assert hashes(source) == [
+        (0, None, None),
+        (1, None, None),
+        *((i, str(found[i]), "collection") for i in (2, 3)),
+        (4, str(last), "collection"),
+    ]
+
+
+def test_a_sink_reports_its_rows(tmp_path: Path, recorder: StepRecorder) -> None:
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    for i in range(3):
+        source.run(named(i, i + 2))
+    sink.run(2)
+    recorder.begins("sink", sink.history)
+    sink.run(3, 0)
+    recorder.progressed(progress(1, None, name="sink", numInputRows=1))
+    recorder.close()
+    assert [(r.step, r.sources, r.rows) for r in indexed(sink)] == [(0, (0, 0), 2), (1, (1, 2), 1)]
+
+
+def test_a_storage_that_fails_is_tried_again_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_recorder, "EVERY", 0.02)
+    caplog.set_level(logging.WARNING)
+    source = StoredSource(tmp_path)
+    found = source.run(named(0, 2))
+    folder = Path(source.history.index.place)
+    folder.write_text("a file where the folder should be")
+    recorder = StepRecorder()
+    recorder.begins(NAME, source.history)
+    recorder.progressed(progress(0, found))
+    recorder._stopping.wait(0.5)
+    assert sum("could not be recorded" in message for message in caplog.messages) == 1
+    folder.unlink()
+    recorder.close()
+    assert hashes(source) == [(0, str(found), "stream")]
+
+
+def test_a_query_that_begins_again_under_its_name_goes_on(tmp_path: Path, recorder: StepRecorder) -> None:
+    source = StoredSource(tmp_path)
+    recorder.begins(NAME, source.history)
+    first = source.run(named(0, 2))
+    recorder.progressed(progress(0, first))
+    recorder.ended(NAME)
+    recorder.begins(NAME, source.history)
+    second = source.run(named(2, 3))
+    recorder.progressed(progress(1, second))
+    recorder.close()
+    assert hashes(source) == [(0, str(first), "stream"), (1, str(second), "stream")]
