@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,38 @@ class Checkpoint:
         """Write the identity down, durably and whole."""
         self._record("upstream", upstream)
 
+    def departure(self) -> dict[str, Any] | None:
+        """The upstream that the checkpoint was last moved away from and its position there, `{upstream,
+        position, batch}`; None once a batch of the new one is done. Raises OSError."""
+        noted = self._fact("departure")
+        return noted if noted is not None and self._last("commits") <= noted["batch"] else None
+
+    def note_departure(self, upstream: Mapping[str, Any], position: str) -> None:
+        """Write down, durably, what a move is about to leave."""
+        fact = {"upstream": dict(upstream), "position": position, "batch": self._last("commits") + 1}
+        self._record("departure", fact)
+
+    def forget_departure(self) -> None:
+        """It has been gone back to."""
+        self._record("departure", {"upstream": {}, "position": "", "batch": -2})
+
+    def move(self, position: str) -> None:
+        """Let the next batch begin at `position`: a micro-batch without rows, planned and done at once. One
+        that was planned before and is not done is replaced by it. The query must not run. Raises OSError."""
+        batch = self._last("commits") + 1
+        planned = self._last("offsets")
+        text = _read(f"{self.spark}/offsets/{planned}") if planned >= 0 else None
+        head = (text or "").splitlines()[:2]
+        if len(head) < 2:
+            settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
+            head = ["v1", json.dumps(settings)]
+        done = _read(f"{self.spark}/commits/{batch - 1}") if batch else None
+        _replace(f"{self.spark}/offsets", str(batch), "\n".join([*head, position]))
+        _replace(f"{self.spark}/commits", str(batch), done or 'v1\n{"nextBatchWatermarkMs":0}')
+
+    def _last(self, log: str) -> int:
+        return max((int(n) for n in _names(f"{self.spark}/{log}") if n.isdecimal()), default=-1)
+
     def delivery(self) -> dict[str, Any] | None:
         """How the sink has written last: `{delivery, target}`, where `target` is its target's identity. None
         if nothing was noted down. Raises OSError, also for a file that holds something else."""
@@ -115,6 +148,14 @@ class Checkpoint:
     def _record(self, name: str, fact: Mapping[str, Any]) -> None:
         data = {"format_version": FORMAT_VERSION, name: dict(fact)}
         _write(f"{self.folder}/{name}.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def _replace(folder: str, name: str, text: str) -> None:
+    """Write an entry of Spark's logs, without the checksum of what was there."""
+    local = local_path(folder)
+    if local is not None:
+        (local / f".{name}.crc").unlink(missing_ok=True)
+    _write(f"{folder}/{name}", text)
 
 
 def is_untouched(collection: str) -> bool:

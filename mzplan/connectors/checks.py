@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from mzplan.connectors.checkpoints import Checkpoint
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SourceConnector, resolve
+from mzplan.connectors.interface import Output, Probe, ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.select import outputs_without_spark
+from mzplan.connectors.upstream_change import judge_upstream
 from mzplan.inline import Description
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets import Secrets
 
 
@@ -40,7 +39,7 @@ def check_description(
         found = connector.probe(query)
         if query.checkpoint is None or found.upstream is None:
             return found
-        other = check_checkpoint(connector, query, query.checkpoint, found.upstream)
+        other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
         return replace(found, diagnostics=(*found.diagnostics, other)) if other else found
     except MzplanError as problem:
         return Probe(
@@ -48,24 +47,3 @@ def check_description(
                 d if d.address else replace(d, address=description.address) for d in problem.diagnostics
             )
         )
-
-
-def check_checkpoint(
-    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, found: Mapping[str, Any]
-) -> Diagnostic | None:
-    """Why a checkpoint's offsets mean nothing on the upstream that was found (None: they hold)."""
-    try:
-        recorded = checkpoint.upstream() if checkpoint.has_begun() else None
-        position = checkpoint.position()
-    except OSError as problem:
-        return Diagnostic(
-            code="MZ063",
-            summary=f"The checkpoint of {query.address} can't be read",
-            detail=str(problem),
-            hint="check the warehouse and its rights.",
-            address=query.address,
-        )
-    other = connector.compare(query, recorded, found) if recorded is not None else None
-    if other is None and position is not None:
-        return connector.check_position(query, position)
-    return other

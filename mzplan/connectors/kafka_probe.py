@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import librdkafka_options
 from mzplan.connectors.memo import Memo, fingerprint
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.connectors.upstream_change import LastTimes
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
 # A client is kept this long after it was made, and so is the news that a cluster can't be reached.
 _KEEP_CLIENT_S = 60.0
@@ -88,6 +89,43 @@ class KafkaProbe:
             elif end[partition] < offset:
                 gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
         return _lost(query, gone) if gone else None
+
+    def reposition(
+        self,
+        query: ResolvedQuery,
+        policy: str,
+        position: str | None,
+        last_times: LastTimes,
+    ) -> str:
+        """Where a moved source goes on: `{"topic": {"0": 17, …}}`. Raises MzplanError."""
+        topic = query.body["topic"]
+        try:
+            options = librdkafka_options(query.link.body, query.directory)
+            client = self._client(fingerprint(options), options)
+            kept = {int(p): int(o) for p, o in json.loads(position)[topic].items()} if position else {}
+            partitions = sorted(kept) or range(_identify(client, query, False)["partitions"])
+            first = _offsets(client, query, topic, partitions, "earliest")
+            end = _offsets(client, query, topic, partitions, "latest")
+            times = last_times() if policy == "translate-timestamp" else {}
+            found = {}
+            for partition in partitions:
+                if partition in kept and first[partition] <= kept[partition] <= end[partition]:
+                    found[partition] = kept[partition]
+                elif policy == "reset-latest":
+                    found[partition] = end[partition]
+                elif times:
+                    # Records may lie in other partitions there: the earliest time of all loses none.
+                    earliest = min(times.values())
+                    when = times.get(partition, earliest) if position else earliest
+                    at = _offset_at(client, query, topic, partition, when)
+                    found[partition] = end[partition] if at < 0 else max(at, first[partition])
+                else:
+                    found[partition] = first[partition]
+        except OSError as problem:
+            raise MzplanError(_diagnostic(query, _unreadable(query, problem))) from None
+        except _Failed as failed:
+            raise MzplanError(_diagnostic(query, failed)) from None
+        return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
 
     def _ask(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
         try:
@@ -183,6 +221,13 @@ def _offsets(
     return {place.partition: _answer(client, query, future).offset for place, future in futures.items()}
 
 
+def _offset_at(client: _Client, query: ResolvedQuery, topic: str, partition: int, when: int) -> int:
+    """The offset of the first record of that time (milliseconds since the epoch) or later; -1 for none."""
+    wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when)}
+    (future,) = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S).values()
+    return int(_answer(client, query, future).offset)
+
+
 def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
@@ -202,8 +247,9 @@ def compare_upstreams(
         summary=f"{query.address} would read another upstream",
         detail=f"{place(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
         "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
-        hint="point the connection back to the former upstream; or let the source begin anew on this one, "
-        f"with its sinks: mzplan apply --replace {query.address} --allow-replace",
+        hint="point the connection back to the former upstream; or say in the source where it is to go on: "
+        "on_upstream_change: accept | reset-earliest | reset-latest | translate-timestamp; or let it begin "
+        f"anew, with its sinks: mzplan apply --replace {query.address} --allow-replace",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )
@@ -215,7 +261,8 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
         summary=f"{query.address} can't go on where it stopped",
         detail=f"{place(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
         "retention, or by somebody) before they were read.",
-        hint="bring them back if you can; or let the source begin anew, with its sinks: "
+        hint="bring them back if you can; or say in the source where it is to go on: on_upstream_change: "
+        "reset-earliest | reset-latest | translate-timestamp; or let it begin anew, with its sinks: "
         f"mzplan apply --replace {query.address} --allow-replace",
         address=query.address,
         exit_code=ExitCode.REFUSED,

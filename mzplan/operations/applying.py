@@ -206,6 +206,8 @@ def _commit(
         found = reach(project, runners, reporter, new, queries, environment, from_here=live is True)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
+        for notice in found:
+            reporter.stage(f"{notice.severity}: {notice.summary}")
     failpoint(Failpoint.APPLY_VALIDATED)
     reporter.committing(new.serial)
     with around(new):

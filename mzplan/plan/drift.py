@@ -11,6 +11,10 @@ from mzplan.model.state import Observation, ResourceState, State, Status
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
+# It reads another upstream than its checkpoint is of, or one that lacks what comes next.
+_UPSTREAM = frozenset({"MZ043", "MZ067"})
+
+
 def drift_between(
     state: State,
     statuses: Mapping[str, Status],
@@ -63,6 +67,8 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen is None:
         return "missing-query", "its runner does not report it"
     why = ": ".join(filter(None, (seen.error_code, seen.error)))
+    if seen.error_code in _UPSTREAM:
+        return "upstream-changed", why
     if seen.condition == "failed":
         return "failed-query", why or "it ended with an error"
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):

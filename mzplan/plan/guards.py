@@ -69,6 +69,7 @@ def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
             yield from _forbidden(change)
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
+            yield from _other_upstream(change)
 
 
 def _prevented(change: Change) -> Iterator[Diagnostic]:
@@ -147,6 +148,27 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             )
         if name == "paused" and change.after.override is not None:
             yield _overridden(change.after)
+
+
+def _other_upstream(change: Change) -> Iterator[Diagnostic]:
+    """What the source says is to be done (`x-upstream`), where its connection may lead elsewhere now."""
+    repointed = any(leaf.path == "connection" for leaf in change.fields)
+    reached = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
+    if change.after is None or change.effect != "restart" or not reached:
+        return
+    kind = resource_kind(change.address.kind, change.after.type)
+    for name, schema in kind.schema["properties"].items():
+        texts = schema.get("x-upstream")
+        text = texts.get(change.after.body.get(name)) if texts else None
+        if text:
+            yield Diagnostic(
+                severity="notice",
+                code="MZ045",
+                summary=f"{change.address}: if the connection leads to another upstream now, {text}",
+                detail=f"It says {name}: {change.after.body[name]}. Whether it is another one is decided in "
+                "validation, before the commit, and once more before the query stops.",
+                address=change.address,
+            )
 
 
 def _overridden(resource: ResourceState) -> Diagnostic:

@@ -41,6 +41,7 @@ from mzplan.runner.reconcile import (
 )
 from mzplan.runner.secrets_used import SecretsUsed
 from mzplan.runner.storage import Claims, Place, places_read
+from mzplan.runner.upstream_watch import UpstreamWatch
 from mzplan.secrets import Secrets
 from mzplan.state.store import Store
 
@@ -91,6 +92,7 @@ class Runner:
         self.under_way: dict[Address, Future[Done]] = {}
         self.upstreams: dict[Address, Any] = {}
         self.running_ids = RunningIds()
+        self.watch = UpstreamWatch(executor, secrets, pool, clock)
         self._references: dict[Address, set[str]] = {}
         self._seen_state: str | None = None
         self._accepted_changed = False
@@ -113,6 +115,7 @@ class Runner:
             self._report({})
             return answering
         decisions = self._reconcile()
+        self._look_upstream(decisions)
         self._report(decisions)
         self._reclaim(decisions)
         starting = any(d.condition == "starting" for d in decisions.values())
@@ -274,6 +277,15 @@ class Runner:
         else:
             self.memories[address] = rejected(memory, text, done.problem.code, self.clock())
 
+    def _look_upstream(self, decisions: dict[Address, Decision]) -> None:
+        self.watch.look(
+            {
+                address: self.desired[address].description
+                for address, decision in decisions.items()
+                if decision.condition == "running" and address.kind == "source" and address in self.desired
+            }
+        )
+
     # --- status
 
     def _report(self, decisions: dict[Address, Decision]) -> None:
@@ -311,6 +323,7 @@ class Runner:
             decision.shown if decision is not None else None,
             self.memories.get(address) or Memory(),
             self.upstreams.get(address),
+            self.watch.changed.get(address),
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryReport
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Condition, Observation, Status
 from mzplan.runner.reconcile import Desired, Memory, key_of
 
@@ -17,8 +18,11 @@ def observe(
     shown: QueryReport | None,
     memory: Memory,
     upstream: Any,
+    changed: Diagnostic | None = None,
 ) -> Observation:
-    """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended."""
+    """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
+    that its upstream has become another one while it runs."""
+    problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = key_of(wanted.description) if wanted else (0, "")
     return Observation(
         address=address,
@@ -34,8 +38,10 @@ def observe(
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=shown.lag if shown else None,
         warning=shown.warning if shown else None,
-        error=memory.error or (shown.error if shown else None),
-        error_code=memory.error_code or (shown.error_code if shown else None),
+        error=memory.error or (shown.error if shown else None) or problem,
+        error_code=memory.error_code
+        or (shown.error_code if shown else None)
+        or (changed.code if changed is not None else None),
         failures=memory.failures,
         upstream=upstream,
     )

@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
-from mzplan.connectors.checks import check_checkpoint, check_description
+from mzplan.connectors.checks import check_description
 from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
+from mzplan.connectors.upstream_change import take_upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.inline import Description
 from mzplan.model.diagnostics import MzplanError, error
@@ -203,11 +204,18 @@ class SparkExecutor:
             raise MzplanError(errors)
         if found.upstream is None:
             return
-        other = check_checkpoint(connector, query, checkpoint, found.upstream)
-        if other is not None:
-            raise MzplanError(other)
-        if not checkpoint.has_begun() or checkpoint.upstream() is None:
-            checkpoint.record_upstream(found.upstream)
+        take_upstream(connector, query, checkpoint, found.upstream, lambda: self._last_times(query))
+
+    def _last_times(self, query: ResolvedQuery) -> dict[int, int]:
+        """When the last record of each partition that was read is from, in milliseconds since the epoch."""
+        from pyspark.sql import functions as f
+
+        collection = collection_path(self._warehouse, query.description.id, query.description.generation)
+        rows = self._session().read.format("delta").load(collection)
+        by_partition = rows.groupBy("_position.partition").agg(
+            f.unix_millis(f.max("_position.timestamp")).alias("last")
+        )
+        return {row["partition"]: row["last"] for row in by_partition.collect()}
 
     def _history(self, description: Description) -> StepHistory:
         source = description.upstream

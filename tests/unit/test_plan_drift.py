@@ -30,6 +30,8 @@ def test_what_runs_as_committed_is_no_drift() -> None:
         ({"condition": "failed", "error": "boom", "error_code": "X"}, "failed-query", "X: boom"),
         ({"digest": "1:old"}, "outdated-query", "it still runs as it was described before"),
         ({"digest": "1:old", "condition": "rejected", "error": "no"}, "outdated-query", "no"),
+        ({"error": "another", "error_code": "MZ043"}, "upstream-changed", "MZ043: another"),
+        ({"condition": "failed", "error": "gone", "error_code": "MZ067"}, "upstream-changed", "MZ067: gone"),
         ({"condition": "stopped"}, "missing-query", "it is stopped"),
         ({"condition": "paused"}, "missing-query", "it is paused"),
     ],

@@ -1,0 +1,81 @@
+"""Looking now and then whether running sources still read what their checkpoints are of.
+
+A topic that is deleted and created again, or a cluster that is put in the place of another, is not noticed
+by a query that runs. One source at a time is checked, each about once a minute, and nothing is done but told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+
+from mzplan.controller.executor import CheckResult, Executor
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.secrets import Secrets
+
+log = logging.getLogger("mzplan.runner")
+
+EVERY = 60.0  # seconds from one look at a source to the next
+CHANGED = frozenset({"MZ043", "MZ067"})  # another upstream; offsets that it no longer holds
+
+
+class UpstreamWatch:
+    """`changed` says of which sources the upstream is another one, and why."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        secrets: Secrets,
+        pool: Pool,
+        clock: Callable[[], float],
+        every: float = EVERY,
+    ):
+        self._executor, self._secrets, self._pool = executor, secrets, pool
+        self._clock, self._every = clock, every
+        self._looked: dict[Address, float] = {}
+        self._under_way: tuple[Address, Future[CheckResult]] | None = None
+        self.changed: dict[Address, Diagnostic] = {}
+
+    def look(self, running: Mapping[Address, Description]) -> None:
+        """Take in what was found, and look at the source that was looked at longest ago."""
+        now = self._clock()
+        for gone in self._looked.keys() - running.keys():
+            del self._looked[gone]
+            self.changed.pop(gone, None)
+        for address in running.keys() - self._looked.keys():
+            self._looked[address] = now  # its start has just looked
+            self.changed.pop(address, None)
+        if self._under_way is not None:
+            if not self._under_way[1].done():
+                return
+            self._take_in(*self._under_way)
+            self._under_way = None
+        if not self._looked:
+            return
+        due = min(self._looked, key=self._looked.__getitem__)
+        if now - self._looked[due] >= self._every:
+            self._looked[due] = now
+            self._under_way = (due, self._pool.submit(self._executor.check, running[due], self._secrets))
+
+    def _take_in(self, address: Address, check: Future[CheckResult]) -> None:
+        try:
+            diagnostics = check.result().diagnostics
+        except MzplanError as problem:
+            diagnostics = problem.diagnostics
+        except Exception as problem:  # a defect of a connector must not end the runner
+            log.warning("%s: its upstream could not be looked at: %s", address, type(problem).__name__)
+            return
+        if address not in self._looked:
+            return
+        # With on_upstream_change it is a notice: what a restart will do.
+        found = next((d for d in diagnostics if d.code in CHANGED), None)
+        if found is not None and address not in self.changed:
+            log.warning("%s: [%s] %s %s", address, found.code, found.summary, found.detail)
+        if found is not None:
+            self.changed[address] = found
+        elif not any(d.severity == "error" for d in diagnostics):
+            self.changed.pop(address, None)

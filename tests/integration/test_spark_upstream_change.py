@@ -1,0 +1,132 @@
+"""Another upstream under a running source, on two real brokers: refused, or what the source says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from examples.servers import KafkaBroker, create_topic
+from mzplan.connectors.checkpoints import Checkpoint
+from mzplan.model.diagnostics import MzplanError
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from mzplan.inline import Description
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+HOUR = 3_600_000
+BEGAN = 1_700_000_000_000  # milliseconds since the epoch
+
+
+def send(bootstrap: str, topic: str, *ids: int) -> None:
+    """Records of these ids, each of the hour that its id says."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for id_ in ids:
+        value = json.dumps({"id": id_}).encode()
+        producer.produce(topic, value, partition=0, timestamp=BEGAN + id_ * HOUR)
+    assert producer.flush(20) == 0
+
+
+def ids(lab: Lab, source: Description) -> list[int]:
+    return sorted(row["id"] for row in lab.collection(source).collect())
+
+
+def moved(lab: Lab, source: Description, bootstrap: str, policy: str | None) -> Description:
+    """The source as it is after a change of its connection, and of nothing else."""
+    found = lab.retried(source)
+    found.connections["connection"].body["brokers"] = [bootstrap]  # type: ignore[index]
+    body: Any = found.body
+    body.pop("on_upstream_change", None)
+    if policy is not None:
+        body["on_upstream_change"] = policy
+    return found
+
+
+def commits(lab: Lab, source: Description) -> list[int]:
+    folder = lab.checkpoint(source) / "spark" / "commits"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def test_where_a_source_goes_on(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
+    """Rows 1, 2, 3 were read; the other cluster holds these, and later ones: Spark passes that in silence."""
+    wanted: dict[str | None, list[int]] = {
+        None: [],
+        "accept": [1, 2, 3, 4, 5],
+        "reset-earliest": [1, 1, 2, 2, 3, 3, 4, 5],
+        "reset-latest": [1, 2, 3],
+        "translate-timestamp": [1, 2, 3, 3, 4, 5],
+    }
+    sources: dict[str | None, Description] = {}
+    for policy in wanted:
+        name = topic(partitions=1)
+        sources[policy] = lab.kafka_source(name, schema="id BIGINT")
+        create_topic(own_kafka.bootstrap, name, 1)
+        send(lab.kafka.bootstrap, name, 1, 2, 3)
+        send(own_kafka.bootstrap, name, 1, 2, 3, 4, 5)
+    lab.start(*sources.values())
+    for source in sources.values():
+        until("the rows are there", lambda s=source: ids(lab, s) == [1, 2, 3])  # type: ignore[misc]
+    lab.stop(*sources.values())
+
+    for policy, source in sources.items():
+        last = commits(lab, source)[-1]
+        after = moved(lab, source, own_kafka.bootstrap, policy)
+        (found,) = lab.check(after).diagnostics
+        assert found.code == "MZ043"
+        if policy is None:
+            assert found.severity == "error" and "on_upstream_change" in found.hint
+            with pytest.raises(MzplanError):
+                lab.start(after)
+            assert ids(lab, source) == [1, 2, 3] and commits(lab, source)[-1] == last
+            continue
+        assert found.severity == "notice" and policy in found.summary
+        assert commits(lab, source)[-1] == last, "a check changes nothing"
+        lab.start(after)
+        expected = wanted[policy]
+        until(f"{policy}: {expected}", lambda a=after, e=expected: ids(lab, a) == e)  # type: ignore[misc]
+        send(own_kafka.bootstrap, str(after.body["topic"]), 90)
+        until(f"{policy}: what comes next", lambda a=after, e=expected: ids(lab, a) == [*e, 90])  # type: ignore[misc]
+        lab.stop(after)
+        # Steps go on counting, without a gap, and the Delta sink takes each of them once.
+        numbers = commits(lab, source)
+        assert numbers == list(range(numbers[0], numbers[-1] + 1)) and numbers[-1] > last
+        assert lab.check(after).diagnostics == ()
+        lab.start(after)
+        until("it goes on", lambda a=after: lab.report(a).triggered)  # type: ignore[misc]
+        assert ids(lab, after) == [*expected, 90]
+        lab.stop(after)
+
+
+def test_a_move_that_is_killed_is_done_again_and_one_that_is_taken_back_goes_back(
+    lab: Lab, topic: Make, own_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(partitions=1)
+    create_topic(own_kafka.bootstrap, name, 1)
+    source = lab.kafka_source(name, schema="id BIGINT")
+    send(lab.kafka.bootstrap, name, 1, 2, 3)
+    lab.start(source)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
+    lab.stop(source)
+
+    elsewhere = moved(lab, source, own_kafka.bootstrap, "reset-earliest")
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "record_upstream", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(MzplanError):
+            lab.start(elsewhere)
+    lab.start(elsewhere)
+    until("it has looked there", lambda: lab.report(elsewhere).triggered)
+    lab.stop(elsewhere)
+    assert ids(lab, elsewhere) == [1, 2, 3]
+
+    # Back to where it came from, before anything was read there: to the very place where it stopped.
+    send(lab.kafka.bootstrap, name, 4)
+    back = moved(lab, source, lab.kafka.bootstrap, None)
+    assert lab.check(back).diagnostics == ()
+    lab.start(back)
+    until("what was written meanwhile", lambda: ids(lab, back) == [1, 2, 3, 4])
+    lab.stop(back)

@@ -1,0 +1,92 @@
+"""Another upstream under a source: told while it runs, as drift, and as a line of the plan."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.runner.observing import observe
+from mzplan.runner.reconcile import Memory
+from mzplan.runner.upstream_watch import UpstreamWatch
+from mzplan.secrets import Secrets
+from tests.unit.cli_runs import run, write
+
+OTHER = Diagnostic(code="MZ043", summary="another upstream", detail="topic t was deleted")
+
+
+def source(name: str) -> tuple[Address, Description]:
+    address = Address("source", name)
+    description = Description(address=address, id=name, generation=1, digest="1:a", type="kafka", body={})
+    return address, description
+
+
+def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
+    asked: list[str] = []
+    found: dict[str, Diagnostic] = {}
+
+    def check(description: Description) -> CheckResult:
+        asked.append(description.address.name)
+        bad = found.get(description.address.name)
+        return CheckResult(diagnostics=(bad,) if bad else ())
+
+    executor, now = InMemoryExecutor("shop"), [0.0]
+    executor.check_result = check
+    running = dict([source("a"), source("b")])
+    with ThreadPoolExecutor(1) as pool:
+        watch = UpstreamWatch(executor, Secrets("."), pool, lambda: now[0], every=60.0)
+
+        def round_() -> None:
+            watch.look(running)
+            pool.submit(lambda: None).result()  # what was submitted before is done
+
+        round_()
+        now[0] = 59.0
+        round_()
+        assert asked == []  # their starts have looked
+        now[0], found["b"] = 61.0, OTHER
+        for _ in range(4):
+            round_()
+        assert sorted(asked) == ["a", "b"]
+        assert watch.changed == {Address("source", "b"): OTHER}
+        found["b"] = Diagnostic(code="MZ050", summary="not reached")
+        now[0] = 130.0
+        for _ in range(4):
+            round_()
+        assert watch.changed == {Address("source", "b"): OTHER}  # a dead server proves nothing
+        del found["b"]
+        now[0] = 200.0
+        for _ in range(4):
+            round_()
+        assert watch.changed == {}
+
+
+def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
+    seen = observe(Address("source", "a"), None, "running", None, Memory(), None, OTHER)
+    assert (seen.condition, seen.error_code) == ("running", "MZ043")
+    assert seen.error == "another upstream. topic t was deleted"
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [("", None), ("reset-latest", "it goes on with what is written there from now on")],
+)
+def test_what_it_will_do_is_a_line_of_the_plan(tmp_path: Path, policy: str, says: str | None) -> None:
+    folder = write(tmp_path)
+    file = folder / "pipeline.yaml"
+    if policy:
+        file.write_text(file.read_text().replace("topic:", f"on_upstream_change: {policy}, topic:"))
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    statement = "ALTER CONNECTION k SET BROKER 'b:9092'"
+    document = run("-C", str(folder), "alter", statement, "--dry-run", "--json").json()
+    told = [d["summary"] for d in document["diagnostics"]]
+    if says is None:
+        assert told == []
+    else:
+        assert told == [f"source.orders: if the connection leads to another upstream now, {says}"]
