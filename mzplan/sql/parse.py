@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.sql.places import masked, point
+from mzplan.sql.places import masked_broken, point
 from mzplan.sql.statements import (
     Action,
     AlterConnection,
@@ -196,7 +196,7 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
         )
     near = difflib.get_close_matches(found.upper(), sorted(expected - _WORDS.keys()), n=1)
     hint = f"did you mean {near[0]}?" if near else _form(text)
-    shown = masked(text)[start : start + len(found)]
+    shown = masked_broken(text)[start : start + len(found)]
     shown = shown if shown == found and found.isprintable() and found[0] not in "'\"" else ""
     return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _wanted(expected), hint)
 
@@ -224,4 +224,4 @@ def _form(text: str) -> str:
 
 
 def _error(text: str, at: At, summary: str, detail: str, hint: str) -> MzplanError:
-    return MzplanError(point(text, at, "MZ072", summary, detail, hint, exit_code=ExitCode.USAGE))
+    return MzplanError(point(text, at, "MZ072", summary, detail, hint, shown=None, exit_code=ExitCode.USAGE))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
+from mzplan.kinds import resource_kind, types_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
 from mzplan.secrets import is_reference
@@ -18,6 +20,11 @@ _TEXT = re.compile(
     r"""(?<=PASSWORD\s=\s)[^\s,()'"]+"""
 )
 
+_WORD = re.compile(r"[^\s,()=\[\];'\"]+")
+_KEYWORDS = (
+    "ALTER AS CONNECTION DROP EXISTS FALSE IF KEYS RESET ROTATE SECRET SET SINK SOURCE TRUE VALIDATE WITH"
+)
+
 
 def point(
     text: str,
@@ -27,12 +34,13 @@ def point(
     detail: str = "",
     hint: str = "",
     *,
-    shown: Iterable[At] = (),
+    shown: Iterable[At] | None = (),
     address: Address | None = None,
     exit_code: ExitCode = ExitCode.ERROR,
 ) -> Diagnostic:
     """An error at a place of the statement. Of the texts in quotes only references and those at the places
-    `shown` are shown: any other may be a secret that somebody wrote out."""
+    `shown` are shown: any other may be a secret that somebody wrote out. `shown` is None for a statement that
+    can't be parsed."""
     excerpt, range_ = excerpt_of(text, at, shown)
     return Diagnostic(
         code=code,
@@ -46,12 +54,12 @@ def point(
     )
 
 
-def excerpt_of(text: str, at: At, shown: Iterable[At] = ()) -> tuple[str, SourceRange]:
+def excerpt_of(text: str, at: At, shown: Iterable[At] | None = ()) -> tuple[str, SourceRange]:
     """The line of the statement that a place is on, masked, and the place as a range."""
     start = min(at.start, len(text))
     line, column = _line_and_column(text, start)
     end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
-    lines = masked(text, shown).split("\n")
+    lines = (masked_broken(text) if shown is None else masked(text, shown)).split("\n")
     return lines[line], SourceRange(
         path=PATH, line=line + 1, column=column + 1, end_line=end_line + 1, end_column=end_column + 1
     )
@@ -71,6 +79,31 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
         return "".join(char if char in "'\"\n" else "*" for char in match.group())
 
     return _TEXT.sub(star, text)
+
+
+def masked_broken(text: str) -> str:
+    """A statement that can't be parsed, so that nobody knows what its quotes enclose: from the first of them
+    on, only keywords, words of options and references are shown."""
+    first = min((at for quote in "'\"" if (at := text.find(quote)) >= 0), default=len(text))
+
+    def star(match: re.Match[str]) -> str:
+        word = match.group()
+        return word if word.upper() in _known_words() or is_reference(word) else "*" * len(word)
+
+    return _TEXT.sub(_starred, text[:first]) + _WORD.sub(star, text[first:])
+
+
+def _starred(match: re.Match[str]) -> str:
+    return match.group() if match.group().upper() == "SECRET" else "*" * len(match.group())
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    words = set(_KEYWORDS.split())
+    for type_ in types_of("connection"):
+        for name in resource_kind("connection", type_).sql_options:
+            words.update(name.split())
+    return frozenset(words)
 
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:
