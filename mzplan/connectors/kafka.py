@@ -10,7 +10,6 @@ from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.records import Records, parse_records
-from mzplan.connectors.upstream_change import LastTimes
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -43,13 +42,6 @@ class KafkaSource:
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         return self._probe.check_position(query, position)
-
-    def reposition(
-        self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
-    ) -> str:
-        """Where to go on (`on_upstream_change`), as an entry of Spark's offset log. `position`: on the same
-        topic, only what it no longer holds of it is moved. Raises MzplanError."""
-        return self._probe.reposition(query, policy, position, last_times)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         from pyspark.sql import functions as f

@@ -42,9 +42,9 @@ def _make(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
     # Imports on demand: a project without PostgreSQL should not pay for its driver.
     match kind, type_:
         case "source", "kafka":
-            from mzplan.connectors.kafka import KafkaSource
+            from mzplan.connectors.kafka_moves import MovableKafkaSource
 
-            return KafkaSource()
+            return MovableKafkaSource()
         case "source", "files":
             from mzplan.connectors.files import FilesSource
 
