@@ -53,7 +53,6 @@ class _Column:
 
     def update(self, array: Array) -> None:
         import pyarrow as pa
-        import pyarrow.compute as pc
         from pyarrow import types
 
         if types.is_map(array.type):
@@ -64,7 +63,7 @@ class _Column:
             for inner, field in zip(self._inner, array.flatten(), strict=True):
                 inner.update(field)
         elif self._inner:
-            self._lengths.update(_plain_bytes(pc.list_value_length(array).fill_null(0).cast(pa.int64())))
+            self._lengths.update(_plain_bytes(_lengths(array)))
             self._inner[0].update(array.flatten())
         else:
             self._update_values(array)
@@ -77,7 +76,8 @@ class _Column:
         if types.is_string(array.type) or types.is_large_string(array.type):
             array = array.cast(pa.large_string()).cast(pa.large_binary())
         if types.is_binary(array.type) or types.is_large_binary(array.type):
-            array = array.cast(pa.large_binary()).fill_null(b"")
+            array = array.cast(pa.large_binary())
+            array = array.fill_null(_zero(array.type))
             self._lengths.update(_plain_bytes(pc.binary_length(array).cast(pa.int64())))
             _, offsets, data = array.buffers()
             bounds = memoryview(offsets).cast("q")
@@ -97,11 +97,22 @@ class _Column:
 
 
 def _zero(type_: DataType) -> Any:
-    """What stands in the place of a missing value of a type of fixed width."""
+    """What stands in the place of a missing value."""
     import pyarrow as pa
 
     # Not by pa.scalar, which would import pandas.
+    if pa.types.is_large_binary(type_):
+        return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]
     return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(bytes(max(1, type_.bit_width // 8)))])[0]
+
+
+def _lengths(array: Array) -> Array:
+    """How many items each list of an array has."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.list_value_length(array).cast(pa.int64())
+    return found.fill_null(_zero(found.type))
 
 
 def _plain_bytes(array: Array) -> memoryview:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from mzplan.columns import Column
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.endpoints.build import build
 from mzplan.endpoints.values import ValueFormError, converter
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _batch(rows: list[list[Any]], schema: Any) -> RecordBatch:
     import pyarrow as pa
 
     values = zip(*rows, strict=True)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(values, schema, strict=True)]
+    arrays = [build(column, field.type) for column, field in zip(values, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

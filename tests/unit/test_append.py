@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -336,3 +338,23 @@ def _reporter() -> Any:
     from mzplan.cli.progress import Progress
 
     return Progress(Output(), 0)
+
+
+def test_an_append_does_not_import_pandas(folder: Path) -> None:
+    """It costs a second of CPU, and pyarrow would do it for many of its ways to make an array."""
+    declare(folder, f"{COLUMNS}, tags ARRAY<STRING>, m MAP<STRING,INT>, s STRUCT<a: INT>")
+    assert run("-C", str(folder), "apply", "--auto-approve", "--allow-replace").code == 0
+    file = folder / "rows.jsonl"
+    record = {"id": 1, "name": "x", "amount": 1, "at": "2024-01-01", "day": "2024-01-01", "ok": True}
+    record |= {"tags": ["a", None], "m": {"k": 1}, "s": {"a": 1}}
+    file.write_text(json.dumps(record) + '\n{"id": 2}\n')
+    program = (
+        "import sys\n"
+        f"sys.argv = ['mzplan', '-C', {str(folder)!r}, 'append', 'source.a', '--file', {str(file)!r}]\n"
+        "from mzplan.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as left: sys.exit(left.code or 'pandas' in sys.modules)\n"
+    )
+    environment = {"PYTHONPATH": str(Path(appending.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

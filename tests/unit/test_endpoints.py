@@ -16,6 +16,7 @@ from pyarrow import fs
 from mzplan.columns import parse_columns
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.endpoints.build import build
 from mzplan.endpoints.digest import RowDigest
 from mzplan.endpoints.folder import LocalFolder, RemoteFolder
 from mzplan.endpoints.local import LocalSteps, StaleStepError
@@ -58,6 +59,19 @@ def table() -> pa.Table:
         for row in ROWS
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(ROWS)))
+def test_arrays_are_built_as_pyarrow_would(rows: list[dict[str, object]]) -> None:
+    for name, field in zip(SCHEMA.names, SCHEMA, strict=True):
+        values = [row[name] for row in rows]
+        values = [list(v.items()) if isinstance(v, dict) and name == "m" else v for v in values]
+        made = build(values, field.type)
+        made.validate(full=True)
+        assert made.equals(pa.array(values, field.type)), name
+        # Structs that are NULL hide what is in them.
+        assert made.to_pylist() == pa.array(values, field.type).to_pylist(), name
 
 
 def digest(*batches: pa.RecordBatch) -> str:
