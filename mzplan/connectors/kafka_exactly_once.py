@@ -121,7 +121,7 @@ class ExactlyOnce:
         except StopError as stop:
             raise self._problems.of(stop.outcome, stop.detail, self._transaction) from None
         except KafkaException as problem:
-            failure = problem.args[0]
+            failure = self._transaction.cause(problem.args[0])
             raise self._problems.of(failure.name(), failure.str(), self._transaction) from None
         found = self._parsed(text) if text is not None else None
         ours = self._begin(found, step, query_id, target)

@@ -81,7 +81,7 @@ class Transaction:
         except StopError as stop:
             outcome, detail, record = stop.outcome, stop.detail, None
         except confluent_kafka.KafkaException as problem:
-            failure = self._worst(problem.args[0])
+            failure = self.cause(problem.args[0])
             outcome, detail, record = failure.name(), failure.str(), None
         return {
             "outcome": outcome,
@@ -199,12 +199,17 @@ class Transaction:
         place = confluent_kafka.TopicPartition(self.topic, 0)
         while True:
             try:
-                (found,) = consumer.committed([place], timeout=_ANSWER_S)
+                (found,) = consumer.committed([place], timeout=_ANSWER_S / 4)
                 if found.error is not None:
                     raise confluent_kafka.KafkaException(found.error)
                 return found.metadata or "" if found.offset >= 0 else None
             except confluent_kafka.KafkaException as problem:
-                if problem.args[0].name() not in _PASSING or time.monotonic() > deadline:
+                # What keeps it from an answer (a missing right, say) is told only here.
+                message = consumer.poll(0)
+                if message is not None and message.error() is not None:
+                    self.problems.append(message.error())
+                passes = problem.args[0].name() in _PASSING and not self._denials()
+                if not passes or time.monotonic() > deadline:
                     raise
             time.sleep(_BETWEEN_TRIES_S)
 
@@ -227,15 +232,19 @@ class Transaction:
             **self.client,
             "transactional.id": self.name,
             "transaction.timeout.ms": self.timeout_ms,
+            "socket.timeout.ms": min(self.client.get("socket.timeout.ms", 60_000), self.timeout_ms),
             "error_cb": self.problems.append,
         }
 
-    def _worst(self, failure: Any) -> Any:
+    def cause(self, failure: Any) -> Any:
         """The cause rather than what followed from it: of a timeout, that nobody listens."""
         if failure.name() not in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"):
             return failure
         told = [p for p in self.problems if p.name() in ("_AUTHENTICATION", "_SSL", "_RESOLVE", "_TRANSPORT")]
-        return told[0] if told else failure
+        return next(iter([*self._denials(), *told]), failure)
+
+    def _denials(self) -> list[Any]:
+        return [p for p in self.problems if p.name().endswith("_AUTHORIZATION_FAILED")]
 
 
 def task(
