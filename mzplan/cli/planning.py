@@ -154,15 +154,14 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
 @click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a comment or issue.")
 def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
     """Say where reality has left the state."""
-    from mzplan.operations.status import find_drift
+    from mzplan.operations.status import find_all_drift
 
     project = invocation.project()
-    state = project.store.read_state()
-    drift = find_drift(project, state)
+    serial, drift = find_all_drift(project)
     if markdown is not None:
         from mzplan.render.markdown import render_drift_markdown
 
-        write_text(markdown, render_drift_markdown(project.settings.project, state.serial, drift))
+        write_text(markdown, render_drift_markdown(project.settings.project, serial, drift))
     if invocation.json:
         invocation.document(
             {"drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in drift]}

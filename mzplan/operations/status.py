@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mzplan.model.diagnostics import MzplanError
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus, State
 from mzplan.operations.project import Project
@@ -66,3 +67,48 @@ def find_drift(project: Project, state: State | None = None) -> tuple[DriftItem,
     statuses = store.read_statuses()
     rotated = find_rotations(project.settings.directory, state, statuses).queries
     return drift_between(state, statuses, alive, rotated)
+
+
+def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
+    """The serial, and everything that `drift` looks at: what the status tells, the state's own file, and the
+    storage where it lies on this machine. Raises MzplanError for a store that can't be read."""
+    from mzplan.plan.drift import edits_by_hand
+
+    store = project.store
+    edits: tuple[DriftItem, ...] = ()
+    try:
+        state = store.read_state()
+    except MzplanError as problem:
+        if problem.diagnostics[0].code != "MZ032":
+            raise
+        state = store.read_edited()
+        edits = edits_by_hand(state)
+    found = (*edits, *find_drift(project, state), *_missing_storage(project, state))
+    return state.serial, tuple(sorted(found, key=lambda item: (item.address, item.kind)))
+
+
+def _missing_storage(project: Project, state: State) -> list[DriftItem]:
+    """The collections and checkpoints that queries have written, and that are no longer there. Of a warehouse
+    elsewhere only its runner can tell, by the query that fails."""
+    from mzplan.connectors.paths import absolute, local_path
+
+    place = local_path(absolute(project.settings.directory, state.warehouse))
+    if place is None or not (place.is_dir() or place.parent.is_dir()):
+        return []  # not on this machine
+    found = []
+    for name, status in project.store.read_statuses().items():
+        instance = state.instances.get(name)
+        if instance is None or instance.type == "dry":
+            continue
+        for address, seen in status.observations.items():
+            record = state.resources.get(address)
+            if record is None or seen.step < 0 or seen.generation != record.generation:
+                continue
+            folders = {"checkpoint-missing": "checkpoints"}
+            if address.kind == "source":
+                folders["collection-missing"] = "collections"
+            for kind, folder in folders.items():
+                path = place / folder / record.id / f"g{record.generation}"
+                if not path.is_dir():
+                    found.append(DriftItem(address=str(address), kind=kind, detail=f"{path} is gone"))
+    return found

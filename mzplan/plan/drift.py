@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mzplan.inline import DIGEST_VERSION, digest_of
 from mzplan.model.address import Address
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import Observation, ResourceState, State, Status
@@ -41,6 +42,20 @@ def drift_between(
         if kind:
             found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
     return tuple(sorted(found, key=lambda item: (item.address, item.kind)))
+
+
+def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
+    """What somebody has edited in the file of this state, whose checksum does not fit."""
+    found = []
+    for address, record in sorted(state.resources.items()):
+        same_version = record.digest.startswith(f"{DIGEST_VERSION}:")
+        if same_version and digest_of(record, state.resources) != record.digest:
+            detail = "its committed record, or that of what it uses, was edited by hand"
+            found.append(DriftItem(address=str(address), kind="unmanaged-change", detail=detail))
+    if not found:
+        detail = "the file was edited by hand: its checksum does not fit its content"
+        found.append(DriftItem(address="state", kind="unmanaged-change", detail=detail))
+    return tuple(found)
 
 
 def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:

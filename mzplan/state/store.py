@@ -78,6 +78,13 @@ class Store:
             return State(project=self.project)
         return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
 
+    def read_edited(self) -> State:
+        """The state as somebody has edited it: only to say what they changed, never to act on."""
+        blob = self.backend.read(STATE_KEY)
+        if blob is None:
+            return State(project=self.project)
+        return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}", checked=False)
+
     def serials(self) -> list[int]:
         """The earlier serials that the history has, in order."""
         names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import Project, eventually, execute, postgres_connection, rows_of
+from tests.unit.cli_runs import mzplan
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -55,9 +57,10 @@ def drop(project: Project, first: int) -> None:
 
 
 def test_from_a_reviewed_plan_to_a_rename_and_back(
-    team: tuple[Project, str], postgres: PostgresServer
+    team: tuple[Project, str], postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, name = team
+    monkeypatch.setenv("TEST_PG_PASSWORD", postgres.password)  # for commands in this process
     dsn = postgres.dsn(name)
 
     def ids() -> list[int]:
@@ -73,8 +76,7 @@ def test_from_a_reviewed_plan_to_a_rename_and_back(
     assert {c["status"] for c in applied["changes"]} == {"applied"}
     eventually("ten rows", lambda: ids() == list(range(10)))
     assert not (project.folder / "state").exists()
-    stored = rows_of(dsn, "SELECT key FROM mzplan.blobs ORDER BY key")
-    keys = {row[0] for row in stored}
+    keys = {row[0] for row in rows_of(dsn, "SELECT key FROM mzplan.blobs")}
     assert {
         "mzplan.state.json",
         "status/local.json",
@@ -108,7 +110,28 @@ def test_from_a_reviewed_plan_to_a_rename_and_back(
     eventually("thirty rows", lambda: ids() == list(range(30)))
     assert project.queries()["sink.out"]["id"] == before["sink.out"]["id"]
 
+    # A healthy project gives no false alarm, while rows flow.
+    for number in range(50):
+        if number % 5 == 0:
+            drop(project, 1000 + 10 * number)
+        ran = mzplan(project.folder, "drift", "--json", "--detailed-exitcode")
+        assert (ran.code, ran.json()["drift"]) == (0, []), f"run {number}: {ran.out}"
+    eventually("all rows", lambda: len(ids()) == 130)
+
     # Another checkout of the project, with another idea of the last serial, is told.
     assert project.json("plan", "--detailed-exitcode")["changes"] == []
     assert project.run("apply", str(plan)).returncode == 5
-    assert ids() == list(range(30))
+    assert len(ids()) == 130
+
+    # What is gone is found: the queries with their runner, and what somebody has removed.
+    project.down()
+    record = project.json("state", "show", "source.sensors")
+    for folder in ("collections", "checkpoints"):
+        shutil.rmtree(project.folder / "warehouse" / folder / record["id"])
+    drift = project.json("drift", "--detailed-exitcode", code=3)["drift"]
+    assert {(d["address"], d["kind"]) for d in drift} == {
+        ("source.sensors", "missing-query"),
+        ("sink.out", "missing-query"),
+        ("source.sensors", "checkpoint-missing"),
+        ("source.sensors", "collection-missing"),
+    }

@@ -154,3 +154,19 @@ def test_comments_for_reviews_and_drift_jobs(folder: Path) -> None:
     for command in ("plan", "drift"):
         ran = mzplan(folder, command, "--markdown", str(folder / "no" / "c.md"), "--json")
         assert ran.code == 1 and ran.error()["code"] == "MZ035"
+
+
+def test_a_state_that_was_edited_by_hand_is_drift(folder: Path) -> None:
+    path = folder / STATE
+    whole = path.read_text()
+    path.write_text(whole.replace('"topic":"orders"', '"topic":"other"'))
+    found = mzplan(folder, "drift", "--json", "--detailed-exitcode")
+    assert found.code == 3
+    kinds = {(d["address"], d["kind"]) for d in found.json()["drift"]}
+    assert ("source.orders", "unmanaged-change") in kinds
+    assert mzplan(folder, "apply", "--auto-approve").code == 1  # and nothing acts on it
+    path.write_text(whole.replace('"serial": 1', '"serial": 9'))
+    (item, *_) = mzplan(folder, "drift", "--json").json()["drift"]
+    assert item["address"] == "state" and item["kind"] == "unmanaged-change"
+    path.write_text("{")
+    assert mzplan(folder, "drift").code == 1
