@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites setup quickstart test unit lint types imports check bench lock clean
+.PHONY: help prerequisites setup quickstart test unit lint types imports check bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ check: lint types imports ## all that needs no test run
 
 bench: setup ## measure
 	$(BIN)/python -m benchmarks
+
+docs: setup ## build the documentation site, into site/
+	$(BIN)/mkdocs build --strict
 
 lock: setup ## write requirements.lock anew; LOCK_FLAGS=--upgrade also takes newer versions
 	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \

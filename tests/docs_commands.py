@@ -1,0 +1,78 @@
+"""The command blocks of a page, run in order in one shell, and what they print compared with the page.
+
+A block is fenced as `console`: a line that begins with `$ ` is a command, the lines below it are what it
+prints. `…` stands for any text; a line of only `…` for any lines. A comment `<!-- setup … -->` is run first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+_BLOCK = re.compile(r"^(?P<indent> *)```console\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+_SETUP = re.compile(r"<!-- setup\n(.*?)-->", re.DOTALL)
+_MARK = "@@ended@@"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, and what it is to print."""
+
+    text: str
+    expected: str
+
+
+def commands(page: Path) -> list[Command]:
+    found = []
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        body = textwrap.dedent(block["body"])
+        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            first, _, rest = part.partition("\n")
+            found.append(Command(first, rest.strip("\n")))
+    return found
+
+
+def run_page(page: Path, folder: Path, seconds: float = 60.0) -> None:
+    """Run all of it; AssertionError where a command fails or prints something else."""
+    tools = folder / ".bin"
+    tools.mkdir()
+    (tools / "mzplan").write_text(f'#!/bin/sh\nexec {sys.executable} -m mzplan "$@"\n')
+    (tools / "mzplan").chmod(0o755)
+    setup = "\n".join(_SETUP.findall(page.read_text(encoding="utf-8")))
+    given = commands(page)
+    lines = [f"( set -e\n{setup}\n) >.setup.log 2>&1 || exit 9"] if setup else []
+    for command in given:
+        lines += [command.text, f'echo "{_MARK}$?"']
+    done = subprocess.run(
+        ["bash", "-c", "exec 2>&1\n" + "\n".join(lines)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=seconds * max(1, len(given)),
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "100"},
+    )
+    outputs = re.split(rf"{_MARK}(\d+)\n", done.stdout)
+    assert len(outputs) == 2 * len(given) + 1, f"{page.name}: {done.stdout[-3000:]}"
+    for command, printed, code in zip(given, outputs[::2], outputs[1::2], strict=False):
+        assert code == "0", f"{page.name}: {command.text}\n{printed}"
+        assert matches(command.expected, printed), (
+            f"{page.name}: {command.text}\n--- on the page\n{command.expected}\n--- printed\n{printed}"
+        )
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether a command printed what the page shows."""
+    pattern = ""
+    for line in expected.split("\n"):
+        if line == "…":
+            pattern += r"(?:[^\n]*\n)*?"
+        else:
+            pattern += ".*".join(re.escape(part) for part in line.rstrip().split("…")) + r"\s*\n"
+    text = "\n".join(line.rstrip() for line in printed.strip("\n").split("\n")) + "\n"
+    return re.fullmatch(pattern, text) is not None or (not expected and not printed.strip())

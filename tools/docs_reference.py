@@ -1,0 +1,109 @@
+"""A hook of mkdocs: the reference, made of what is the truth: the schemas, and the commands' own `--help`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from mzplan.cli.main import COMMANDS, cli
+from mzplan.kinds import load_schema, schema_names
+
+WIDTH = 100
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    pages = {"commands": commands(), "project": project(), "connectors": connectors()}
+    for name, text in pages.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def commands() -> str:
+    """Every command with its `--help`."""
+    parts = ["# Commands", "Exit codes: see [errors](../errors.md). `--json` prints one document on stdout."]
+    context = click.Context(cli, info_name="mzplan", max_content_width=WIDTH, terminal_width=WIDTH)
+    for name in COMMANDS:
+        found = cli.get_command(context, name)
+        assert found is not None
+        parts += _command(found, f"mzplan {name}", "##")
+    return "\n\n".join(parts) + "\n"
+
+
+def _command(command: click.Command, name: str, level: str) -> Iterator[str]:
+    inner = click.Context(command, info_name=name, max_content_width=WIDTH, terminal_width=WIDTH)
+    yield f"{level} {name}"
+    yield f"```text\n{command.get_help(inner)}\n```"
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(inner):
+            found = command.get_command(inner, sub)
+            if found is not None:
+                yield from _command(found, f"{name} {sub}", level + "#")
+
+
+def project() -> str:
+    """mzplan.yaml."""
+    return f"# mzplan.yaml\n\n{_table(load_schema('project'), effects=False)}\n"
+
+
+def connectors() -> str:
+    """Each kind of connection, source and sink."""
+    intro = (
+        "What a change of an option does is in the last column: *in-place* restarts nothing, *restart* keeps "
+        "the checkpoint, *replace* begins a new generation, and reads everything again."
+    )
+    parts = ["# Connections, sources, sinks", intro]
+    for name in schema_names():
+        schema = load_schema(name)
+        parts += [f"## {name}", schema.get("title", ""), _table(schema, effects=True)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(schema: dict[str, Any], *, effects: bool) -> str:
+    head = "| option | type | default | what it is |" + (" a change |" if effects else "")
+    rows = [head, "|---|---|---|---|" + ("---|" if effects else "")]
+    for path, inner, required in _properties(schema, ""):
+        name = f"`{path}`" + (" *" if required else "")
+        shown = [name, _type(inner), _default(inner), _cell(inner.get("description", ""))]
+        if inner.get("x-sensitive"):
+            shown[3] += " A secret reference."
+        if effects:
+            shown.append(_effect(inner.get("x-change")))
+        rows.append(f"| {' | '.join(shown)} |")
+    return "\n".join([*rows, "", r"\* required"])
+
+
+def _properties(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    required = schema.get("required", ())
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{prefix}{name}", inner, name in required
+        yield from _properties(inner, f"{prefix}{name}.")
+        if isinstance(inner.get("additionalProperties"), dict):
+            yield from _properties(inner["additionalProperties"], f"{prefix}{name}.NAME.")
+
+
+def _type(inner: dict[str, Any]) -> str:
+    if "enum" in inner:
+        return " \\| ".join(f"`{choice}`" for choice in inner["enum"])
+    if "const" in inner:
+        return f"`{inner['const']}`"
+    found = inner.get("type", "any")
+    return " or ".join(found) if isinstance(found, list) else str(found)
+
+
+def _default(inner: dict[str, Any]) -> str:
+    return "" if inner.get("default") in (None, {}, []) else f"`{inner['default']}`"
+
+
+def _effect(change: Any) -> str:
+    if isinstance(change, dict):
+        return ", ".join(f"{edit}: {effect}" for edit, effect in change.items())
+    return str(change or "")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
