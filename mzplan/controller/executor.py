@@ -57,6 +57,8 @@ class QueryReport:
     `triggered` is whether this run has finished a first trigger, with or without rows. `step` is the
     number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
     `warning` is the last thing that this run warned of.
+    `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do; None where
+    that is not known.
     """
 
     name: QueryName
@@ -69,6 +71,7 @@ class QueryReport:
     processed_rows_per_second: float = 0.0
     lag: int | None = None
     warning: str | None = None
+    heard_at: float | None = None
     error: str | None = None
     error_code: str | None = None
 

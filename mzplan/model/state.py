@@ -72,7 +72,8 @@ class Observation:
     `digest` and `generation` are those of the body that runs (or ran last); `wanted_digest` is the
     committed one that the runner has last tried to reach. They differ while a change is pending, was
     rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown).
-    `warning` is what a query that runs should be looked at for.
+    `warning` is what a query that runs should be looked at for. `quiet_since` (seconds since the epoch) is
+    set while one micro-batch takes longer than a minute: when the last one ended.
     `steps` counts finished micro-batches by `step`, the number of the last one (-1: none yet).
     """
 
@@ -89,6 +90,7 @@ class Observation:
     processed_rows_per_second: float = 0.0
     lag: int | None = None
     warning: str | None = None
+    quiet_since: float | None = None
     error: str | None = None
     error_code: str | None = None
     failures: int = 0

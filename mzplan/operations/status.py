@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from mzplan.model.diagnostics import MzplanError
@@ -66,7 +67,7 @@ def find_drift(project: Project, state: State | None = None) -> tuple[DriftItem,
     alive = {name: store.leader(name) is not None for name in state.instances}
     statuses = store.read_statuses()
     rotated = find_rotations(project.settings.directory, state, statuses).queries
-    return drift_between(state, statuses, alive, rotated)
+    return drift_between(state, statuses, alive, rotated, time.time())
 
 
 def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from mzplan.inline import DIGEST_VERSION, digest_of
+from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import Observation, ResourceState, State, Status
 
+STALLED = 300.0  # seconds; and at least three triggers
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
@@ -21,11 +24,13 @@ def drift_between(
     statuses: Mapping[str, Status],
     alive: Mapping[str, bool],
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
+    now: float = 0.0,
 ) -> tuple[DriftItem, ...]:
     """Every query that is not what the state says, and every one that the state does not know.
 
     `alive` says of each instance whether a runner leads it; a dry one needs none. `rotated` are queries that
-    run with old values of secrets, and the references to those. Sorted by address.
+    run with old values of secrets, and the references to those. `now` in seconds since the epoch: to tell
+    which are stalled. Sorted by address.
     """
     found = list(_foreign(state, statuses))
     for resource in state.resources.values():
@@ -36,6 +41,8 @@ def drift_between(
         status = statuses.get(resource.instance)
         seen = status.observations.get(resource.address) if status else None
         kind, detail = _departure(resource, seen) if runs else _without_runner(resource)
+        if runs and not kind:
+            kind, detail = _stalled(resource, seen, now)
         if runs and resource.address in rotated:
             detail_of = f"it runs with an old value of {', '.join(rotated[resource.address])}"
             found.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
@@ -91,3 +98,22 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen.condition in ("stopped", "paused"):
         return "missing-query", f"it is {seen.condition}"
     return "", ""
+
+
+def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
+    """A query with input that has ended no micro-batch for long. One without input says that it has none."""
+    if seen is None or seen.condition != "running" or seen.quiet_since is None:
+        return "", ""
+    quiet = now - seen.quiet_since
+    trigger = (
+        resource_kind(resource.address.kind, resource.type).with_defaults(resource.body).get("trigger", {})
+    )
+    if quiet < max(STALLED, 3 * _seconds(str(trigger.get("interval", "")))):
+        return "", ""
+    return "stalled-query", f"input waits, and no micro-batch has ended for {quiet / 60:.0f} min"
+
+
+def _seconds(interval: str) -> float:
+    """`"500ms"` → 0.5; 0.0 for what is no interval."""
+    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", interval)
+    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0

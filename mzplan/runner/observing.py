@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from mzplan.controller.executor import QueryReport
@@ -9,6 +10,8 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Condition, Observation, Status
 from mzplan.runner.reconcile import Desired, Memory, key_of
+
+QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
 
 
 def observe(
@@ -38,6 +41,7 @@ def observe(
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=shown.lag if shown else None,
         warning=shown.warning if shown else None,
+        quiet_since=_quiet_since(shown, time.time()),
         error=memory.error or (shown.error if shown else None) or problem,
         error_code=memory.error_code
         or (shown.error_code if shown else None)
@@ -45,6 +49,13 @@ def observe(
         failures=memory.failures,
         upstream=upstream,
     )
+
+
+def _quiet_since(shown: QueryReport | None, now: float) -> float | None:
+    """When the last micro-batch ended, where that is longer ago than is worth no word."""
+    if shown is None or not shown.active or shown.heard_at is None or now - shown.heard_at < QUIET:
+        return None
+    return round(shown.heard_at, 3)
 
 
 def differs(old: Status, new: Status, *, rates_too: bool) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ class Progress:
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
     lag: int | None = None
+    heard_at: float = 0.0
 
 
 class ProgressListener:
@@ -49,7 +51,7 @@ class ProgressListener:
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         data = json.loads(event.progress().json())
         with self._lock:
-            self._runs[data["runId"]] = parse_progress(data)
+            self._runs[data["runId"]] = replace(parse_progress(data), heard_at=time.time())
         if self._also is not None:
             self._also(data)
 
@@ -58,7 +60,11 @@ class ProgressListener:
         with self._lock:
             before = self._runs.get(run_id, Progress())
             self._runs[run_id] = replace(
-                before, input_rows_per_second=0.0, processed_rows_per_second=0.0, lag=0
+                before,
+                input_rows_per_second=0.0,
+                processed_rows_per_second=0.0,
+                lag=0,
+                heard_at=time.time(),
             )
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802

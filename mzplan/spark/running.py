@@ -95,6 +95,7 @@ class Running:
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
             warning=self.warning,
+            heard_at=newest.heard_at if progress and not ended else None,
             error=(ended.text or None) if ended else None,
             error_code=(ended.code or None) if ended else None,
         )

@@ -212,6 +212,7 @@ def _observation(text: str, content: Any) -> tuple[Address, Observation]:
             processed_rows_per_second=reading.number(fields, "processed_rows_per_second", 0.0),
             lag=None if fields.get("lag") is None else reading.integer(fields, "lag"),
             warning=reading.text_or_none(fields, "warning"),
+            quiet_since=None if fields.get("quiet_since") is None else reading.number(fields, "quiet_since"),
             error=reading.text_or_none(fields, "error"),
             error_code=reading.text_or_none(fields, "error_code"),
             failures=reading.integer(fields, "failures", 0),

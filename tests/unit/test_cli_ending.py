@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +58,13 @@ def test_detailed_exit_codes_are_2_3_and_4(folder: Path) -> None:
     assert mzplan(folder, "drift", "--detailed-exitcode").code == 3
 
 
-def test_drift_in_a_plan_is_3_and_with_changes_4(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-
-    from mzplan.model.plan import DriftItem
-    from mzplan.operations import planning
-
-    item = DriftItem(address="source.orders", kind="missing-query", detail="gone")
-    real: Callable[..., Any] = planning.make_plan
-    monkeypatch.setattr(
-        planning, "make_plan", lambda *a, **o: dataclasses.replace(real(*a, **o), drift=(item,))
-    )
-    assert mzplan(folder, "plan", "--detailed-exitcode").code == 4
+def test_drift_in_a_plan_is_3_and_with_changes_4(folder: Path) -> None:
     apply(folder)
-    assert mzplan(folder, "plan", "--detailed-exitcode").code == 3
+    (folder / "state" / "status" / "local.json").unlink()
+    ran = mzplan(folder, "plan", "--detailed-exitcode", "--json")
+    assert ran.code == 3 and {d["kind"] for d in ran.json()["drift"]} == {"missing-query"}
+    write(folder, broker="b")
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 4
     assert mzplan(folder, "plan").code == 0
 
 

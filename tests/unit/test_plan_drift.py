@@ -77,3 +77,23 @@ def test_a_query_that_the_state_does_not_have_is_foreign() -> None:
     statuses = observe(commit(shop(more=source("more"))))
     (item,) = drift_between(state, statuses, ALIVE)
     assert (item.address, item.kind) == ("source.more", "foreign-query")
+
+
+@pytest.mark.parametrize(
+    ("quiet", "interval", "stalled"),
+    [(299, "1s", False), (301, "1s", True), (301, "2m", False), (361, "2m", True), (10_900, "1h", True)],
+)
+def test_a_batch_that_does_not_end_is_stalled(quiet: float, interval: str, stalled: bool) -> None:
+    state = commit(shop(orders=source(trigger={"interval": interval})))
+    seen = observe(state, orders={"quiet_since": 1000.0})
+    kinds = [item.kind for item in drift_between(state, seen, ALIVE, now=1000.0 + quiet)]
+    assert kinds == (["stalled-query"] if stalled else [])
+
+
+def test_what_ended_or_is_paused_is_not_stalled() -> None:
+    for state, more in (
+        (commit(shop(orders=source(paused=True))), {}),
+        (commit(shop()), {"condition": "starting"}),
+    ):
+        seen = observe(state, orders={"quiet_since": 1000.0, **more})
+        assert drift_between(state, seen, ALIVE, now=9000.0) == ()

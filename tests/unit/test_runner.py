@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -362,3 +363,18 @@ def test_forgotten_storage_is_no_garbage(world: World) -> None:
     world.settle()
     assert set(world.executor.running()) == {ORDERS}
     assert world.store.read_journal("local") == []
+
+
+def test_a_batch_that_does_not_end_is_told_in_the_status(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.commit(make_state(1))
+    assert world.settle().observations[SINK].quiet_since is None
+    reports = world.executor.reports
+    heard = 1_000_000.0
+    monkeypatch.setattr(world.executor, "reports", lambda: [replace(r, heard_at=heard) for r in reports()])
+    world.now += 5.0
+    assert world.settle().observations[SINK].quiet_since == heard
+    heard = time.time()
+    world.now += 5.0
+    assert world.settle().observations[SINK].quiet_since is None
