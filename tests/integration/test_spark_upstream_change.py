@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from examples.servers import KafkaBroker, create_topic
 from mzplan.connectors.checkpoints import Checkpoint
@@ -23,12 +24,12 @@ HOUR = 3_600_000
 BEGAN = 1_700_000_000_000  # milliseconds since the epoch
 
 
-def send(bootstrap: str, topic: str, *ids: int) -> None:
+def send(bootstrap: str, topic: str, *ids: int, partition: int = 0) -> None:
     """Records of these ids, each of the hour that its id says."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for id_ in ids:
         value = json.dumps({"id": id_}).encode()
-        producer.produce(topic, value, partition=0, timestamp=BEGAN + id_ * HOUR)
+        producer.produce(topic, value, partition=partition, timestamp=BEGAN + id_ * HOUR)
     assert producer.flush(20) == 0
 
 
@@ -130,3 +131,30 @@ def test_a_move_that_is_killed_is_done_again_and_one_that_is_taken_back_goes_bac
     lab.start(back)
     until("what was written meanwhile", lambda: ids(lab, back) == [1, 2, 3, 4])
     lab.stop(back)
+
+
+def test_offsets_that_are_gone_are_passed_over_where_they_are_gone_and_nowhere_else(
+    lab: Lab, topic: Make
+) -> None:
+    name = topic(partitions=2)
+    source = lab.kafka_source(name, schema="id BIGINT")
+    send(lab.kafka.bootstrap, name, 1)
+    send(lab.kafka.bootstrap, name, 2, partition=1)
+    lab.start(source)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2])
+    lab.stop(source)
+    send(lab.kafka.bootstrap, name, 10, 11, 12)
+    send(lab.kafka.bootstrap, name, 20, partition=1)
+    gone = TopicPartition(name, 0, 3)
+    AdminClient({"bootstrap.servers": lab.kafka.bootstrap}).delete_records([gone])[gone].result(40)
+
+    for policy in (None, "accept"):
+        (found,) = lab.check(moved(lab, source, lab.kafka.bootstrap, policy)).diagnostics
+        assert (found.code, found.severity) == ("MZ067", "error")
+    after = moved(lab, source, lab.kafka.bootstrap, "reset-earliest")
+    (found,) = lab.check(after).diagnostics
+    assert (found.code, found.severity) == ("MZ067", "notice")
+    lab.start(after)
+    until("what is left of one, all of the other", lambda: ids(lab, after) == [1, 2, 12, 20])
+    lab.stop(after)
+    assert lab.check(after).diagnostics == ()
