@@ -85,8 +85,12 @@ def _records(rows: DataFrame, row: Expression | str) -> Records:
         (f.col(row) if isinstance(row, str) else row).alias("row"),
     )
     placed = rows.select("*", place.alias(_PLACE))
-    where = f.concat(f.lit("file "), f.col(f"{_PLACE}.path"))
-    return Records(rows=placed, value="value", position=f.col(_PLACE), where=where)
+    return Records(
+        rows=placed,
+        value="value",
+        position=f.col(_PLACE),
+        where=lambda at: f.concat(f.lit("file "), at["path"]),
+    )
 
 
 def _row() -> Expression:

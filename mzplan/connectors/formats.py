@@ -13,23 +13,27 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 _RECORD = "r"
+_BEFORE = f'{{"{_RECORD}":'
 CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
     """Expressions over records. `record`: a struct that holds the columns, itself or in its field `inner`;
-    `text`: the record as it came. The others are of rows that hold these two as `j` and `v`: whether it is
-    `broken`, what is `given` for a column before its type, and what can be wrong with a whole record
-    (`reasons`), most telling first."""
+    `text`: the record as it came, None where its format has already seen to the text.
+
+    The others are of rows that hold the record as `j`, and are asked of few: whether it is `broken`, the
+    `source` of a broken one (its text, kept by Spark's parser; so rows need not carry theirs along), what was
+    `given` for a column before its type, and what can be wrong with a whole record (`reasons`), most telling
+    first."""
 
     record: Expression
-    text: Expression
+    text: Expression | None
     broken: Expression
+    source: Expression
     given: Callable[[Column], Expression]
     inner: str = ""
     needs_value: bool = True
-    is_text: bool = True
     reasons: tuple[tuple[Expression, str], ...] = ()
 
 
@@ -66,13 +70,24 @@ def already_columns(columns: Sequence[Column], corrupt: str | None, options: Map
     """Of rows that Spark has read into columns by itself; `corrupt` holds the text of those it could not."""
     from pyspark.sql import functions as f
 
-    text = f.col(corrupt) if corrupt else f.lit(None).cast("string")
-    record = f.struct(*(f.col(quoted(column.name)) for column in columns))
-    given, reasons = _of_csv_text(columns, options) if corrupt else (_nothing, ())
+    fields = [f.col(quoted(column.name)) for column in columns]
+    if corrupt is None:
+        nothing = f.lit(None).cast("string")
+        return Parsed(
+            record=f.struct(*fields),
+            text=None,
+            broken=f.lit(False),
+            source=nothing,
+            given=_nothing,
+            needs_value=False,
+        )
+    source = f.col(f"j.{CORRUPT}")
+    given, reasons = _of_csv_text(columns, options, source)
     return Parsed(
-        record=record,
-        text=text,
-        broken=f.col("v").isNotNull(),
+        record=f.struct(*fields, f.col(corrupt).alias(CORRUPT)),
+        text=f.col(corrupt),
+        broken=source.isNotNull(),
+        source=source,
         given=given,
         reasons=reasons,
         needs_value=False,
@@ -93,18 +108,21 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     # Inside an object of our own, so that anything after the record's end is broken JSON, too:
     # Spark's parser stops at the first closing brace and would lose what follows in silence.
     parsed = f.from_json(
-        f.concat(f.lit(f'{{"{_RECORD}":'), text, f.lit("}")),
+        f.concat(f.lit(_BEFORE), text, f.lit("}")),
         f"{_RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"},
     )
+    wrapped = f.col(f"j.{CORRUPT}")
+    source = f.substring(wrapped, f.lit(len(_BEFORE) + 1), f.length(wrapped) - f.lit(len(_BEFORE) + 1))
     return Parsed(
         record=parsed,
         text=text,
-        broken=f.col(f"j.{CORRUPT}").isNotNull(),
+        broken=wrapped.isNotNull(),
+        source=source,
         inner=_RECORD,
-        given=lambda column: f.get_json_object(f.col("v"), "$['" + column.name + "']"),
+        given=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
         reasons=(
-            (f.get_json_object(f.col("v"), "$").isNull(), "the record is not JSON"),
+            (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
             (f.col(f"j.{_RECORD}").isNull(), "the record is not one JSON object"),
         ),
     )
@@ -115,19 +133,21 @@ def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]
     from pyspark.sql import functions as f
 
     parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
-    given, reasons = _of_csv_text(columns, options)
-    broken = f.col(f"j.{CORRUPT}").isNotNull()
-    return Parsed(record=parsed, text=text, broken=broken, given=given, reasons=reasons)
+    source = f.col(f"j.{CORRUPT}")
+    given, reasons = _of_csv_text(columns, options, source)
+    return Parsed(
+        record=parsed, text=text, broken=source.isNotNull(), source=source, given=given, reasons=reasons
+    )
 
 
 def _of_csv_text(
-    columns: Sequence[Column], options: Mapping[str, str]
+    columns: Sequence[Column], options: Mapping[str, str], source: Expression
 ) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str], ...]]:
     """What is wrong with a line: asked only of one that is malformed, so it may be parsed again."""
     from pyspark.sql import functions as f
 
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
-    again = f.from_csv(f.col("v"), f"{texts}, {CORRUPT} STRING", dict(options))
+    again = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
     count = len(columns)
     return (
         lambda column: again.getField(column.name),
@@ -146,9 +166,9 @@ def _single(column: Column, value: Expression, *, is_text: bool) -> Parsed:
 
     return Parsed(
         record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
-        text=value,
+        text=value if is_text else None,
         broken=f.lit(False),
+        source=f.lit(None).cast("string"),
         given=_nothing,
         needs_value=False,
-        is_text=is_text,
     )

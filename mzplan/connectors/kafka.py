@@ -53,7 +53,7 @@ class KafkaSource:
             rows=spark.readStream.format("kafka").options(**stream_options(query)).load(),
             value="value",
             position=f.struct("partition", "offset", "timestamp"),
-            where=f.concat(topic, "partition", f.lit(", offset "), "offset"),
+            where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(what)) for what, column in included.items()),
         )
         return parse_records(records, body["format"], record_columns(type_, body), body["on_error"])

@@ -6,7 +6,7 @@ column, or when a NOT NULL column has none. What each format makes of a record i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MALFORMED = "MZ066"
+_BLANK = 16  # bytes: blank texts longer than that are told as broken, and cost nothing to find
 MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066]: …`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What a source reads. `value` is the column of their bytes or text; `where` says which record it is
-    ("topic orders, partition 0, offset 12"); `included` are columns that come beside the value."""
+    """What a source reads. `value` is the column of their bytes or text; `where` says of a position which
+    record it is ("topic orders, partition 0, offset 12"); `included` are columns beside the value."""
 
     rows: DataFrame
     value: str
     position: Expression
-    where: Expression
+    where: Callable[[Expression], Expression]
     included: tuple[tuple[Column, Expression], ...] = ()
 
 
@@ -42,30 +43,14 @@ def parse_records(
     return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
 
-def parse_json(
-    rows: DataFrame,
-    columns: Sequence[Column],
-    value: str,
-    position: Expression,
-    where: Expression,
-    on_error: str,
-) -> DataFrame:
-    """`parse_records` for JSON, with nothing included."""
-    records = Records(rows=rows, value=value, position=position, where=where)
-    return parse_records(records, {"type": "json"}, columns, on_error)
-
-
 def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_error: str) -> DataFrame:
     """The columns, from what a format has made of the records."""
     from pyspark.sql import functions as f
 
     included = [expression.alias(f"x{i}") for i, (_, expression) in enumerate(records.included)]
+    # What is wrong with a text is asked here, and not of a copy in each row: that would cost a tenth.
     made = records.rows.select(
-        parsed.text.alias("v"),
-        records.position.alias("p"),
-        records.where.alias("w"),
-        *included,
-        parsed.record.alias("j"),
+        *_flags(parsed), records.position.alias("p"), *included, parsed.record.alias("j")
     )
     beside = [
         f.col(f"x{i}").alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
@@ -78,15 +63,14 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
         )
         rows = made.select("p", *[f"x{i}" for i in range(len(included))], f.inline(kept))
         own = [f.col(quoted(column.name)) for column in columns]
-    else:
-        reason = _reason(parsed, columns, records.included)
-        failure = f.raise_error(f.concat(f.lit(f"{MARK}[{MALFORMED}]: "), f.col("w"), f.lit(": "), reason))
-        whole = f.when(malformed, failure.cast(made.schema["j"].dataType)).otherwise(f.col("j"))
-        rows = made.select("p", *[f"x{i}" for i in range(len(included))], whole.alias("c"))
-        own = [
-            f.col(f"{_within('c', parsed)}.{quoted(column.name)}").alias(column.name) for column in columns
-        ]
-    return rows.select(*own, *beside, f.col("p").alias(POSITION))
+        return rows.select(*own, *beside, f.col("p").alias(POSITION))
+    reason = _reason(parsed, columns, records.included)
+    what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col("p")), f.lit(": "), reason)
+    failure = f.raise_error(f.concat(*what)).cast(made.schema["p"].dataType)
+    # With the position, which every collection stores: the struct of all columns would be built once more.
+    position = f.when(malformed, failure).otherwise(f.col("p"))
+    own = [f.col(f"{_within('j', parsed)}.{quoted(column.name)}").alias(column.name) for column in columns]
+    return made.select(*own, *beside, position.alias(POSITION))
 
 
 def _within(name: str, parsed: Parsed) -> str:
@@ -105,23 +89,29 @@ def _malformed(
     from pyspark.sql import functions as f
 
     found = parsed.broken | f.col(_within("j", parsed)).isNull()
-    if parsed.needs_value:
-        found = f.col("v").isNull() | found
+    if parsed.text is not None:
+        found = f.col("u") | found
     for column in columns:
         if not column.nullable:
             found = found | _value_of(parsed, column).isNull()
         if longest(column.type):
             found = found | _is_too_long(parsed, column)
-    for condition in (_is_not_utf8(parsed), *_bad_texts(included).values()):
+    for condition in _bad_texts(included).values():
         found = found | condition
     return f.coalesce(found, f.lit(True))
 
 
-def _is_not_utf8(parsed: Parsed) -> Expression:
+def _flags(parsed: Parsed) -> list[Expression]:
+    """`u`: whether the record is no text. Where it needs a value, `n`: it has none, and `b`: it is blank."""
     from pyspark.sql import functions as f
 
-    wrong = ~f.is_valid_utf8(f.col("v")) if parsed.is_text else f.lit(False)
-    return f.coalesce(wrong, f.lit(False))
+    if parsed.text is None:
+        return []
+    flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]
+    if not parsed.needs_value:
+        return flags
+    blank = (f.octet_length(parsed.text) <= _BLANK) & (f.length(f.trim(parsed.text)) == 0)
+    return [*flags, parsed.text.isNull().alias("n"), f.coalesce(blank, f.lit(False)).alias("b")]
 
 
 def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
@@ -168,12 +158,12 @@ def _reason(
     ]
     texts = [f.when(bad, f.lit(f"{name} is not UTF-8")) for name, bad in _bad_texts(included).items()]
     named = f.concat_ws(", ", f.lit(None).cast("string"), *wrong, *missing, *long, *texts)
-    reason = f.when(_is_not_utf8(parsed), f.lit("the record is not UTF-8"))
+    reason = f.when(f.lit(False), f.lit(""))
     if parsed.needs_value:
-        reason = f.when(f.col("v").isNull(), f.lit("the record has no value")).when(
-            f.length(f.trim(f.col("v"))) == 0, f.lit("the record is empty")
-        )
-        reason = reason.when(_is_not_utf8(parsed), f.lit("the record is not UTF-8"))
+        reason = f.when(f.col("n"), f.lit("the record has no value"))
+        reason = reason.when(f.col("b"), f.lit("the record is empty"))
+    if parsed.text is not None:
+        reason = reason.when(f.col("u"), f.lit("the record is not UTF-8"))
     for condition, text in parsed.reasons:
         reason = reason.when(condition, f.lit(text))
     reason = reason.when(f.length(named) > 0, named)

@@ -114,7 +114,7 @@ def test_a_malformed_csv_record_has_a_reason(lab: Lab, record: bytes | None, why
         rows=spark.createDataFrame([(record, 7)], "value BINARY, offset BIGINT"),
         value="value",
         position=f.struct("offset"),
-        where=f.lit("here"),
+        where=lambda at: f.lit("here"),
     )
     parsed = parse_records(records, {"type": "csv"}, parse_columns(PEOPLE), "fail")
     with pytest.raises(Exception, match=r"mzplan\[MZ066\]: here: ") as caught:

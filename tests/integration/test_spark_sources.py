@@ -51,7 +51,7 @@ def test_a_malformed_record_has_a_reason(lab: Lab, record: bytes | None, why: st
     from pyspark.sql import functions as f
 
     from mzplan.columns import parse_columns
-    from mzplan.connectors.records import parse_json
+    from mzplan.connectors.records import Records, parse_records
 
     spark = lab.executor._spark
     assert spark is not None
@@ -59,10 +59,13 @@ def test_a_malformed_record_has_a_reason(lab: Lab, record: bytes | None, why: st
     texts = records.select(f.col("value").cast("string").alias("value"), "offset")
 
     def rows(on_error: str) -> list[Any]:
-        where = f.concat(f.lit("offset "), f.col("offset"))
-        return parse_json(
-            texts, parse_columns(STRICT), "value", f.struct("offset"), where, on_error
-        ).collect()
+        read = Records(
+            rows=texts,
+            value="value",
+            position=f.struct("offset"),
+            where=lambda at: f.concat(f.lit("offset "), at["offset"]),
+        )
+        return parse_records(read, {"type": "json"}, parse_columns(STRICT), on_error).collect()
 
     with pytest.raises(Exception, match=r"mzplan\[MZ066\]: offset 7: ") as caught:
         rows("fail")
