@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites setup quickstart test unit lint types imports check bench docs lock clean
+.PHONY: help prerequisites setup quickstart test unit lint types imports check soak bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ imports: setup ## import-linter: which package may import which
 	$(BIN)/lint-imports
 
 check: lint types imports ## all that needs no test run
+
+soak: setup ## a million rows while everything is killed at random (see docs/reliability.md)
+	$(BIN)/python -m tests.faults.soak
 
 bench: setup ## measure
 	$(BIN)/python -m benchmarks

@@ -33,6 +33,9 @@ class Failpoint(StrEnum):
     RUNNER_STARTED_NEW = "runner.started-new"
     RUNNER_BEFORE_ACCEPT = "runner.before-accept"
     RUNNER_BEFORE_STATUS = "runner.before-status"
+    SINK_CLAIMED = "sink.claimed"
+    SINK_BEFORE_STEP = "sink.before-step"
+    SINK_WRITTEN = "sink.written"
 
 
 _armed = os.environ.get("MZPLAN_FAILPOINT", "")

@@ -24,6 +24,7 @@ from mzplan.connectors.kafka_problems import FENCED, Problems
 from mzplan.connectors.kafka_record import StepRecord
 from mzplan.connectors.kafka_task import REPORT, StopError, Transaction, task
 from mzplan.connectors.replays import HASH, Replay, later_steps, measure
+from mzplan.failpoints import Failpoint, failpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,9 +96,12 @@ class ExactlyOnce:
 
     def _send(self, records: DataFrame, seen: StepRecord, becomes: StepRecord) -> bool:
         """Whether it is written. If not: `_record` is what there is now, or None, to claim it again."""
+        failpoint(Failpoint.SINK_BEFORE_STEP)
         work = task(self._transaction, seen.text, becomes.fields(), self._partitions)
         (report,) = records.mapInArrow(work, REPORT).collect()
-        return self._took(report.asDict())
+        took = self._took(report.asDict())
+        failpoint(Failpoint.SINK_WRITTEN)
+        return took
 
     def _took(self, report: Mapping[str, Any]) -> bool:
         if report["outcome"] == "written":
@@ -130,6 +134,7 @@ class ExactlyOnce:
             if not self._took(report):
                 return None
         self._record = ours
+        failpoint(Failpoint.SINK_CLAIMED)
         self._note(target)
         return ours
 

@@ -31,6 +31,7 @@ from mzplan.connectors.postgres_types import copies_straight, staged_as_json
 from mzplan.connectors.postgres_writer import Entry, Writer
 from mzplan.connectors.replays import HASH, Replay, later_steps, measure
 from mzplan.connectors.spark_types import quoted
+from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark.content_hash import row_hash
 
@@ -111,10 +112,12 @@ class _Batches:
                 return
             if entry.continues:
                 rows = rows.coalesce(1).offset(entry.rows)
+            failpoint(Failpoint.SINK_BEFORE_STEP)
             if prepared.straight:
                 self._write_straight(connection, prepared, rows, entry)
             else:
                 self._write_staged(connection, prepared, rows, entry)
+            failpoint(Failpoint.SINK_WRITTEN)
             prepared.writer.prune(connection, step)
 
     def _entry(self, connection: Connection, writer: Writer, rows: DataFrame, step: int) -> Entry | None:

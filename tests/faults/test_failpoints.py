@@ -31,6 +31,7 @@ APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
 ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
 APPEND = [p for p in Failpoint if p.value.startswith("append.")]
 RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
+SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 
 PROJECT = """\
 version: 1
@@ -95,8 +96,8 @@ def follower(tmp_path: Path) -> Iterator[RunningRunner]:
 
 
 def test_the_lists_are_whole() -> None:
-    assert APPLY and RUNNER and APPEND and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *APPEND} == set(Failpoint)
+    assert APPLY and RUNNER and APPEND and SINK and set(ALTER) > set(APPLY)
+    assert {*ALTER, *RUNNER, *APPEND, *SINK} == set(Failpoint)
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
