@@ -1,4 +1,4 @@
-"""An exactly-once Kafka sink: its runner killed around the transaction, or frozen while another takes over."""
+"""An exactly-once Kafka sink: its runner killed around the transaction, or frozen while another leads."""
 
 from __future__ import annotations
 
