@@ -43,6 +43,8 @@ _HELP = {
     "MZ054": "the server denies access",
     "MZ067": "records were deleted from the topic before they were read",
 }
+# Spark gives a new Python process ten seconds, and there is no setting for it.
+_NO_WORKER = "Spark's Python process did not start within 10 s: is the machine overloaded? It is tried again"
 _BORING = re.compile(
     r"^(at |Traceback|File |Caused by: *$|\.\.\. \d+ more|\s|=== Streaming Query ===|Identifier:|Current )"
 )
@@ -98,6 +100,8 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
         if known is not None:
             where = f"{place}: " if place else ""
             return Failure(f"{where}{_HELP[code]}: {_first_line(known[1])}", code)
+    if any("Python worker failed to connect back" in message for _, message in chain):
+        return Failure(_NO_WORKER, OTHER)
     # The innermost is the cause, unless it says nothing.
     said = [_first_line(message) for _, message in reversed(chain)]
     file = next((found for _, message in chain if (found := _FILE.search(message))), None)

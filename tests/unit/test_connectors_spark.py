@@ -189,6 +189,14 @@ def test_a_collection_that_was_never_written(tmp_path: Path) -> None:
             "MZ064",
             "ValueError: no such thing",
         ),
+        (
+            [
+                ("SparkException", "Python worker failed to connect back."),
+                ("SocketTimeout", "Accept timed out"),
+            ],
+            "MZ064",
+            "Spark's Python process did not start within 10 s: is the machine overloaded? It is tried again",
+        ),
     ],
 )
 def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str) -> None:
