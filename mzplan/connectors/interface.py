@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.columns import Column
 from mzplan.columns_of import columns_of
@@ -126,20 +126,6 @@ class SourceConnector(Connector, Protocol):
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """The stream of rows: the user's columns in order, then `_position`."""
-
-
-@runtime_checkable
-class ReplayableSource(Protocol):
-    """A source that can read a step again from where it came from."""
-
-    keeps_positions: bool
-    """Whether `_position` is the same whenever a record is read."""
-
-    def replay(
-        self, spark: SparkSession, query: ResolvedQuery, start: Any, end: Any, files: Sequence[str]
-    ) -> DataFrame:
-        """The rows between two entries of Spark's offset log, made as `stream` makes them: the user's columns
-        in order, then `_position`. `files` are those that a source of files noted down for them."""
 
 
 class SinkConnector(Connector, Protocol):

@@ -11,8 +11,9 @@ from urllib.parse import unquote
 
 from mzplan.columns import POSITION
 from mzplan.connectors.checkpoints import Checkpoint
-from mzplan.connectors.interface import ReplayableSource, ResolvedQuery, resolve
+from mzplan.connectors.interface import ResolvedQuery, SourceConnector, resolve
 from mzplan.connectors.lookup import Connectors
+from mzplan.connectors.replaying import KEEPS_POSITIONS, kafka_range, replay
 from mzplan.content_hash import ContentHash
 from mzplan.inline import Description
 from mzplan.model.diagnostics import error
@@ -32,13 +33,13 @@ class SparkUpstream:
     """The upstream of one source. Implements mzplan.operations.steps.Upstream."""
 
     def __init__(
-        self, spark: SparkSession, connector: ReplayableSource, query: ResolvedQuery, log: CheckpointLog
+        self, spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, log: CheckpointLog
     ):
         self._spark = spark
         self._connector = connector
         self._query = query
         self._log = log
-        self.keeps_positions = connector.keeps_positions
+        self.keeps_positions = KEEPS_POSITIONS[query.description.type]
 
     @classmethod
     def open(
@@ -49,7 +50,7 @@ class SparkUpstream:
 
         query = resolve(description, secrets, directory)
         connector = Connectors().source(description.type)
-        if not isinstance(connector, ReplayableSource):
+        if description.type not in KEEPS_POSITIONS:
             raise error(
                 "MZ092",
                 f"{description.address} can't be read again from its upstream",
@@ -66,10 +67,12 @@ class SparkUpstream:
 
     def rows(self, record: StepRecord) -> DataFrame:
         """The step's rows. Raises GoneError when what it has read is not known any more."""
-        if record.end is None or (record.start is None and self._connector.keeps_positions):
+        if record.end is None or (record.start is None and self.keeps_positions):
             raise GoneError("Which part of the upstream it has read is not known any more.")
-        files = () if self._connector.keeps_positions else self._files(record)
-        return self._connector.replay(self._spark, self._query, record.start, record.end, files)
+        if self.keeps_positions:
+            options = kafka_range(record.start, record.end)
+            return replay(self._spark, self._connector, self._query, options)
+        return replay(self._spark, self._connector, self._query, {}, self._files(record))
 
     def _files(self, record: StepRecord) -> tuple[str, ...]:
         files = self._log.files(record.start, record.end)

@@ -1,0 +1,230 @@
+"""Steps of real queries: what is recorded of them, also when a crash came in between, and their replay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from pyarrow import parquet
+
+from examples.servers.topics import admin
+from mzplan.connectors.interface import resolve
+from mzplan.connectors.lookup import Connectors
+from mzplan.connectors.paths import local_path
+from mzplan.content_hash import ContentHash, content_hash
+from mzplan.inline import Description
+from mzplan.spark.upstream import SparkUpstream
+from mzplan.steps.history import StepHistory
+from mzplan.steps.record import StepRecord
+from mzplan.steps.replay import GoneError, collection_batches
+from tests.integration.spark_lab import until
+from tests.support import orders
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+
+
+def history(lab: Lab, query: Description) -> StepHistory:
+    source = query.upstream
+    return StepHistory(
+        str(lab.folder / "warehouse"),
+        (query.id, query.generation),
+        (source.id, source.generation) if source else None,
+    )
+
+
+def indexed(lab: Lab, query: Description, count: int) -> list[StepRecord]:
+    """What the index holds, once it is so many steps."""
+    index = history(lab, query).index
+    until(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
+    return list(index.backwards())[::-1]
+
+
+def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    sink = lab.sink(source, "console", None)
+    lab.produce(name, *orders(0, 10))
+    lab.start(source)
+    indexed(lab, source, 1)
+    lab.produce(name, *orders(10, 11))  # one record can't be cut into two steps
+    first, second = indexed(lab, source, 2)
+    assert (first.step, first.rows, first.start, first.end) == (0, 10, {name: {"0": 0}}, {name: {"0": 10}})
+    assert (second.step, second.rows, second.start, second.end) == (
+        1,
+        1,
+        {name: {"0": 10}},
+        {name: {"0": 11}},
+    )
+    for record in (first, second):
+        assert record.digest_from == "stream"
+        assert record.bytes is not None and record.bytes > 0
+        assert record.time is not None and record.version is not None
+        again = content_hash(collection_batches(history(lab, source).collection, record))
+        assert (str(again), again.rows) == (record.digest, record.rows)
+    lab.start(sink)
+    (covering,) = indexed(lab, sink, 1)
+    assert (covering.step, covering.rows, covering.sources) == (0, 11, (0, 1))
+    lab.produce(name, *orders(15, 16))
+    following = indexed(lab, sink, 2)[1]
+    assert (following.rows, following.sources) == (1, (2, 2))
+    lab.stop(sink, source)
+
+
+def test_what_a_crash_left_out_is_filled_in(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    for step in range(3):
+        lab.produce(name, *orders(step, step + 1))
+        lab.start(*[source] * (step == 0))  # not before there is something: that would be a step of its own
+        indexed(lab, source, step + 1)
+    whole = indexed(lab, source, 3)
+    lab.stop(source)
+    files = history(lab, source)
+    # A line cut short, then nothing at all: as after a power failure.
+    segment = lab.checkpoint(source) / "index" / f"{0:020}.jsonl"
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(lines[0] + lines[1][:25])
+    seen = files.read().records
+    assert [r.step for r in seen] == [0, 1, 2]
+    assert [(r.start, r.end, r.rows, r.version) for r in seen] == [
+        (r.start, r.end, r.rows, r.version) for r in whole
+    ]
+    assert [r.digest for r in seen] == [whole[0].digest, None, None]
+    lab.start(source)
+    again = indexed(lab, source, 3)
+    assert [r.digest for r in again] == [r.digest for r in whole]
+    assert [r.digest_from for r in again] == ["stream", "collection", "collection"]
+    lab.produce(name, *orders(3, 4))
+    assert indexed(lab, source, 4)[3].digest_from == "stream"
+    lab.stop(source)
+    shutil.rmtree(segment.parent)
+    lab.start(lab.retried(source))
+    assert [_essence(r) for r in indexed(lab, source, 4)][:3] == [_essence(r) for r in whole]
+
+
+def _essence(record: StepRecord) -> Any:
+    return record.step, record.start, record.end, record.rows, record.version, record.digest
+
+
+def test_a_step_that_runs_again_after_a_crash_is_recorded_once(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name)
+    lab.produce(name, *orders(0, 6))
+    lab.start(source)
+    (before,) = indexed(lab, source, 1)
+    lab.stop(source)
+    shutil.rmtree(lab.checkpoint(source) / "index")
+    assert lab.undo_commit(source) == 0
+    shown = history(lab, source).read()
+    assert [(r.step, r.committed) for r in shown.records] == [(0, True)]  # the collection has it
+    lab.start(source)
+    lab.produce(name, *orders(6, 7))
+    first, second = indexed(lab, source, 2)
+    assert _essence(first) == _essence(before)
+    assert (second.step, second.rows) == (1, 1)
+    lab.stop(source)
+
+
+def test_kafka_steps_are_read_again_from_their_offsets(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=2)
+    schema = "id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, more MAP<STRING,INT>"
+    source = lab.kafka_source(name, schema=schema, include={"timestamp": "came_at"}, on_error="skip")
+    send(
+        lab,
+        name,
+        *(b'{"id": %d, "amount": "1.50", "tags": ["a", null], "more": {"x": 1}}' % i for i in range(7)),
+    )
+    send(lab, name, b"no json", b'{"id": 8, "at": "2026-01-02T03:04:05.678901Z"}')
+    lab.start(source)
+    indexed(lab, source, 1)
+    send(lab, name, b'{"id": 9}')
+    records = indexed(lab, source, 2)
+    lab.stop(source)
+    upstream = upstream_of(lab, source)
+    assert [(str(h), h.rows) for h in map(upstream.content_hash, records)] == [
+        (r.digest, r.rows) for r in records
+    ]
+    assert records[0].rows == 8  # the malformed record is in the range of offsets, and no row
+    delete_records(lab, name, 3)
+    with pytest.raises(GoneError, match="upstream"):
+        upstream.content_hash(records[0])
+    assert str(upstream.content_hash(records[1])) == records[1].digest
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
+def test_steps_of_files_are_read_again_from_the_files_that_were_noted(
+    lab: Lab, tmp_path: Path, format_: str
+) -> None:
+    folder = tmp_path / "in it"
+    folder.mkdir()
+    wanted = {"type": format_, "schema": "id BIGINT, name STRING"}
+    source = lab.files_source(folder, format=wanted, max_files_per_trigger=1)
+    for number in range(2):
+        put(
+            folder,
+            format_,
+            f"part [{number}] 5%25.{format_}",
+            [(number, "ann"), (number + 10, "bob, the other")],
+        )
+    lab.start(source)
+    records = indexed(lab, source, 2)
+    lab.stop(source)
+    log, upstream = history(lab, source), upstream_of(lab, source)
+
+    def kept(record: StepRecord) -> ContentHash:
+        batches = collection_batches(log.collection, record)
+        return content_hash(batch.drop_columns(["_position"]) for batch in batches)
+
+    for record in records:
+        assert upstream.content_hash(record) == kept(record)
+    first, second = (local_path(log.log.files(r.start, r.end)[0]) for r in records)
+    assert first is not None and second is not None
+    put(folder, format_, second.name, [(1, "ann"), (11, "carl")])
+    changed = upstream.content_hash(records[1])
+    assert (changed.rows, changed == kept(records[1])) == (2, False)
+    first.unlink()
+    with pytest.raises(GoneError, match="upstream"):
+        upstream.content_hash(records[0])
+
+
+def upstream_of(lab: Lab, source: Description) -> SparkUpstream:
+    spark = lab.executor._spark
+    assert spark is not None
+    connector = Connectors().source(source.type)
+    query = resolve(source, lab.secrets, str(lab.folder))
+    return SparkUpstream(spark, connector, query, history(lab, source).log)
+
+
+def send(lab: Lab, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def delete_records(lab: Lab, topic: str, before: int) -> None:
+    partition = TopicPartition(topic, 0, before)
+    client = admin(lab.kafka.bootstrap)
+    for done in client.delete_records([partition]).values():
+        done.result(30)
+
+
+def put(folder: Path, format_: str, name: str, rows: list[tuple[int, str]]) -> None:
+    """A file that appears whole."""
+    fresh = folder / f".{name}"
+    if format_ == "parquet":
+        table = pa.table({"id": pa.array([i for i, _ in rows], pa.int64()), "name": [n for _, n in rows]})
+        parquet.write_table(table, fresh)
+    else:
+        lines = [json.dumps({"id": i, "name": n}) if format_ == "json" else f'{i},"{n}"' for i, n in rows]
+        fresh.write_text("".join(f"{line}\n" for line in lines))
+    fresh.rename(folder / name)
