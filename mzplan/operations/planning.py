@@ -67,8 +67,7 @@ def make_plan(
     from mzplan.plan import apply_changes
 
     state = read_state(project.store, reporter)
-    plan = plan_configuration(project, reporter, state, targets, replacing)
-    plan = replace(plan, drift=find_drift(project, state))
+    plan = plan_configuration(project, reporter, state, targets, replacing, with_drift=True)
     if not live or any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan)
@@ -83,8 +82,10 @@ def plan_configuration(
     targets: Sequence[Address],
     replacing: Sequence[Address],
     configuration: Configuration | None = None,
+    *,
+    with_drift: bool = False,
 ) -> Plan:
-    """The plan of a configuration: by default of what the files say."""
+    """The plan of a configuration: by default of what the files say. `with_drift`: and what has drifted."""
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
 
@@ -100,6 +101,8 @@ def plan_configuration(
             replace=replacing,
             rotated=rotations.queries,
         )
+        if with_drift:
+            plan = replace(plan, drift=find_drift(project, state, statuses, rotations.queries))
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notice = rotations.notice()
     return replace(plan, diagnostics=(*plan.diagnostics, notice)) if notice else plan

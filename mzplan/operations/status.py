@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.plan import DriftItem
-from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus, State
+from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus, State, Status
 from mzplan.operations.project import Project
 
 
@@ -55,18 +57,24 @@ def read_project_status(project: Project) -> ProjectStatus:
     return ProjectStatus(serial=state.serial, instances=tuple(shown), queries=tuple(queries), dropped=dropped)
 
 
-def find_drift(project: Project, state: State | None = None) -> tuple[DriftItem, ...]:
-    """State (None: the committed one is read) against reality, as far as the status tells."""
+def find_drift(
+    project: Project,
+    state: State | None = None,
+    statuses: Mapping[str, Status] | None = None,
+    rotated: Mapping[Address, tuple[str, ...]] | None = None,
+) -> tuple[DriftItem, ...]:
+    """State against reality, as far as the status tells. What is not given is read, or found out."""
+    from mzplan.operations.rotation import find_rotations
     from mzplan.plan.drift import drift_between
 
     store = project.store
     if state is None:
         state = store.read_state()
-    from mzplan.operations.rotation import find_rotations
-
+    if statuses is None:
+        statuses = store.read_statuses()
+    if rotated is None:
+        rotated = find_rotations(project.settings.directory, state, statuses).queries
     alive = {name: store.leader(name) is not None for name in state.instances}
-    statuses = store.read_statuses()
-    rotated = find_rotations(project.settings.directory, state, statuses).queries
     return drift_between(state, statuses, alive, rotated, time.time())
 
 
