@@ -72,7 +72,7 @@ def test_a_batch_that_was_logged_and_not_done_is_done_once(lab: Lab) -> None:
     append(lab, source, 3)
     again = lab.retried(source)
     lab.start(again)
-    holds(lab, source, 3)
+    holds(lab, again, 3)
     assert rows(lab, source) == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
     lab.stop(again)
 
@@ -88,7 +88,7 @@ def test_a_restart_goes_on_where_it_stopped(lab: Lab) -> None:
     append(lab, source, 3)
     again = lab.retried(source)
     lab.start(again)
-    holds(lab, source, 3)
+    holds(lab, again, 3)
     assert rows(lab, source) == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
     lab.stop(again)
 
