@@ -180,6 +180,9 @@ class Runner:
             if address in self.under_way:
                 # What the command in flight will find is not known yet: report, but don't act or remember.
                 decision = replace(decision, command=None)
+                if decision.condition == "running" and desired is not None and not desired.paused:
+                    # It runs, but its start has not returned: what it was started with is not noted yet.
+                    decision = replace(decision, condition="starting")
             else:
                 self.memories[address] = decision.memory
                 if decision.command is not None:
