@@ -88,6 +88,8 @@ class Follower:
         self.store = store
         self.state = state
         self.instance = instance
+        declared = state.instances.get(instance)
+        self.is_dry = declared is not None and declared.type == "dry"  # led only in passing
         self.touched = touched
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
@@ -134,11 +136,16 @@ class Follower:
 
     def _read(self) -> tuple[Status | None, bool, MzplanError | None]:
         """The status, whether a runner leads, and why that can't be told. What can't be read is looked at
-        again: the runner may replace it, and this command has committed already."""
+        again: the runner may replace it, and this command has committed already. What a runner said that
+        leads no more (it was killed, another one is on its way) is nothing: its queries ended with it."""
         try:
-            return self.store.read_status(self.instance), self.store.leader(self.instance) is not None, None
+            leader = self.store.leader(self.instance)
+            status = self.store.read_status(self.instance)
         except MzplanError as problem:
             return None, False, problem
+        if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
+            status = None
+        return status, leader is not None, None
 
     def _look(self, address: Address, status: Status | None, seconds: float) -> Outcome | str:
         """The outcome of a query, or the condition in which it is still awaited."""
