@@ -1,5 +1,5 @@
-"""A headless Chromium, and Mermaid to draw with. Neither is optional: what is missing is an error that says
-how to get it."""
+"""A headless Chromium, and Mermaid to draw with. Neither is optional in CI: what is missing is an error that
+says how to get it. `make test` elsewhere asks for Python and Java alone, and skips what it can't draw."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ mermaid.initialize({{startOnLoad: false, securityLevel: "strict"}});
   document.title = "drawn";
 }})();
 </script>"""
+
+
+def missing() -> str | None:
+    """What is not there on this machine, for people."""
+    if not any(map(shutil.which, BROWSERS)):
+        return "no Chromium is installed"
+    return None if shutil.which("npm") else "npm is not installed"
 
 
 def browser() -> str:
