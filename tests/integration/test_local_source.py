@@ -62,6 +62,7 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
         ("a-17", "3.20", None),
         ("c-99", "-100.00", None),
     ]
+    eventually("the console shows them", lambda: '"account":"c-99"' in project.log())
     shown = (project.folder / ".mzplan" / "local.log").read_text()
     assert shown.count('"account":"b-04"') == 1 and shown.count('"account":"c-99"') == 1
     assert '"amount":3.20' not in shown
