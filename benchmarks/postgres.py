@@ -22,10 +22,10 @@ from mzplan.connectors.kafka import KafkaSource
 from mzplan.inline import Description
 from mzplan.spark.collections import Collections
 
-RECORDS = 1_000_000
+RECORDS = 2_000_000
 FILES = 4
 WARM_UP = 1
-ROUNDS = 5
+ROUNDS = 4
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, ts TIMESTAMP, note STRING"
 TABLE = "id bigint, customer text, amount double precision, quantity integer, ts timestamptz, note {note}"
 JDBC = "org.postgresql:postgresql:42.7.4"
