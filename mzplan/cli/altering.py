@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.applying import applied_to_json, approval, auto_option, finish, wait_option
+from mzplan.cli.applying import (
+    applied_to_json,
+    approval,
+    auto_option,
+    canary_option,
+    canary_wait_option,
+    finish,
+    wait_option,
+    waits_for_canary,
+)
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.planning import show_plan
 from mzplan.model.diagnostics import ExitCode, MzplanError
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
     "--live/--no-live", default=None, help="Reach out in validation (default: by the connection's type)."
 )
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
+@canary_option
+@canary_wait_option
 @wait_option
 def command_alter(
     invocation: Invocation,
@@ -37,6 +48,8 @@ def command_alter(
     auto_approve: bool,
     live: bool | None,
     allow_replace: bool,
+    canary: bool,
+    canary_wait: float | None,
     wait: float,
 ) -> int:
     """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
@@ -52,11 +65,12 @@ def command_alter(
 
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
+    first = waits_for_canary(canary, canary_wait)
     project = invocation.project()
     runners = invocation.runners(project)
     if dry_run:
         return _previewed(
-            invocation, altering.preview(project, runners, invocation.progress, statement, live)
+            invocation, altering.preview(project, runners, invocation.progress, statement, live, first)
         )
     if no_apply:
         return _told(invocation, altering.edit_only(project, invocation.progress, statement))
@@ -68,6 +82,7 @@ def command_alter(
         approve=_approval(invocation, auto_approve),
         live=live,
         allow_replace=allow_replace,
+        canary=first,
         wait=wait,
     )
     if altered.applied is None:

@@ -12,6 +12,7 @@ from mzplan.cli.ending import Declined
 from mzplan.cli.output import is_interactive
 from mzplan.cli.types import ADDRESS, DURATION, QUERY
 from mzplan.model.address import Address
+from mzplan.model.canary import DEFAULT_WAIT
 from mzplan.render.text import count, safe
 
 if TYPE_CHECKING:
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
 wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
+)
+canary_option = click.option(
+    "--canary",
+    is_flag=True,
+    help="Restart one query of each connection first; the rest when it has made progress.",
+)
+canary_wait_option = click.option(
+    "--canary-wait",
+    type=DURATION,
+    metavar="DURATION",
+    help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
 )
 auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
 _DONE = {
@@ -40,6 +52,8 @@ _DONE = {
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
+@canary_option
+@canary_wait_option
 @wait_option
 def command_apply(
     invocation: Invocation,
@@ -49,6 +63,8 @@ def command_apply(
     allow_replace: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
+    canary: bool,
+    canary_wait: float | None,
     wait: float,
 ) -> int:
     """Commit the changes, and restart only what they reach.
@@ -57,6 +73,7 @@ def command_apply(
     """
     from mzplan.operations.applying import apply_configuration, apply_saved
 
+    first = waits_for_canary(canary, canary_wait)
     project = invocation.project()
     runners = invocation.runners(project)
     if planfile is not None:
@@ -76,6 +93,7 @@ def command_apply(
                 approve=approval(invocation, True, "apply"),
                 allow_replace=allow_replace,
                 live=live,
+                canary=first,
                 wait=wait,
             ),
         )
@@ -88,9 +106,17 @@ def command_apply(
         replacing=replacing,
         allow_replace=allow_replace,
         live=live,
+        canary=first,
         wait=wait,
     )
     return finish(invocation, applied)
+
+
+def waits_for_canary(canary: bool, wait: float | None) -> float | None:
+    """The seconds that a canary has, None without one."""
+    if wait is not None and not canary:
+        raise click.UsageError("--canary-wait goes with --canary.")
+    return (DEFAULT_WAIT if wait is None else wait) if canary else None
 
 
 def _operation(
@@ -179,6 +205,8 @@ def finish(invocation: Invocation, applied: Applied) -> int:
     good = len(applied.outcomes) - len(bad)
     if not applied.plan.is_empty:
         done = [f"{n} {_DONE[action]}" for action, n in applied.plan.summary().items() if n]
+        if applied.plan.goes_on:
+            done.append(f"{len(applied.plan.goes_on)} going on")
         counts = ", ".join(done) or "the declared instances"
         converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")

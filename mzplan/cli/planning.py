@@ -6,6 +6,7 @@ import shlex
 
 import click
 
+from mzplan.cli.applying import canary_option, canary_wait_option, waits_for_canary
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.output import write_text
 from mzplan.cli.types import ADDRESS, ADDRESS_OR_FILE
@@ -24,6 +25,8 @@ from mzplan.render.text import count
 )
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
+@canary_option
+@canary_wait_option
 @click.option("--detailed-exitcode", is_flag=True, help="2: changes, 3: drift, 4: both.")
 def command_plan(
     invocation: Invocation,
@@ -33,6 +36,8 @@ def command_plan(
     live: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
+    canary: bool,
+    canary_wait: float | None,
     detailed_exitcode: bool,
 ) -> int:
     """Show what apply would change, what that restarts, and why."""
@@ -46,6 +51,7 @@ def command_plan(
         targets=target,
         replacing=replacing,
         live=live,
+        canary=waits_for_canary(canary, canary_wait),
     )
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if out is not None and not errors:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mzplan.model.address import Address
+from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState
@@ -76,7 +77,9 @@ class Plan:
     """The difference between a Configuration (or an operation on the state) and the State.
 
     `variables` are those that the configuration was read with (see Configuration.variables). `feeds` says
-    what each query downstream uses of what is in the plan, as (used, user).
+    what each query downstream uses of what is in the plan, as (used, user). `canaries` go first, where that
+    was asked for. `goes_on` are queries that a canary of an earlier serial held back when it failed, and that
+    canary: applying the plan lets them go.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -94,11 +97,13 @@ class Plan:
     pending: tuple[Pending, ...] = ()
     drift: tuple[DriftItem, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    canaries: tuple[Canary, ...] = ()
+    goes_on: tuple[Address, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether applying it would commit nothing."""
-        return not self.changes and not self.instances_changed
+        return not self.changes and not self.instances_changed and not self.goes_on
 
     def summary(self) -> dict[str, int]:
         """How many changes of each action."""

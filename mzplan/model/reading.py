@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from mzplan.model.address import Address, is_valid_name
+from mzplan.model.canary import Canary
 from mzplan.model.state import ResourceState
 
 T = TypeVar("T")
@@ -142,6 +143,17 @@ def instance_name(fields: Fields, name: str) -> str:
         raise ValueError(f"{name} is no name of an instance")
     assert isinstance(value, str)
     return value
+
+
+def canary(value: Any) -> Canary:
+    """A canary from its JSON."""
+    fields = mapping(value, "a canary")
+    return Canary(
+        address=Address.parse(text(fields, "address")),
+        serial=integer(fields, "serial", 0),
+        wait=number(fields, "wait"),
+        holds=items(fields, "holds", Address.parse),
+    )
 
 
 def record(

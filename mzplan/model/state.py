@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from mzplan.model.address import Address
+from mzplan.model.canary import Canary, Verdict
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
 
 FORMAT_VERSION = 1
@@ -52,7 +53,7 @@ class State:
     """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'.
 
     `forgotten` is storage that `state rm` left behind, by id: what it was called, and its generation. It is
-    kept until it is imported again.
+    kept until it is imported again. `canaries` are queries that go first, each with those that it holds back.
     """
 
     format_version: int = FORMAT_VERSION
@@ -63,6 +64,7 @@ class State:
     instances: Mapping[str, Instance] = field(default_factory=dict)
     resources: Mapping[Address, ResourceState] = field(default_factory=dict)
     forgotten: Mapping[str, tuple[Address, int]] = field(default_factory=dict)
+    canaries: tuple[Canary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,8 @@ class Observation:
     committed one that the runner has last tried to reach. They differ while a change is pending, was
     rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown).
     `warning` is what a query that runs should be looked at for. `quiet_since` (seconds since the epoch) is
-    set while one micro-batch takes longer than a minute: when the last one ended.
+    set while one micro-batch takes longer than a minute: when the last one ended. `held` says for which
+    canary a query waits: it runs on as it was last accepted.
     `steps` counts finished micro-batches by `step`, the number of the last one (-1: none yet).
     """
 
@@ -95,12 +98,13 @@ class Observation:
     error_code: str | None = None
     failures: int = 0
     upstream: Mapping[str, Any] | None = None
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
-    `heartbeat` is seconds since the Unix epoch, UTC."""
+    `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first."""
 
     instance: str
     epoch: int
@@ -108,6 +112,7 @@ class Status:
     serial: int
     observations: Mapping[Address, Observation] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+    canaries: Mapping[Address, Verdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,3 +172,4 @@ class ProjectStatus:
     instances: tuple[InstanceStatus, ...]
     queries: tuple[QueryStatus, ...]
     dropped: tuple[DroppedStorage, ...] = ()
+    canaries: tuple[tuple[Canary, Verdict | None], ...] = ()

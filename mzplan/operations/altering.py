@@ -49,6 +49,7 @@ def alter(
     approve: Callable[[Plan, FileEdit | None], None],
     live: bool | None = None,
     allow_replace: bool = False,
+    canary: float | None = None,
     wait: float,
 ) -> Altered:
     """Edit, plan, have it approved, validate it live, commit, and follow. Raises MzplanError with the files
@@ -67,7 +68,7 @@ def alter(
     def planned(state: State) -> Plan:
         # Read again, now that the locks are held: what another command has just edited is kept.
         nonlocal edit
-        edit, plan = _plan(project, reporter, state, _existing(project, statement, text, live))
+        edit, plan = _plan(project, reporter, state, _existing(project, statement, text, live), canary)
         if edit is not None and plan.is_empty and not _errors(plan):
             approve(plan, edit)
             write(edit)  # it means nothing for the state, so nothing is committed
@@ -103,7 +104,12 @@ def alter(
 
 
 def preview(
-    project: Project, runners: Runners, reporter: Reporter, text: str, live: bool | None = None
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    text: str,
+    live: bool | None = None,
+    canary: float | None = None,
 ) -> Altered:
     """What a statement would edit, and what that means. Changes nothing. With `live`, it is validated too."""
     from mzplan.operations.validation import queries_to_validate, reach
@@ -116,7 +122,7 @@ def preview(
     if isinstance(wanted, Diagnostic):
         return Altered(notices=(wanted,))
     state = read_state(project.store, reporter)
-    edit, plan = _plan(project, reporter, state, wanted)
+    edit, plan = _plan(project, reporter, state, wanted, canary)
     if live and not _errors(plan):
         new = apply_changes(state, plan)
         found = reach(project, runners, reporter, new, queries_to_validate(plan, new), from_here=True)
@@ -197,13 +203,15 @@ def _reach_alone(project: Project, reporter: Reporter, state: State, address: Ad
     return list(found or ())
 
 
-def _plan(project: Project, reporter: Reporter, state: State, wanted: Wanted) -> tuple[FileEdit | None, Plan]:
+def _plan(
+    project: Project, reporter: Reporter, state: State, wanted: Wanted, canary: float | None
+) -> tuple[FileEdit | None, Plan]:
     """The edit (None: the files say it already), and the plan of that resource and what depends on it."""
     from mzplan.plan import apply_changes
 
     edit = _edit(project, wanted)
     configuration = project.configuration() if edit is None else _checked(project, wanted, edit)
-    plan = plan_configuration(project, reporter, state, [wanted.address], (), configuration)
+    plan = plan_configuration(project, reporter, state, [wanted.address], (), configuration, canary=canary)
     found = list(edit.notices) if edit is not None else []
     if wanted.live and wanted.address.kind == "connection" and not _errors(plan):
         new = apply_changes(state, plan)

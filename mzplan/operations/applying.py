@@ -15,7 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import State, Status
+from mzplan.model.state import ResourceState, State, Status
 from mzplan.operations.following import Follower, Outcome
 from mzplan.operations.planning import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, read_state
@@ -50,12 +50,14 @@ def apply_configuration(
     replacing: Sequence[Address] = (),
     allow_replace: bool = False,
     live: bool | None = None,
+    canary: float | None = None,
     wait: float,
 ) -> Applied:
-    """Plan, have it approved, validate it where it will run, commit, and follow until it has converged."""
+    """Plan, have it approved, validate it where it will run, commit, and follow until it has converged.
+    `canary`: one query of each connection goes first, and must make progress within so many seconds."""
 
     def planned(state: State) -> Plan:
-        return plan_configuration(project, reporter, state, targets, replacing)
+        return plan_configuration(project, reporter, state, targets, replacing, canary=canary)
 
     return carry_out(
         project,
@@ -79,12 +81,14 @@ def apply_saved(
     approve: Callable[[Plan], None],
     allow_replace: bool = False,
     live: bool | None = None,
+    canary: float | None = None,
     wait: float,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed.
+    """Carry out a plan that was saved earlier, exactly as it was reviewed (with `canary`: one query first).
     Raises MZ036 (exit 5), naming what has changed, when something that it touches is no longer as it was: in
     the state, in the files, or of what runs."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
+    from mzplan.plan.canaries import choose_canaries
 
     def planned(state: State) -> Plan:
         then = None
@@ -94,7 +98,7 @@ def apply_saved(
         fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
         ensure_declared(fresh, validate(project, reporter, plan.variables))
         ensure_as_observed(fresh, find_drift(project, state))
-        return fresh
+        return fresh if canary is None else replace(fresh, canaries=choose_canaries(fresh, state, canary))
 
     return carry_out(
         project,
@@ -190,11 +194,15 @@ def _commit(
     """Validate live, then commit, then wake. The caller holds the lock."""
     from mzplan.operations.validation import queries_to_validate, reach
     from mzplan.plan import apply_changes
+    from mzplan.plan.canaries import without_passed
 
     store = project.store
     new = apply_changes(state, plan)
+    if new.canaries:
+        new = without_passed(new, store.read_statuses())
     changed = [c for c in plan.changes if c.address.kind != "connection"]
-    instances = {i.name: i for i in _touched(new, state, changed)}
+    going_on = [new.resources[address] for address in plan.goes_on if address in new.resources]
+    instances = {i.name: i for i in _touched(new, state, changed, going_on)}
     environment = _environment(new)
     needed = _instances_used(new)
     for instance in instances.values():
@@ -231,7 +239,7 @@ def _follow(
 ) -> Applied:
     """Wait for what the plan touched, and for whatever else has not converged yet."""
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
-    touched = {c.address for c in plan.changes if c.address.kind != "connection"}
+    touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.goes_on)
     needed = _instances_used(state)
     left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
     outcomes: dict[Address, Outcome] = {}
@@ -251,8 +259,10 @@ def _instances_used(state: State) -> set[str]:
     return {r.instance for r in state.resources.values() if r.address.kind != "connection"}
 
 
-def _touched(new: State, old: State, changes: Sequence[Change]) -> Iterator[Instance]:
-    names: set[str] = set()
+def _touched(
+    new: State, old: State, changes: Sequence[Change], going_on: Sequence[ResourceState]
+) -> Iterator[Instance]:
+    names = {resource.instance for resource in going_on}
     for change in changes:
         names |= {r.instance for r in (change.before, change.after) if r is not None}
     for name in sorted(names):

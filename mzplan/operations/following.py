@@ -164,7 +164,19 @@ class Follower:
             return _outcome(address, "pending", seconds, seen, reason)
         if (seen.wanted_generation, seen.wanted_digest) != (resource.generation, resource.digest):
             return seen.condition
+        if seen.held:
+            failed = self._failed_canary(address, status)
+            return _outcome(address, "pending", seconds, seen, seen.held, "MZ141") if failed else "held"
         return _verdict(address, resource, seen, seconds)
+
+    def _failed_canary(self, address: Address, status: Status) -> bool:
+        """Whether a query that this one waits for has failed: then it waits for a person."""
+        verdicts = (
+            (canary, status.canaries.get(canary.address))
+            for canary in self.state.canaries
+            if address in canary.holds
+        )
+        return any(v is not None and not v.passed and v.serial == c.serial for c, v in verdicts)
 
     def _give_up(
         self,
@@ -210,14 +222,19 @@ def _verdict(address: Address, resource: ResourceState, seen: Observation, secon
 
 
 def _outcome(
-    address: Address, status: OutcomeStatus, seconds: float, seen: Observation, reason: str = ""
+    address: Address,
+    status: OutcomeStatus,
+    seconds: float,
+    seen: Observation,
+    reason: str = "",
+    code: str = "",
 ) -> Outcome:
     return Outcome(
         address=address,
         status=status,
         seconds=seconds,
         reason=reason,
-        code=seen.error_code or "",
+        code=code or seen.error_code or "",
         query_id=seen.query_id,
         run_id=seen.run_id,
     )

@@ -60,14 +60,16 @@ def make_plan(
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
     live: bool = False,
+    canary: float | None = None,
 ) -> Plan:
     """What apply would do now. Changes nothing. With `live`, its queries are validated as apply would do it
-    (from here, where no runner is alive), and what is found is among the plan's diagnostics."""
+    (from here, where no runner is alive), and what is found is among the plan's diagnostics. `canary`:
+    one query of each connection goes first, and has so many seconds to make progress."""
     from mzplan.operations.validation import queries_to_validate, reach
     from mzplan.plan import apply_changes
 
     state = read_state(project.store, reporter)
-    plan = plan_configuration(project, reporter, state, targets, replacing, with_drift=True)
+    plan = plan_configuration(project, reporter, state, targets, replacing, with_drift=True, canary=canary)
     if not live or any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan)
@@ -84,10 +86,13 @@ def plan_configuration(
     configuration: Configuration | None = None,
     *,
     with_drift: bool = False,
+    canary: float | None = None,
 ) -> Plan:
-    """The plan of a configuration: by default of what the files say. `with_drift`: and what has drifted."""
+    """The plan of a configuration: by default of what the files say. `with_drift`: and what has drifted.
+    `canary`: with one query of each connection that goes first."""
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
+    from mzplan.plan.canaries import choose_canaries
 
     configuration = configuration or validate(project, reporter)
     statuses = project.store.read_statuses()
@@ -103,6 +108,8 @@ def plan_configuration(
         )
         if with_drift:
             plan = replace(plan, drift=find_drift(project, state, statuses, rotations.queries))
+        if canary is not None:
+            plan = replace(plan, canaries=choose_canaries(plan, state, canary))
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notice = rotations.notice()
     return replace(plan, diagnostics=(*plan.diagnostics, notice)) if notice else plan

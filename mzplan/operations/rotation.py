@@ -54,7 +54,9 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
                 changed.add(reference)
         for address, references in _users(state, changed).items() if changed else ():
             resource = state.resources[address]
-            if resource.instance == instance and not resource.paused:
+            seen = status.observations.get(address)
+            held = seen is not None and seen.held is not None  # it is to restart as soon as it may
+            if resource.instance == instance and not resource.paused and not held:
                 queries.setdefault(address, set()).update(references)
     return Rotations(
         queries={address: tuple(sorted(found)) for address, found in sorted(queries.items())},

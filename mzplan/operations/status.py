@@ -15,6 +15,8 @@ from mzplan.operations.project import Project
 
 def read_project_status(project: Project) -> ProjectStatus:
     """State, leases and statuses, put together. Reads only the store."""
+    from mzplan.plan.canaries import verdict_of
+
     store = project.store
     state = store.read_state()
     statuses = store.read_statuses()
@@ -54,7 +56,13 @@ def read_project_status(project: Project) -> ProjectStatus:
         for name in sorted(instances)
         for entry in store.read_journal(name)
     )
-    return ProjectStatus(serial=state.serial, instances=tuple(shown), queries=tuple(queries), dropped=dropped)
+    return ProjectStatus(
+        serial=state.serial,
+        instances=tuple(shown),
+        queries=tuple(queries),
+        dropped=dropped,
+        canaries=tuple((canary, verdict_of(canary, state, statuses)) for canary in state.canaries),
+    )
 
 
 def find_drift(

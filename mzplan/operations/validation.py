@@ -41,7 +41,11 @@ class Reach:
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     """The queries of a plan that are validated before it is committed, as they will be in the state `new`."""
-    return [new.resources[change.address] for change in plan.changes if is_validated(change)]
+    asked = [change.address for change in plan.changes if is_validated(change)]
+    going_on = [
+        a for a in plan.goes_on if a not in asked and a in new.resources and not new.resources[a].paused
+    ]
+    return [new.resources[address] for address in (*asked, *going_on)]
 
 
 def reach(

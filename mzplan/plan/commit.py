@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from mzplan.model.address import Address
 from mzplan.model.plan import Plan
 from mzplan.model.state import ResourceState, State
+from mzplan.plan.canaries import canaries_after
 
 
 def new_id() -> str:
@@ -52,6 +53,7 @@ def apply_changes(
         instances=plan.instances,
         resources=resources,
         forgotten=_still_forgotten(state, resources),
+        canaries=canaries_after(state, plan, resources) if state.canaries or plan.canaries else (),
     )
 
 

@@ -93,6 +93,8 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
         return "upstream-changed", why
     if seen.condition == "failed":
         return "failed-query", why or "it ended with an error"
+    if seen.held:
+        return "", ""  # that it runs on as it was, or waits with its first start, is what the state says
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         return "outdated-query", why or "it still runs as it was described before"
     if seen.condition in ("stopped", "paused"):

@@ -142,7 +142,21 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
         ],
         "drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in plan.drift],
         "diagnostics": [{**d.to_json(), "exit_code": int(d.exit_code)} for d in plan.diagnostics],
+        **_canaries_to_json(plan),
     }
+
+
+def _canaries_to_json(plan: Plan) -> dict[str, Any]:
+    """What goes first and what goes on; absent where nothing does, as in plans of earlier versions."""
+    found: dict[str, Any] = {}
+    if plan.canaries:
+        found["canaries"] = [
+            {"address": str(c.address), "wait": c.wait, "holds": [str(held) for held in c.holds]}
+            for c in plan.canaries
+        ]
+    if plan.goes_on:
+        found["goes_on"] = [str(address) for address in plan.goes_on]
+    return found
 
 
 def _plan_from_json(content: Fields) -> Plan:
@@ -169,6 +183,8 @@ def _plan_from_json(content: Fields) -> Plan:
         pending=reading.items(content, "pending", _pending_from_json),
         drift=reading.items(content, "drift", _drift_from_json),
         diagnostics=reading.items(content, "diagnostics", Diagnostic.from_json),
+        canaries=reading.items({"canaries": [], **content}, "canaries", reading.canary),
+        goes_on=reading.items({"goes_on": [], **content}, "goes_on", Address.parse),
     )
 
 

@@ -21,7 +21,8 @@ def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending,
                 continue
             reason = _why_pending(resource, observation)
             if reason:
-                found.append(Pending(address=address, condition=observation.condition, reason=reason))
+                condition = "held" if observation.held else observation.condition
+                found.append(Pending(address=address, condition=condition, reason=reason))
     return tuple(sorted(found, key=lambda pending: pending.address))
 
 
@@ -29,6 +30,8 @@ def _why_pending(resource: ResourceState, seen: Observation) -> str:
     """Why the query is not as committed; "" when it is."""
     if resource.paused:
         return "" if seen.condition in ("paused", "stopped") else _error(seen) or "to be paused"
+    if seen.held:
+        return seen.held
     if seen.condition in ("rejected", "failed"):
         return _error(seen) or seen.condition
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):

@@ -17,6 +17,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status
+from mzplan.plan.canaries import held_back
 from mzplan.plan.causes import Causes, Dependencies, Reached, weigh_references
 from mzplan.plan.compare import compare_resources
 from mzplan.plan.delivery import check_delivery
@@ -94,6 +95,7 @@ def build_plan(
         feeds=planner.feeds(changed, downstream),
         unaffected=len(wanted) - sum(a in wanted for a in changed) - len(downstream),
         pending=find_pending(state, statuses),
+        goes_on=_goes_on(configuration, state, statuses, targets) if state.canaries else (),
         diagnostics=(
             *check_project(configuration, state),
             *told,
@@ -293,6 +295,18 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         override=before.override if before else None,
         restart_token=before.restart_token if before else 0,
     )
+
+
+def _goes_on(
+    configuration: Configuration,
+    state: State,
+    statuses: Mapping[str, Status],
+    targets: Collection[Address],
+) -> tuple[Address, ...]:
+    """What a failed canary holds back, as far as the targets go."""
+    wanted = configuration.resources
+    asked = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
+    return tuple(address for address in held_back(state, statuses, asked) if address in wanted)
 
 
 def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:

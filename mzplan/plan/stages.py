@@ -93,6 +93,8 @@ def _validate(plan: Plan) -> Stage | None:
 
 def _commit(plan: Plan) -> Stage:
     counts = ", ".join(f"{number} to {action}" for action, number in plan.summary().items() if number)
+    if plan.goes_on:
+        counts = f"{counts}, {len(plan.goes_on)} to go on".removeprefix(", ")
     return Stage(
         name="commit",
         does=f"commit serial {plan.serial + 1} in place of {plan.serial}"
@@ -156,6 +158,11 @@ def _notes(plan: Plan, change: Change, switched: bool) -> list[str]:
     if after is None:
         notes.append("its storage is kept for retain_dropped, then removed")
         return notes
+    waits = [str(canary.address) for canary in plan.canaries if change.address in canary.holds]
+    if waits:
+        notes.append(f"once {', '.join(waits)} has made progress")
+    elif any(canary.address == change.address for canary in plan.canaries):
+        notes.append("first")
     if after.paused:
         notes.append("paused: it starts when it is resumed")
     elif not switched:

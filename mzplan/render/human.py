@@ -41,7 +41,29 @@ def verdict(plan: Plan) -> str:
         return f"No changes. {count(plan.unaffected + len(plan.downstream), 'resource')} as committed."
     counts = plan.summary()
     shown = [f"{counts[action]} to {action}" for action in ACTIONS if action != "move" or counts[action]]
+    shown += [f"{len(plan.goes_on)} to go on"] if plan.goes_on else []
     return f"Plan: {', '.join(shown)}."
+
+
+def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
+    """The canaries that each query waits for, of those that wait."""
+    found: dict[Address, tuple[Address, ...]] = {}
+    for canary in plan.canaries:
+        for held in canary.holds:
+            found[held] = (*found.get(held, ()), canary.address)
+    return found
+
+
+def turns(plan: Plan) -> str:
+    """`source.a; 3 queries wait for it, 60 s at most`."""
+    first = tuple(canary.address for canary in plan.canaries)
+    waiting = len({held for canary in plan.canaries for held in canary.holds})
+    if not waiting:
+        return f"{_shortened(first)}, with {plan.canaries[0].wait:g} s to make progress"
+    verb = "waits" if waiting == 1 else "wait"
+    them = "it" if len(first) == 1 else "them"
+    most = max(canary.wait for canary in plan.canaries)
+    return f"{_shortened(first)}; {count(waiting, 'query', 'queries')} {verb} for {them}, {most:g} s at most"
 
 
 class _Renderer:
@@ -50,6 +72,8 @@ class _Renderer:
         self.colour = colour
         self.paint = Paint(colour)
         self.changes = {change.address: change for change in plan.changes}
+        self.first = {canary.address for canary in plan.canaries}
+        self.waits = waits_for(plan)
 
     def lines(self) -> Iterator[str]:
         for change in self.plan.changes:
@@ -62,6 +86,10 @@ class _Renderer:
             yield f"Keeps running, downstream: {_shortened(self.plan.downstream)}"
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
+        if self.plan.goes_on:
+            yield f"Goes on, held back since a canary failed: {_shortened(self.plan.goes_on)}"
+        if self.plan.canaries:
+            yield f"First: {turns(self.plan)}"
         yield from self._pending()
         for item in self.plan.drift[:MAX_LISTED]:
             yield f"Drift: {safe(item.address)} {item.kind}: {cut(safe(item.detail), 200)}"
@@ -74,13 +102,22 @@ class _Renderer:
 
     def _change(self, change: Change) -> Iterator[str]:
         sign = self.paint(SIGNS[change.action], _COLOURS[change.action])
-        yield f"{sign} {self.paint(str(change.address), 'bold')}  {_consequence(change)}".rstrip()
+        said = [_consequence(change), self._turn(change.address)]
+        line = f"{sign} {self.paint(str(change.address), 'bold')}  {', '.join(filter(None, said))}"
+        yield line.rstrip()
         fields = change.fields
         if change.action == "create" and change.after is not None:
             fields = all_fields(change.after)
         for field in fields:
             yield f"    {self._field(field, change.action)}"
         yield from (f"    {line}" for line in self._because(change))
+
+    def _turn(self, address: Address) -> str:
+        """Whether it goes first, or after whom; "" where nothing waits."""
+        if address in self.first:
+            return "first"
+        waits = self.waits.get(address)
+        return f"after {_shortened(waits)}" if waits else ""
 
     def _field(self, field: FieldChange, action: Action) -> str:
         path = safe(field.path)

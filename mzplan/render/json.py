@@ -29,7 +29,21 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         ],
         "drift": [{"address": item.address, "kind": item.kind, "detail": item.detail} for item in plan.drift],
         "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
+        **_canaries(plan),
     }
+
+
+def _canaries(plan: Plan) -> dict[str, Any]:
+    """What goes first, and what a failed canary held back and now goes on; absent where there is none."""
+    found: dict[str, Any] = {}
+    if plan.canaries:
+        found["canaries"] = [
+            {"address": str(c.address), "holds": [str(held) for held in c.holds], "wait": c.wait}
+            for c in plan.canaries
+        ]
+    if plan.goes_on:
+        found["goes_on"] = [str(address) for address in plan.goes_on]
+    return found
 
 
 def change_to_json(change: Change) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.compare import all_fields
 from mzplan.render.diagnostics import render_diagnostics
-from mzplan.render.human import SIGNS, edit_of
+from mzplan.render.human import SIGNS, edit_of, turns
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
 from mzplan.render.text import cut, safe, value
@@ -75,7 +75,7 @@ def _verdict(plan: Plan) -> str:
     elif plan.is_empty:
         return f"**No changes.** {many(kept, 'resource')} as committed with serial {plan.serial}."
     elif not plan.changes:
-        text = "**The declared instances change.**"
+        text = "**The declared instances change.**" if plan.instances_changed else "**No changes.**"
     else:
         counts = plan.summary()
         text = f"**{', '.join(f'{counts[a]:,} to {a}' for a in ACTIONS if counts[a])}.**"
@@ -117,6 +117,12 @@ def _warnings(plan: Plan) -> Iterator[str]:
         number = many(len(restarted), "query restarts", "queries restart")
         them = "its checkpoint" if len(restarted) == 1 else "their checkpoints"
         yield alert("WARNING", [f"**{number}** from {them}: {names(restarted)}"])
+    if plan.canaries:
+        number = many(len(plan.canaries), "query goes", "queries go")
+        yield alert("NOTE", [f"**{number} first**: {turns(plan)}"])
+    if plan.goes_on:
+        number = many(len(plan.goes_on), "query goes", "queries go")
+        yield alert("NOTE", [f"**{number} on** that a failed canary has held back: {names(plan.goes_on)}"])
 
 
 def _restarts(change: Change) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mzplan.model.canary import Canary, Verdict
 from mzplan.model.state import ProjectStatus, QueryStatus
 from mzplan.render.text import Paint, cut, safe
 
@@ -25,6 +26,7 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
             for instance in status.instances
         ],
         "queries": [_query_to_json(query) for query in status.queries],
+        "canaries": [_canary_to_json(canary, verdict) for canary, verdict in status.canaries],
         "dropped": [
             {
                 "address": storage.address,
@@ -34,6 +36,17 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
             }
             for storage in status.dropped
         ],
+    }
+
+
+def _canary_to_json(canary: Canary, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "address": str(canary.address),
+        "serial": canary.serial,
+        "wait": canary.wait,
+        "holds": [str(held) for held in canary.holds],
+        "verdict": "awaited" if verdict is None else "passed" if verdict.passed else verdict.condition,
+        "reason": verdict.reason if verdict is not None and not verdict.passed else None,
     }
 
 
@@ -52,6 +65,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "lag": seen.lag if seen else None,
         "warning": seen.warning if seen else None,
         "error": seen.error if seen else None,
+        "held": seen.held if seen else None,
     }
 
 
@@ -92,6 +106,9 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
         code = f"[{query.observation.error_code}] " if query.observation.error_code else ""
         lines.append("")
         lines.append(f"{query.resource.address}: {code}{cut(safe(query.observation.error or ''), 600)}")
+    for query in status.queries:
+        if query.observation is not None and query.observation.held:
+            lines += ["", f"{query.resource.address}: held: {cut(safe(query.observation.held), 600)}"]
     for query in status.queries:
         if query.observation is not None and query.observation.warning:
             lines += ["", f"{query.resource.address}: warning {cut(safe(query.observation.warning), 600)}"]

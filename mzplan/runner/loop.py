@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,9 +19,11 @@ from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryRe
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import describe, references_of
 from mzplan.model.address import Address
+from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease, Observation, State, Status
 from mzplan.runner.answering import Answering
+from mzplan.runner.canaries import Canaries
 from mzplan.runner.identity import RunningIds
 from mzplan.runner.observing import differs, observe
 from mzplan.runner.reconcile import (
@@ -33,7 +35,6 @@ from mzplan.runner.reconcile import (
     Memory,
     Stop,
     Switch,
-    decide,
     fallback_failed,
     key_of,
     rejected,
@@ -101,6 +102,7 @@ class Runner:
         self._claimed: set[Place] = set()
         before = store.read_status(self.instance)
         self.secrets_used = SecretsUsed(before.secrets if before is not None else {})
+        self.canaries = Canaries(before.canaries if before is not None else {})
         for address, description in self.claims.accepted.items():
             self.memories[address] = Memory(accepted=description)
 
@@ -115,11 +117,12 @@ class Runner:
             self._report({})
             return answering
         decisions = self._reconcile()
+        judged = self._judge(decisions)
         self._look_upstream(decisions)
         self._report(decisions)
         self._reclaim(decisions)
         starting = any(d.condition == "starting" for d in decisions.values())
-        return starting or bool(self.under_way) or self.claims.removing or answering
+        return starting or judged or bool(self.under_way) or self.claims.removing or answering
 
     def run(self, stopping: threading.Event) -> None:
         """Rounds until told to stop. A store that can't be reached is ridden out: the lease decides."""
@@ -143,6 +146,7 @@ class Runner:
         if state.serial == self.serial:
             return
         self.desired = self._wanted(state)
+        self.canaries.take_in(state, self.desired)
         self._references = {a: references_of(d.description) for a, d in self.desired.items() if not d.paused}
         self._claimed = {(r.id, r.generation) for r in state.resources.values()}
         self._claimed |= {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
@@ -172,7 +176,7 @@ class Runner:
             desired = self.desired.get(address)
             decision = self.running_ids.strangers(address, desired, there, memory)
             if decision is None:
-                decision = decide(address, desired, there, memory, now)
+                decision = self.canaries.decide(address, desired, there, memory, now)
             if isinstance(decision.command, Switch) and self.running_ids.is_elsewhere(
                 decision.command, reports
             ):
@@ -190,6 +194,19 @@ class Runner:
             decisions[address] = decision
         self._write_accepted()
         return decisions
+
+    def _judge(self, decisions: dict[Address, Decision]) -> bool:
+        """Decide of the queries that went first: written down now, acted on from the next round on."""
+        found = self.canaries.judge(decisions, self.memories, self.desired, self.clock())
+        if not found:
+            return False
+        for address, verdict in sorted(found.items()):
+            log.info("%s went first: %s", address, "passed" if verdict.passed else verdict.reason)
+        failpoint(Failpoint.CANARY_JUDGED)
+        self._report(decisions, {**self.canaries.verdicts, **found})
+        self.canaries.decided(found)
+        failpoint(Failpoint.CANARY_DECIDED)
+        return True
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -256,6 +273,8 @@ class Runner:
         self.executor.start(command.description, self.secrets, self.epoch)
         self.secrets_used.started(command.address, values)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
+        if self.canaries.has_released(command.address):
+            failpoint(Failpoint.CANARY_RELEASED)
         return Done(command=command, upstream=result.upstream)
 
     def _harvest(self) -> None:
@@ -291,7 +310,10 @@ class Runner:
 
     # --- status
 
-    def _report(self, decisions: dict[Address, Decision]) -> None:
+    def _report(
+        self, decisions: dict[Address, Decision], decided: Mapping[Address, Verdict] | None = None
+    ) -> None:
+        """Write the Status where it tells something new. `decided`: verdicts that are to be acted on next."""
         observations = {
             address: self._observe(address, wanted, decisions.get(address))
             for address, wanted in self.desired.items()
@@ -306,13 +328,14 @@ class Runner:
             serial=self.serial if decisions or not self.desired else min(self.serial, self._last_serial()),
             observations=observations,
             secrets=self.secrets_used.digests(self._references),
+            canaries=self.canaries.verdicts if decided is None else decided,
         )
         now = self.clock()
         due = now - self._written_at >= STATUS_EVERY
         if self._written is not None and not differs(self._written, status, rates_too=due):
             return
         failpoint(Failpoint.RUNNER_BEFORE_STATUS)
-        self.store.write_status(replace(status, heartbeat=time.time()))
+        self.store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
         self._written, self._written_at = status, now
 
     def _last_serial(self) -> int:
@@ -327,6 +350,8 @@ class Runner:
             self.memories.get(address) or Memory(),
             self.upstreams.get(address),
             self.watch.changed.get(address),
+            self.canaries.holds(address),
+            self.canaries.failed(address),
         )
 
 

@@ -64,7 +64,7 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         store, executor, Secrets(settings.directory), lease, _Inline(), retain_dropped=settings.retain_dropped
     )
     try:
-        for _ in range(8):  # stop, start, accept: each query is settled in three rounds
+        for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
             if not runner.tick() and not runner.under_way:
                 break
         runner.tick()

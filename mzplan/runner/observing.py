@@ -7,6 +7,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryReport
 from mzplan.model.address import Address
+from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Condition, Observation, Status
 from mzplan.runner.reconcile import Desired, Memory, key_of
@@ -22,18 +23,23 @@ def observe(
     memory: Memory,
     upstream: Any,
     changed: Diagnostic | None = None,
+    held: str | None = None,
+    failed: Verdict | None = None,
 ) -> Observation:
     """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
-    that its upstream has become another one while it runs."""
+    that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
+    it went first itself, and has failed."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = key_of(wanted.description) if wanted else (0, "")
+    if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
+        failed = None  # it could not go back, and has come up after all
     return Observation(
         address=address,
         generation=shown.name.generation if shown else generation,
         digest=shown.name.digest if shown else "",
         wanted_digest=digest,
         wanted_generation=generation,
-        condition=condition,
+        condition=condition if failed is None else failed.condition,
         query_id=shown.query_id if shown else None,
         run_id=shown.run_id if shown else None,
         step=shown.step if shown else -1,
@@ -42,12 +48,17 @@ def observe(
         lag=shown.lag if shown else None,
         warning=shown.warning if shown else None,
         quiet_since=_quiet_since(shown, time.time()),
-        error=memory.error or (shown.error if shown else None) or problem,
-        error_code=memory.error_code
+        error=(failed.reason if failed else None)
+        or memory.error
+        or (shown.error if shown else None)
+        or problem,
+        error_code=(failed.code if failed else None)
+        or memory.error_code
         or (shown.error_code if shown else None)
         or (changed.code if changed is not None else None),
         failures=memory.failures,
         upstream=upstream,
+        held=held,
     )
 
 
@@ -62,7 +73,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
     """Whether there is something to report: always for a condition, now and then for rates alone."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
-    if old.secrets != new.secrets:
+    if old.secrets != new.secrets or old.canaries != new.canaries:
         return True
     if rates_too:
         return old.observations != new.observations
@@ -73,4 +84,4 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:
-    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.warning, o.error, o.wanted_generation)
+    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.warning, o.error, o.wanted_generation, o.held)

@@ -17,6 +17,7 @@ from mzplan.inline import Description
 from mzplan.kinds import is_type
 from mzplan.model import reading
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
+from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import INSTANCE_TYPES, Instance
 from mzplan.model.state import CONDITIONS, FORMAT_VERSION, Lease, Observation, ResourceState, State, Status
@@ -47,6 +48,8 @@ def encode_state(state: State) -> bytes:
             id_: {"address": str(address), "generation": generation}
             for id_, (address, generation) in sorted(state.forgotten.items())
         }
+    if state.canaries:
+        head["canaries"] = [_canary_to_json(canary) for canary in state.canaries]
     lines = [f"  {json.dumps(key)}: {_one_line(value)}," for key, value in head.items()]
     resources = [
         f"    {json.dumps(str(address))}: {canonical(_resource_to_json(resource))}"
@@ -89,9 +92,19 @@ def decode_state(data: bytes, place: str, *, checked: bool = True) -> State:
             instances=instances,
             resources=resources,
             forgotten=_forgotten_from_json(reading.mapping(content.get("forgotten", {}), "forgotten")),
+            canaries=reading.items({"canaries": [], **content}, "canaries", reading.canary),
         )
 
     return decode(data, place, build)
+
+
+def _canary_to_json(canary: Canary) -> dict[str, Any]:
+    return {
+        "address": str(canary.address),
+        "serial": canary.serial,
+        "wait": canary.wait,
+        "holds": [str(address) for address in canary.holds],
+    }
 
 
 def _forgotten_from_json(content: Mapping[str, Any]) -> dict[str, tuple[Address, int]]:
@@ -165,6 +178,8 @@ def encode_status(status: Status) -> bytes:
         "serial": status.serial,
         "secrets": dict(status.secrets),
     }
+    if status.canaries:
+        head["canaries"] = {str(a): asdict(verdict) for a, verdict in sorted(status.canaries.items())}
     lines = [f"  {json.dumps(key)}: {_one_line(value)}," for key, value in head.items()]
     items = [
         f"    {json.dumps(str(address))}: {canonical(_observation_to_json(o))}"
@@ -188,9 +203,24 @@ def decode_status(data: bytes, place: str) -> Status:
             serial=reading.integer(content, "serial", least=-1),
             secrets={name: reading.text(secrets, name) for name in secrets},
             observations=dict(_observation(text, fields) for text, fields in observations.items()),
+            canaries=_verdicts(reading.mapping(content.get("canaries", {}), "canaries")),
         )
 
     return decode(data, place, build, "delete it: the runner writes it anew.")
+
+
+def _verdicts(content: Mapping[str, Any]) -> dict[Address, Verdict]:
+    found = {}
+    for text, value in content.items():
+        fields = reading.mapping(value, text)
+        found[Address.parse(text)] = Verdict(
+            serial=reading.integer(fields, "serial"),
+            passed=reading.flag(fields, "passed"),
+            condition=reading.one_of(fields, "condition", ("rejected", "failed")),
+            reason=reading.text(fields, "reason"),
+            code=reading.text(fields, "code"),
+        )
+    return found
 
 
 def _observation(text: str, content: Any) -> tuple[Address, Observation]:
@@ -217,6 +247,7 @@ def _observation(text: str, content: Any) -> tuple[Address, Observation]:
             error_code=reading.text_or_none(fields, "error_code"),
             failures=reading.integer(fields, "failures", 0),
             upstream=None if upstream is None else reading.mapping(upstream, "upstream"),
+            held=reading.text_or_none(fields, "held"),
         )
     except ValueError as problem:
         raise ValueError(f"{address}: {problem}") from None

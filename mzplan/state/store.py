@@ -179,8 +179,9 @@ class Store:
         found = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
         return {status.instance: status for status in found if status is not None}
 
-    def write_status(self, status: Status) -> None:
-        self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=False)
+    def write_status(self, status: Status, *, durable: bool = False) -> None:
+        """`durable`: it holds a decision that is about to be acted on."""
+        self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=durable)
 
     def read_accepted(self, instance: str) -> dict[Address, Description]:
         key = f"status/{instance}.accepted.json"

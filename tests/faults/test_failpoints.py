@@ -31,6 +31,7 @@ APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
 ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
 APPEND = [p for p in Failpoint if p.value.startswith("append.")]
 RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
+CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 
 PROJECT = """\
@@ -96,8 +97,8 @@ def follower(tmp_path: Path) -> Iterator[RunningRunner]:
 
 
 def test_the_lists_are_whole() -> None:
-    assert APPLY and RUNNER and APPEND and SINK and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *APPEND, *SINK} == set(Failpoint)
+    assert APPLY and RUNNER and CANARY and APPEND and SINK and set(ALTER) > set(APPLY)
+    assert {*ALTER, *RUNNER, *CANARY, *APPEND, *SINK} == set(Failpoint)
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
@@ -164,13 +165,19 @@ def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
-@pytest.mark.parametrize("point", RUNNER)
-def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint) -> None:
+@pytest.mark.parametrize(
+    ("point", "first"),
+    [*((p, []) for p in RUNNER), *((p, ["--canary"]) for p in (*CANARY, Failpoint.RUNNER_STARTED_NEW))],
+)
+def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint, first: list[str]) -> None:
     # A dry instance's runner process is the in-memory executor.
     write(tmp_path, "dry", "a")
+    more = 'sources: {more: {connection: k, topic: more, format: {type: json, schema: "id BIGINT"}}}\n'
+    (tmp_path / "more.yaml").write_text(more)
     assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
     write(tmp_path, "cluster", "b")  # commits without a runner: exit 8, and the runner's work is still to do
-    committed = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "1s")
+    # With a canary: killed between its restart, its verdict and the release of the other one.
+    committed = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "1s", *first)
     assert committed.returncode == 8, committed.stderr
     write(tmp_path, "dry", "b")
 
@@ -192,6 +199,7 @@ def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint)
         else:
             pytest.fail((tmp_path / "runner.log").read_text())
         assert set(store.read_accepted("local")) == set(wanted)
+        assert [(v.serial, v.passed) for v in status.canaries.values()] == [(2, True)] * len(first)
     finally:
         successor.send_signal(signal.SIGTERM)
         assert successor.wait(30) == 0, (tmp_path / "runner.log").read_text()

@@ -1,0 +1,180 @@
+"""Canaries: of the queries that a plan restarts, which go first and which wait for them.
+
+For each connection of each instance one query goes first. Pure; carrying it out is the runner's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mzplan.graph import DependencyGraph
+from mzplan.model.address import Address
+from mzplan.model.canary import Canary, Verdict
+from mzplan.model.plan import Change, Plan
+from mzplan.model.state import ResourceState, State, Status
+
+Group = tuple[str, Address | None]  # an instance, and a connection that a query has there (None: it has none)
+
+
+def choose_canaries(plan: Plan, state: State, wait: float) -> tuple[Canary, ...]:
+    """Which queries of the plan go first, each with those that it holds back; they come with serial 0.
+
+    What restarts can be a canary: it can go back. What is replaced waits with the others. A query whose
+    source restarts with other columns goes when that source goes. What is new, renamed, or moves to another
+    instance has nothing to run on as before, and goes at once, but for what reads a source that is held.
+    """
+    chosen = _Choice()
+    # First those that may lead; each part stays in dependency order.
+    for query in sorted(_impacted(plan, state), key=lambda query: query.does != "restart"):
+        chosen.add(query)
+    return chosen.canaries(wait)
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """A query that the plan touches: its record to be, and the sources of the plan that it must go with."""
+
+    record: ResourceState
+    follows: tuple[Address, ...]
+    does: Literal["create", "restart", "replace"]
+
+
+class _Choice:
+    """Built up in dependency order: `leads` says who goes first for a group, `waits` for whom the others
+    wait."""
+
+    def __init__(self) -> None:
+        self.leads: dict[Group, Address] = {}
+        self.first: list[Address] = []
+        self.waits: dict[Address, set[Address]] = {}
+
+    def add(self, query: _Query) -> None:
+        address = query.record.address
+        held = [source for source in query.follows if source in self.waits]
+        waits = {canary for source in held for canary in self.waits[source]}
+        if query.does != "create":
+            groups = list(_groups(query.record))
+            goes_along = bool(query.follows) and not held
+            leads = [group for group in groups if group not in self.leads]
+            if query.does == "restart" and not held and (leads or goes_along):
+                self.first.append(address)
+                self.leads |= dict.fromkeys(leads, address)
+                return
+            if not goes_along:
+                waits |= {self.leads[group] for group in groups if group in self.leads}
+        if waits:
+            self.waits[address] = waits
+
+    def canaries(self, wait: float) -> tuple[Canary, ...]:
+        return tuple(
+            Canary(
+                address=address,
+                wait=wait,
+                holds=tuple(sorted(held for held, waits in self.waits.items() if address in waits)),
+            )
+            for address in self.first
+        )
+
+
+def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
+    """Each query that starts anew, in dependency order, as far as it can wait."""
+    touched: set[Address] = set()
+    for change in plan.changes:
+        after = change.after
+        if after is None or not after.digest or after.paused or not _can_wait(change):
+            continue
+        touched.add(change.address)
+        if change.before is None:
+            yield _Query(after, tuple(after.references.values()), "create")
+        else:
+            follows = tuple(a for a in change.triggered_by if a.kind == "source")
+            yield _Query(after, follows, "replace" if change.effect == "replace" else "restart")
+    left = {a for a in plan.goes_on if a in state.resources and a not in touched}
+    for address in DependencyGraph.of(state.resources).order(left):
+        record = state.resources[address]
+        yield _Query(record, tuple(a for a in record.references.values() if a in left), "restart")
+
+
+def _can_wait(change: Change) -> bool:
+    before, after = change.before, change.after
+    if before is None:
+        return True
+    if before.paused or after is None or change.action == "move" or before.instance != after.instance:
+        return False
+    return change.effect in ("restart", "replace")
+
+
+def _groups(resource: ResourceState) -> Iterator[Group]:
+    connections = sorted({a for a in resource.references.values() if a.kind == "connection"})
+    for connection in connections or (None,):
+        yield (resource.instance, connection)
+
+
+def held_back(
+    state: State, statuses: Mapping[str, Status], targets: Collection[Address] = ()
+) -> tuple[Address, ...]:
+    """The canaries that have failed, and the queries that they hold back: what the next apply lets go on.
+    With `targets`, only these."""
+    found: set[Address] = set()
+    for canary in state.canaries:
+        verdict = verdict_of(canary, state, statuses)
+        if verdict is not None and not verdict.passed:
+            found |= {canary.address, *canary.holds}
+    found &= state.resources.keys()
+    return tuple(sorted(found & set(targets) if targets else found))
+
+
+def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:
+    """What the runner has decided of a committed canary; None while it has not."""
+    resource = state.resources.get(canary.address)
+    status = statuses.get(resource.instance) if resource is not None else None
+    verdict = status.canaries.get(canary.address) if status is not None else None
+    return verdict if verdict is not None and verdict.serial == canary.serial else None
+
+
+def canaries_after(
+    state: State, plan: Plan, resources: Mapping[Address, ResourceState]
+) -> tuple[Canary, ...]:
+    """The canaries of the state that a plan makes of this one.
+
+    Queries that the plan starts anew wait for nobody any more, unless it says so itself; a canary that it
+    starts anew, and that others still wait for, is a canary again. What it does not touch stays held.
+    """
+    serial = state.serial + 1
+    names = {
+        c.before.address: c.address for c in plan.changes if c.before is not None and c.after is not None
+    }
+    free = {*plan.goes_on, *(c.address for c in plan.changes if _starts_anew(c))}
+    kept = []
+    for canary in state.canaries:
+        address = names.get(canary.address, canary.address)
+        waiting = (names.get(held, held) for held in canary.holds)
+        holds = tuple(held for held in waiting if held in resources and held not in free)
+        if address not in resources or (address in free and not holds):
+            continue
+        again = serial if address in free else canary.serial
+        kept.append(dataclasses.replace(canary, address=address, holds=holds, serial=again))
+    return tuple(_merged([*kept, *(dataclasses.replace(c, serial=serial) for c in plan.canaries)]))
+
+
+def _starts_anew(change: Change) -> bool:
+    before, after = change.before, change.after
+    return before is None or after is None or before.digest != after.digest
+
+
+def _merged(canaries: Iterable[Canary]) -> list[Canary]:
+    found: dict[Address, Canary] = {}
+    for canary in canaries:
+        earlier = found.get(canary.address)
+        holds = canary.holds if earlier is None else tuple(sorted({*earlier.holds, *canary.holds}))
+        found[canary.address] = dataclasses.replace(canary, holds=holds)
+    return [found[address] for address in sorted(found)]
+
+
+def without_passed(state: State, statuses: Mapping[str, Status]) -> State:
+    """The state without the canaries that have passed: nobody waits for them any more."""
+    left = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
+    return state if len(left) == len(state.canaries) else dataclasses.replace(state, canaries=left)
