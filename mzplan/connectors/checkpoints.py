@@ -170,6 +170,17 @@ def is_untouched(collection: str) -> bool:
     return first is not None and second is None
 
 
+def is_there(place: str) -> bool:
+    """Whether a file is there. Raises OSError where that can't be told."""
+    local = local_path(place)
+    if local is not None:
+        return local.exists()
+    from pyarrow import fs
+
+    system, path = remote(place)
+    return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
 def _names(folder: str) -> list[str]:
     local = local_path(folder)
     if local is not None:

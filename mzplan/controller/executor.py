@@ -57,8 +57,8 @@ class QueryReport:
     `triggered` is whether this run has finished a first trigger, with or without rows. `step` is the
     number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
     `warning` is the last thing that this run warned of.
-    `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do; None where
-    that is not known.
+    `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
+    started; None where that is not known.
     """
 
     name: QueryName
@@ -114,6 +114,13 @@ class Executor(Protocol):
 
     def reports(self) -> list[QueryReport]:
         """Every query of this project, those included that ended and were not stopped by `stop`."""
+
+    def missing(self, description: Description) -> tuple[Diagnostic, ...]:
+        """What of its storage is gone, of a query that has run before: MZ160 its checkpoint, MZ161 the
+        collection that it writes or reads. Never raises: what can't be looked at is not gone."""
+
+    def foreign(self) -> list[str]:
+        """What runs in this engine and was not started here, for people: names, or ids without one."""
 
     def reclaim(self, id_: str, generation: int) -> None:
         """Remove the collection and the checkpoint of a generation that nothing claims; no error when they

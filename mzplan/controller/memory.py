@@ -10,7 +10,7 @@ from dataclasses import replace
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
 from mzplan.inline import Description
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import Status
 from mzplan.secrets import Secrets
 
@@ -19,7 +19,7 @@ class InMemoryExecutor:
     """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
     and survives a restart; a run has its own id, as with Spark.
 
-    Tests set `check_result`, `fail_start` and call `end` to play what goes wrong.
+    Tests set `check_result`, `fail_start`, `gone` and `strangers` and call `end` to play what goes wrong.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -28,6 +28,8 @@ class InMemoryExecutor:
         self.fail_start: Callable[[Description], str | None] = lambda description: None
         self.triggers_at_once = True
         self.log: list[tuple[str, str]] = []
+        self.gone: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
+        self.strangers: list[str] = []
         self._lock = threading.Lock()
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
@@ -91,6 +93,12 @@ class InMemoryExecutor:
     def reports(self) -> list[QueryReport]:
         with self._lock:
             return list(self._reports.values())
+
+    def missing(self, description: Description) -> tuple[Diagnostic, ...]:
+        return self.gone(description)
+
+    def foreign(self) -> list[str]:
+        return list(self.strangers)
 
     def running(self) -> Mapping[Address, QueryReport]:
         """The active queries by address (for tests)."""

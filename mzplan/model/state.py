@@ -104,7 +104,8 @@ class Observation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
-    `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first."""
+    `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first;
+    `foreign` are queries in its application that it has not started, by name."""
 
     instance: str
     epoch: int
@@ -113,6 +114,7 @@ class Status:
     observations: Mapping[Address, Observation] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     canaries: Mapping[Address, Verdict] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mzplan.model.address import Address
@@ -86,6 +87,11 @@ def find_drift(
     return drift_between(state, statuses, alive, rotated, time.time())
 
 
+# How long what has drifted is looked at again while a runner is about to take in another serial, in seconds.
+SETTLE = 10.0
+_ON_ITS_WAY = frozenset({"missing-query", "outdated-query", "foreign-query"})
+
+
 def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
     """The serial, and everything that `drift` looks at: what the status tells, the state's own file, and the
     storage where it lies on this machine. Raises MzplanError for a store that can't be read."""
@@ -100,20 +106,46 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
             raise
         state = store.read_edited()
         edits = edits_by_hand(state)
-    found = (*edits, *find_drift(project, state), *_missing_storage(project, state))
-    return state.serial, tuple(sorted(found, key=lambda item: (item.address, item.kind)))
+    statuses = store.read_statuses()
+    drift = find_drift(project, state, statuses)
+    until = time.monotonic() + SETTLE
+    while not edits and _is_on_its_way(project, state, statuses, drift) and time.monotonic() < until:
+        time.sleep(0.2)  # somebody has just committed, and a runner takes it in
+        state, statuses = store.read_state(), store.read_statuses()
+        drift = find_drift(project, state, statuses)
+    told = {(item.address, item.kind) for item in drift}
+    stored = [i for i in _missing_storage(project, state, statuses) if (i.address, i.kind) not in told]
+    return state.serial, tuple(sorted((*edits, *drift, *stored), key=lambda item: (item.address, item.kind)))
 
 
-def _missing_storage(project: Project, state: State) -> list[DriftItem]:
-    """The collections and checkpoints that queries have written, and that are no longer there. Of a warehouse
-    elsewhere only its runner can tell, by the query that fails."""
+def _is_on_its_way(
+    project: Project, state: State, statuses: Mapping[str, Status], drift: tuple[DriftItem, ...]
+) -> bool:
+    """Whether the drift may only be that a live runner has not taken in this serial yet (or a later one)."""
+    if not any(item.kind in _ON_ITS_WAY for item in drift):
+        return False
+    return any(
+        (statuses[name].serial if name in statuses else -1) != state.serial
+        and project.store.leader(name) is not None
+        for name in state.instances
+    )
+
+
+def _missing_storage(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
+    """The collections and checkpoints that queries have written, and that are no longer there, where they
+    lie on this machine. Of a warehouse elsewhere its runner tells, in the status."""
     from mzplan.connectors.paths import absolute, local_path
+    from mzplan.connectors.stored import missing_storage
+    from mzplan.plan.drift import LOST
 
-    place = local_path(absolute(project.settings.directory, state.warehouse))
-    if place is None or not (place.is_dir() or place.parent.is_dir()):
-        return []  # not on this machine
-    found = []
-    for name, status in project.store.read_statuses().items():
+    warehouse = absolute(project.settings.directory, state.warehouse)
+    place = local_path(warehouse)
+    if place is None or not place.is_dir():
+        return  # not on this machine
+    for name, status in statuses.items():
+        lease = project.store.read_lease(name)
+        if lease is None or lease.host != socket.gethostname():
+            continue  # the folder of that name is another one where it runs
         instance = state.instances.get(name)
         if instance is None or instance.type == "dry":
             continue
@@ -121,11 +153,9 @@ def _missing_storage(project: Project, state: State) -> list[DriftItem]:
             record = state.resources.get(address)
             if record is None or seen.step < 0 or seen.generation != record.generation:
                 continue
-            folders = {"checkpoint-missing": "checkpoints"}
-            if address.kind == "source":
-                folders["collection-missing"] = "collections"
-            for kind, folder in folders.items():
-                path = place / folder / record.id / f"g{record.generation}"
-                if not path.is_dir():
-                    found.append(DriftItem(address=str(address), kind=kind, detail=f"{path} is gone"))
-    return found
+            written = state.resources[record.references["from"]] if address.kind == "sink" else record
+            of = (written.address, written.id, written.generation)
+            for gone in missing_storage(warehouse, address, (record.id, record.generation), of):
+                kind = LOST[gone.code]
+                if kind == "checkpoint-missing" or address.kind == "source":
+                    yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -15,8 +15,16 @@ STALLED = 300.0  # seconds; and at least three triggers
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
-# It reads another upstream than its checkpoint is of, or one that lacks what comes next.
-_UPSTREAM = frozenset({"MZ043", "MZ067"})
+# What a runner says of a query that has lost what it goes on from: it reads another upstream than its
+# checkpoint is of, or one that lacks what comes next; its checkpoint or its collection is gone; or it was
+# stopped by hand.
+LOST = {
+    "MZ043": "upstream-changed",
+    "MZ067": "upstream-changed",
+    "MZ160": "checkpoint-missing",
+    "MZ161": "collection-missing",
+    "MZ162": "missing-query",
+}
 
 
 def drift_between(
@@ -73,6 +81,9 @@ def _foreign(state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem
                 continue
             detail = f"it runs on instance {status.instance}, where the state has no such query"
             yield DriftItem(address=str(address), kind="foreign-query", detail=detail)
+        for name in status.foreign:
+            detail = f"the query {name[:200]} runs in its Spark application, and mzplan has not started it"
+            yield DriftItem(address=f"instance.{status.instance}", kind="foreign-query", detail=detail)
 
 
 def _without_runner(resource: ResourceState) -> tuple[str, str]:
@@ -89,12 +100,15 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen is None:
         return "missing-query", "its runner does not report it"
     why = ": ".join(filter(None, (seen.error_code, seen.error)))
-    if seen.error_code in _UPSTREAM:
-        return "upstream-changed", why
-    if seen.condition == "failed":
+    if seen.error_code in LOST:
+        return LOST[seen.error_code], why
+    if seen.condition == "failed" or (seen.condition == "starting" and seen.error):
         return "failed-query", why or "it ended with an error"
     if seen.held:
         return "", ""  # that it runs on as it was, or waits with its first start, is what the state says
+    wanted = (seen.wanted_generation, seen.wanted_digest)
+    if seen.condition == "starting" and wanted == (resource.generation, resource.digest):
+        return "", ""  # on its way
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         return "outdated-query", why or "it still runs as it was described before"
     if seen.condition in ("stopped", "paused"):
@@ -104,7 +118,7 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
     """A query with input that has ended no micro-batch for long. One without input says that it has none."""
-    if seen is None or seen.condition != "running" or seen.quiet_since is None:
+    if seen is None or seen.condition not in ("running", "starting") or seen.quiet_since is None:
         return "", ""
     quiet = now - seen.quiet_since
     trigger = (

@@ -17,7 +17,7 @@ from typing import Any, assert_never
 
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
 from mzplan.failpoints import Failpoint, failpoint
-from mzplan.inline import describe, references_of
+from mzplan.inline import Description, describe, references_of
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -96,6 +96,7 @@ class Runner:
         self.watch = UpstreamWatch(executor, secrets, pool, clock)
         self._references: dict[Address, set[str]] = {}
         self._seen_state: str | None = None
+        self._unread: str | None = None
         self._accepted_changed = False
         self._written: Status | None = None
         self._written_at = float("-inf")
@@ -111,7 +112,7 @@ class Runner:
     def tick(self) -> bool:
         """One look at everything. True while something is under way (look again soon)."""
         self._harvest()
-        self._take_in()
+        self._follow()
         answering = self.answering.look()
         if not self.executor.is_open():
             self._report({})
@@ -126,16 +127,34 @@ class Runner:
 
     def run(self, stopping: threading.Event) -> None:
         """Rounds until told to stop. A store that can't be reached is ridden out: the lease decides."""
+        told = ""
         while not stopping.is_set():
             busy = False
             try:
                 busy = self.tick()
+                told = ""
             except MzplanError as problem:
-                log.warning("%s", problem)
+                if str(problem) != told:  # not each round, while a store is down
+                    log.warning("%s", problem)
+                told = str(problem)
             self.wake.wait(BUSY_TICK if busy else self.store.backend.idle)
             self.wake.clear()
 
     # --- what is wanted
+
+    def _follow(self) -> None:
+        """Take in what is committed. Where it can't be read (a store that is not reached, a state that was
+        edited by hand), go on with what was taken in last: queries are to be healed all the same."""
+        try:
+            self._take_in()
+            problem = None
+        except MzplanError as found:
+            if self.serial < 0:
+                raise
+            problem = str(found)
+        if problem not in (None, self._unread):
+            log.warning("the state can't be read; going on with serial %d: %s", self.serial, problem)
+        self._unread = problem
 
     def _take_in(self) -> None:
         version = self.store.state_version()
@@ -258,6 +277,9 @@ class Runner:
             self.wake.set()
 
     def _switch(self, command: Switch) -> Done:
+        gone = self._gone(command.description)
+        if gone:
+            return Done(command=command, problem=gone[0], checked=False)
         result = CheckResult()
         if command.check:
             result = self.executor.check(command.description, self.secrets)
@@ -276,6 +298,13 @@ class Runner:
         if self.canaries.has_released(command.address):
             failpoint(Failpoint.CANARY_RELEASED)
         return Done(command=command, upstream=result.upstream)
+
+    def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
+        """What is missing of a query that has run before: it would begin again, and rows come twice."""
+        accepted = self.claims.accepted.get(description.address)
+        if accepted is None or (accepted.id, accepted.generation) != (description.id, description.generation):
+            return ()
+        return self.executor.missing(description)
 
     def _harvest(self) -> None:
         for address in [a for a, future in self.under_way.items() if future.done()]:
@@ -304,7 +333,7 @@ class Runner:
             {
                 address: self.desired[address].description
                 for address, decision in decisions.items()
-                if decision.condition == "running" and address.kind == "source" and address in self.desired
+                if decision.condition == "running" and address in self.desired
             }
         )
 
@@ -329,6 +358,7 @@ class Runner:
             observations=observations,
             secrets=self.secrets_used.digests(self._references),
             canaries=self.canaries.verdicts if decided is None else decided,
+            foreign=tuple(self.executor.foreign()),
         )
         now = self.clock()
         due = now - self._written_at >= STATUS_EVERY

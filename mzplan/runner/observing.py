@@ -73,7 +73,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
     """Whether there is something to report: always for a condition, now and then for rates alone."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
-    if old.secrets != new.secrets or old.canaries != new.canaries:
+    if (old.secrets, old.canaries, old.foreign) != (new.secrets, new.canaries, new.foreign):
         return True
     if rates_too:
         return old.observations != new.observations

@@ -176,8 +176,10 @@ def _ended(
     address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float
 ) -> Decision:
     """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
-    error = dead.error or "The query was stopped by somebody else."
-    memory = _failed(memory, "failed", error, dead.error_code or "MZ064", now)
+    error, code = dead.error, dead.error_code or "MZ064"
+    if error is None:
+        error, code = "It was stopped by somebody else, and is started again.", "MZ162"
+    memory = _failed(memory, "failed", error, code, now)
     ended = tuple(r for r in reports if not r.active)
     return Decision(
         command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", shown=dead

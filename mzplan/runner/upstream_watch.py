@@ -1,7 +1,9 @@
-"""Looking now and then whether running sources still read what their checkpoints are of.
+"""Looking now and then whether running queries still have what they go on from: sources the upstream that
+their checkpoints are of, and all of them their checkpoint and collection.
 
-A topic that is deleted and created again, or a cluster that is put in the place of another, is not noticed
-by a query that runs. One source at a time is checked, each about once a minute, and nothing is done but told.
+A topic that is deleted and created again, a cluster that is put in the place of another, or a folder that
+somebody has removed is not noticed by a query that runs. One query at a time is looked at, each about once a
+minute, and nothing is done but told.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
-from mzplan.controller.executor import CheckResult, Executor
+from mzplan.controller.executor import Executor
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -19,12 +21,13 @@ from mzplan.secrets import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
-EVERY = 60.0  # seconds from one look at a source to the next
-CHANGED = frozenset({"MZ043", "MZ067"})  # another upstream; offsets that it no longer holds
+EVERY = 60.0  # seconds from one look at a query to the next
+# Another upstream; offsets that it no longer holds; a checkpoint and a collection that are gone.
+CHANGED = frozenset({"MZ043", "MZ067", "MZ160", "MZ161"})
 
 
 class UpstreamWatch:
-    """`changed` says of which sources the upstream is another one, and why."""
+    """`changed` says which queries have lost what they go on from, and how."""
 
     def __init__(
         self,
@@ -37,11 +40,11 @@ class UpstreamWatch:
         self._executor, self._secrets, self._pool = executor, secrets, pool
         self._clock, self._every = clock, every
         self._looked: dict[Address, float] = {}
-        self._under_way: tuple[Address, Future[CheckResult]] | None = None
+        self._under_way: tuple[Address, Future[tuple[Diagnostic, ...]]] | None = None
         self.changed: dict[Address, Diagnostic] = {}
 
     def look(self, running: Mapping[Address, Description]) -> None:
-        """Take in what was found, and look at the source that was looked at longest ago."""
+        """Take in what was found, and look at the query that was looked at longest ago."""
         now = self._clock()
         for gone in self._looked.keys() - running.keys():
             del self._looked[gone]
@@ -59,15 +62,21 @@ class UpstreamWatch:
         due = min(self._looked, key=self._looked.__getitem__)
         if now - self._looked[due] >= self._every:
             self._looked[due] = now
-            self._under_way = (due, self._pool.submit(self._executor.check, running[due], self._secrets))
+            self._under_way = (due, self._pool.submit(self._check, running[due]))
 
-    def _take_in(self, address: Address, check: Future[CheckResult]) -> None:
+    def _check(self, description: Description) -> tuple[Diagnostic, ...]:
+        gone = self._executor.missing(description)
+        if gone or description.address.kind != "source":
+            return gone
+        return self._executor.check(description, self._secrets).diagnostics
+
+    def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]]) -> None:
         try:
-            diagnostics = check.result().diagnostics
+            diagnostics = check.result()
         except MzplanError as problem:
             diagnostics = problem.diagnostics
         except Exception as problem:  # a defect of a connector must not end the runner
-            log.warning("%s: its upstream could not be looked at: %s", address, type(problem).__name__)
+            log.warning("%s: it could not be looked at: %s", address, type(problem).__name__)
             return
         if address not in self._looked:
             return

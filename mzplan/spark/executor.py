@@ -13,10 +13,11 @@ from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolv
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
+from mzplan.connectors.stored import missing_storage
 from mzplan.connectors.upstream_change import take_upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.inline import Description
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets import Secrets
 from mzplan.spark import failures
 from mzplan.spark.collections import Collections
@@ -77,6 +78,18 @@ class SparkExecutor:
             spark, self._spark = self._spark, None
             if spark is not None and not has_ended(spark):
                 spark.stop()
+
+    def missing(self, description: Description) -> tuple[Diagnostic, ...]:
+        written = description.upstream or description
+        return missing_storage(
+            self._warehouse,
+            description.address,
+            (description.id, description.generation),
+            (written.address, written.id, written.generation),
+        )
+
+    def foreign(self) -> list[str]:
+        return self._progress.foreign()
 
     def reclaim(self, id_: str, generation: int) -> None:
         remove_storage(self._warehouse, id_, generation)
@@ -152,6 +165,7 @@ class SparkExecutor:
         if query.address.kind == "source":
             self._remember_upstream(query)
         writer = self._writer(spark, query, running, epoch)
+        self._progress.expect(str(running.name))
         self._steps.begins(str(running.name), self._history(query.description))
         # A scheduler pool of its own: a backlog here doesn't hold up the other queries.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(query.address))

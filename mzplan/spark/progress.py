@@ -32,6 +32,8 @@ class ProgressListener:
         """`also` is called with the JSON of each StreamingQueryProgress."""
         self._lock = threading.Lock()
         self._runs: dict[str, Progress] = {}
+        self._expected: set[str] = set()
+        self._foreign: dict[str, str] = {}
         self._also = also
 
     def get(self, run_id: str) -> Progress | None:
@@ -43,10 +45,23 @@ class ProgressListener:
         with self._lock:
             self._runs.pop(run_id, None)
 
+    def expect(self, name: str) -> None:
+        """A query of this name is started here."""
+        with self._lock:
+            self._expected.add(name)
+
+    def foreign(self) -> list[str]:
+        """The queries that run in this session and were not started here: by name, or id without one."""
+        with self._lock:
+            return sorted(self._foreign.values())
+
     # The methods of Spark's PythonStreamingQueryListener. An exception here would only reach Spark's log.
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        pass
+        name = event.name()
+        with self._lock:
+            if name not in self._expected:
+                self._foreign[event.runId().toString()] = name or event.id().toString()
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         data = json.loads(event.progress().json())
@@ -68,7 +83,8 @@ class ProgressListener:
             )
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
+        with self._lock:
+            self._foreign.pop(event.runId().toString(), None)
 
     class Java:
         """How py4j knows which Java interface this is."""

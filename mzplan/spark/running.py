@@ -38,6 +38,7 @@ class Running:
     warning: str | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
+    begun: float = field(default_factory=time.time)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, problem: BaseException) -> None:
@@ -95,7 +96,7 @@ class Running:
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
             warning=self.warning,
-            heard_at=newest.heard_at if progress and not ended else None,
+            heard_at=None if ended else (newest.heard_at if progress else self.begun),
             error=(ended.text or None) if ended else None,
             error_code=(ended.code or None) if ended else None,
         )

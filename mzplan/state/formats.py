@@ -170,7 +170,7 @@ def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the co
 
 
 def encode_status(status: Status) -> bytes:
-    head = {
+    head: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "instance": status.instance,
         "epoch": status.epoch,
@@ -180,6 +180,8 @@ def encode_status(status: Status) -> bytes:
     }
     if status.canaries:
         head["canaries"] = {str(a): asdict(verdict) for a, verdict in sorted(status.canaries.items())}
+    if status.foreign:
+        head["foreign"] = list(status.foreign)
     lines = [f"  {json.dumps(key)}: {_one_line(value)}," for key, value in head.items()]
     items = [
         f"    {json.dumps(str(address))}: {canonical(_observation_to_json(o))}"
@@ -202,6 +204,7 @@ def decode_status(data: bytes, place: str) -> Status:
             heartbeat=reading.number(content, "heartbeat"),
             serial=reading.integer(content, "serial", least=-1),
             secrets={name: reading.text(secrets, name) for name in secrets},
+            foreign=reading.items(content, "foreign", str) if "foreign" in content else (),
             observations=dict(_observation(text, fields) for text, fields in observations.items()),
             canaries=_verdicts(reading.mapping(content.get("canaries", {}), "canaries")),
         )

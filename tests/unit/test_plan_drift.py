@@ -32,6 +32,9 @@ def test_what_runs_as_committed_is_no_drift() -> None:
         ({"digest": "1:old", "condition": "rejected", "error": "no"}, "outdated-query", "no"),
         ({"error": "another", "error_code": "MZ043"}, "upstream-changed", "MZ043: another"),
         ({"condition": "failed", "error": "gone", "error_code": "MZ067"}, "upstream-changed", "MZ067: gone"),
+        ({"error": "gone", "error_code": "MZ160"}, "checkpoint-missing", "MZ160: gone"),
+        ({"error": "gone", "error_code": "MZ161"}, "collection-missing", "MZ161: gone"),
+        ({"condition": "failed", "error": "b", "error_code": "MZ162"}, "missing-query", "MZ162: b"),
         ({"condition": "stopped"}, "missing-query", "it is stopped"),
         ({"condition": "paused"}, "missing-query", "it is paused"),
     ],
@@ -41,7 +44,14 @@ def test_each_departure_has_its_kind(seen: dict[str, Any], kind: str, detail: st
 
 
 def test_a_query_that_is_starting_is_on_its_way() -> None:
-    assert found(commit(shop()), orders={"condition": "starting"}) == []
+    state = commit(shop())
+    for more in ({}, {"digest": "1:old"}, {"digest": "", "run_id": None}):
+        assert found(state, orders={"condition": "starting", **more}) == []
+    # For something else, or after a failure, it is not.
+    seen = {"condition": "starting", "digest": "1:old", "wanted_digest": "1:old"}
+    assert [kind for _, kind, _ in found(state, orders=seen)] == ["outdated-query"]
+    seen = {"condition": "starting", "error": "boom", "error_code": "X"}
+    assert found(state, orders=seen) == [("source.orders", "failed-query", "X: boom")]
 
 
 def test_a_paused_query_must_not_run() -> None:
@@ -77,6 +87,10 @@ def test_a_query_that_the_state_does_not_have_is_foreign() -> None:
     statuses = observe(commit(shop(more=source("more"))))
     (item,) = drift_between(state, statuses, ALIVE)
     assert (item.address, item.kind) == ("source.more", "foreign-query")
+    status = dataclasses.replace(observe(state)["local"], foreign=("by_hand",))
+    (item,) = drift_between(state, {"local": status}, ALIVE)
+    assert (item.address, item.kind) == ("instance.local", "foreign-query")
+    assert "by_hand" in item.detail
 
 
 @pytest.mark.parametrize(
@@ -90,10 +104,10 @@ def test_a_batch_that_does_not_end_is_stalled(quiet: float, interval: str, stall
     assert kinds == (["stalled-query"] if stalled else [])
 
 
-def test_what_ended_or_is_paused_is_not_stalled() -> None:
-    for state, more in (
-        (commit(shop(orders=source(paused=True))), {}),
-        (commit(shop()), {"condition": "starting"}),
-    ):
-        seen = observe(state, orders={"quiet_since": 1000.0, **more})
-        assert drift_between(state, seen, ALIVE, now=9000.0) == ()
+def test_a_first_batch_that_does_not_end_is_stalled_and_what_is_paused_is_not() -> None:
+    state = commit(shop(orders=source(paused=True)))
+    assert drift_between(state, observe(state, orders={"quiet_since": 1000.0}), ALIVE, now=9000.0) == ()
+    state = commit(shop())
+    seen = observe(state, orders={"quiet_since": 1000.0, "condition": "starting"})
+    (item,) = drift_between(state, seen, ALIVE, now=9000.0)
+    assert (item.address, item.kind) == ("source.orders", "stalled-query")

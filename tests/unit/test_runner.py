@@ -378,3 +378,36 @@ def test_a_batch_that_does_not_end_is_told_in_the_status(
     heard = time.time()
     world.now += 5.0
     assert world.settle().observations[SINK].quiet_since is None
+
+
+def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    gone = Diagnostic(code="MZ160", summary="gone")
+    world.executor.gone = lambda description: (gone,) if description.id == "s" else ()
+    world.executor.end(world.executor.running()[ORDERS].name, "boom")
+    world.settle()
+    world.now += 10.0
+    seen = world.settle().observations[ORDERS]
+    assert (seen.condition, seen.error_code) == ("failed", "MZ160")
+    # Nor by the next runner, nor for a change; a new generation has nothing to lose.
+    world.store.renew_lease(world.lease, released=True)
+    world.new_runner()
+    world.commit(make_state(2, broker="b:1"))
+    world.now += 10.0
+    seen = world.settle().observations[ORDERS]
+    assert (seen.error_code, ORDERS in world.executor.running()) == ("MZ160", False)
+    state = make_state(3, broker="b:1")
+    anew = replace(state.resources[ORDERS], id="anew")
+    world.commit(replace(state, resources={**state.resources, ORDERS: anew}))
+    world.now += 10.0
+    assert world.settle().observations[ORDERS].condition == "running"
+
+
+def test_what_runs_beside_it_is_in_the_status(world: World) -> None:
+    world.commit(make_state(1))
+    assert world.settle().foreign == ()
+    world.executor.strangers.append("by_hand")
+    assert world.settle().foreign == ("by_hand",)
+    world.executor.strangers.clear()
+    assert world.settle().foreign == ()

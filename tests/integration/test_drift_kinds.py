@@ -1,0 +1,353 @@
+"""Every kind of drift, made on real Spark, Kafka and PostgreSQL, and found by `mzplan drift` from another
+checkout: what a scheduled job sees, which has the store and nothing else. All share one runner, here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from examples.servers import create_topic, delete_topic, produce_json
+from mzplan.controller.executor import ExecutorContext
+from mzplan.model.address import Address
+from mzplan.runner.lease import LeaseKeeper
+from mzplan.runner.loop import Runner
+from mzplan.secrets import Secrets
+from mzplan.spark.executor import SparkExecutor
+from mzplan.state.local import STATE_KEY, LocalBackend
+from mzplan.state.store import Store
+from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
+from tests.unit.cli_runs import Ran, apply, mzplan
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+    from tests.integration.spark_lab import Lab
+
+READINGS = "{interval: 500ms}, format: {type: json, schema: 'id BIGINT'}"
+SETTINGS = "version: 1\nproject: drifting\nwarehouse: ./warehouse\nretain_dropped: 1s\nstate: {path: %s}\n"
+
+
+class Crew:
+    """A project with a runner in this process, and a checkout elsewhere from which drift is looked for."""
+
+    def __init__(self, folder: Path, lab: Lab):
+        self.folder, self.elsewhere = folder / "here", folder / "elsewhere"
+        self.state = folder / "state"
+        for checkout in (self.folder, self.elsewhere):
+            checkout.mkdir(parents=True)
+            (checkout / "mzplan.yaml").write_text(SETTINGS % self.state)
+        self.spark = lab.executor._session()
+        warehouse = str(self.folder / "warehouse")
+        self.executor = SparkExecutor(
+            ExecutorContext(project="drifting", directory=str(self.folder), warehouse=warehouse)
+        )
+        self.executor.open()  # joins the session that is there
+        store = Store(LocalBackend(self.state), "drifting")
+        lease = store.acquire_lease("local", "test")
+        assert lease is not None
+        self.keeper = LeaseKeeper(store, lease, on_lost=lambda why: None)
+        self.pool = ThreadPoolExecutor(4)
+        self.runner = Runner(store, self.executor, Secrets(str(self.folder)), lease, self.pool)
+        self.runner.watch._every = 1.0
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.runner.run, args=(self.stopping,))
+        self.keeper.start()
+        self.thread.start()
+
+    def close(self) -> None:
+        self.stopping.set()
+        self.runner.wake.set()
+        self.thread.join(60)
+        self.executor._spark = None  # the session is the lab's
+        self.executor.close()
+        self.pool.shutdown()
+        self.runner.answering.close()
+        self.keeper.release()
+
+    def declare(self, name: str, text: str) -> None:
+        for checkout in (self.folder, self.elsewhere):
+            (checkout / f"{name}.yaml").write_text(text)
+
+    def drift(self) -> set[tuple[str, str]]:
+        """What a job finds: address and kind. Its three outputs agree."""
+        report = self.elsewhere / "drift.md"
+        ran = mzplan(self.elsewhere, "drift", "--json", "--detailed-exitcode", "--markdown", str(report))
+        found = {(item["address"], item["kind"]) for item in ran.json()["drift"]}
+        assert ran.code == (3 if found else 0), ran
+        text = report.read_text()
+        assert all(f"`{kind}`" in text and address in text for address, kind in found), text
+        return found
+
+    def detail(self, address: str) -> str:
+        found = mzplan(self.elsewhere, "drift", "--json").json()["drift"]
+        return " ".join(item["detail"] for item in found if item["address"] == address)
+
+    def finds(self, address: str, kind: str) -> None:
+        eventually(f"{kind} of {address}: {self.drift()}", lambda: (address, kind) in self.drift())
+
+    def is_clean(self) -> None:
+        eventually(f"no drift: {self.drift()}", lambda: not self.drift())
+
+    def run_id(self, address: str) -> str:
+        queries = mzplan(self.folder, "status", "--json").json()["queries"]
+        return next(str(q["run_id"]) for q in queries if q["address"] == address)
+
+    def stop_by_hand(self, address: str) -> None:
+        """As somebody would who has the Spark application."""
+        (query,) = (q for q in self.spark.streams.active if f":{address}:" in (q.name or ""))
+        query.stop()
+
+    def storage(self, what: str, address: str) -> Path:
+        record = mzplan(self.folder, "state", "show", address).json()
+        return self.folder / "warehouse" / what / record["id"]
+
+
+def drop(folder: Path, *ids: int) -> None:
+    """Readings, in a file that appears whole."""
+    beside = folder / f".{ids[0]}"
+    beside.write_text("".join(json.dumps({"id": i}) + "\n" for i in ids))
+    beside.rename(folder / f"{ids[0]}.json")
+
+
+@pytest.fixture(scope="module")
+def crew(
+    lab: Lab, kafka: KafkaBroker, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Crew]:
+    kafka.start()
+    postgres.start()
+    crew = Crew(tmp_path_factory.mktemp("drifting"), lab)
+    for name in ("flow", "again", "bad", "old"):
+        create_topic(kafka.bootstrap, f"drift-{name}", 1)
+        produce_json(kafka.bootstrap, f"drift-{name}", orders(0, 5))
+    postgres.create_database("drifting")
+    execute(postgres.dsn("drifting"), "CREATE ROLE drifting LOGIN SUPERUSER PASSWORD 'first-word'")
+    for table in ("flow", "stuck"):
+        columns = "(id bigint, customer text, amount numeric(10,2))"
+        execute(postgres.dsn("drifting"), f"CREATE TABLE {table} {columns}")
+    for checkout in (crew.folder, crew.elsewhere):
+        (checkout / "word").write_text("first-word\n")
+    for inbox in ("halted", "lost", "swept"):
+        (crew.folder / inbox).mkdir()
+        drop(crew.folder / inbox, 1, 2, 3)
+    sink = "connection: pg, trigger: {interval: 500ms}"
+    crew.declare(
+        "pipeline",
+        "connections:\n  here: {type: files, path: .}\n"
+        + kafka_connection("k", kafka.bootstrap)
+        + kafka_connection("k_old", kafka.bootstrap)
+        + f"  pg: {{type: postgres, host: 127.0.0.1, port: {postgres.port}, database: drifting, "
+        "user: drifting, password: '${file:word}'}\nsources:\n"
+        + "".join(orders_source(name, "k", f"drift-{name}") for name in ("flow", "again", "bad"))
+        + orders_source("old", "k_old", "drift-old")
+        + "".join(
+            f"  {name}: {{connection: here, path: {name}, trigger: {READINGS}}}\n"
+            for name in ("halted", "lost", "swept")
+        )
+        + f"sinks:\n  flow_pg: {{from: flow, table: flow, {sink}}}\n"
+        f"  stuck_pg: {{from: flow, table: stuck, {sink}}}\n",
+    )
+    applied = apply(crew.folder, "--wait", "180s").json()
+    assert {c["status"] for c in applied["changes"]} == {"applied"}
+    yield crew
+    crew.close()
+    postgres.drop_database("drifting")
+    execute(postgres.dsn("postgres"), "DROP ROLE drifting")
+    for name in ("flow", "again", "bad", "old"):
+        delete_topic(kafka.bootstrap, f"drift-{name}")
+
+
+def test_a_healthy_project_gives_no_false_alarm_under_load(
+    crew: Crew, kafka: KafkaBroker, postgres: PostgresServer
+) -> None:
+    """50 jobs, while rows flow, cores are busy, and changes are applied."""
+    enough, sent = threading.Event(), [5]
+
+    def produce() -> None:
+        while not enough.is_set():
+            produce_json(kafka.bootstrap, "drift-flow", orders(sent[0], sent[0] + 500))
+            sent[0] += 500
+
+    def burn() -> None:
+        while not enough.is_set():
+            sum(range(100_000))
+
+    threads = [threading.Thread(target=target) for target in (produce, burn)]
+    for thread in threads:
+        thread.start()
+    changing: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(50):
+            assert crew.drift() == set(), f"run {number}"
+            time.sleep(0.1)
+            if number in (10, 30):  # a commit, and its runner takes it in: that is no drift
+                assert not any(command.wait(120) for command in changing)
+                command = [sys.executable, "-m", "mzplan", "-C", str(crew.folder), "restart", "source.halted"]
+                changing.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join(120)
+        assert not any(command.wait(120) for command in changing)
+    dsn = postgres.dsn("drifting")
+    eventually(
+        "every row once",
+        lambda: rows_of(dsn, "SELECT count(*), count(DISTINCT id) FROM flow")[0] == (sent[0],) * 2,
+    )
+
+
+def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.runner.reconcile.FIRST_RETRY", 4.0)  # to be looked at meanwhile
+    before = crew.run_id("source.halted")
+    crew.stop_by_hand("source.halted")
+    crew.finds("source.halted", "missing-query")
+    assert "MZ162" in crew.detail("source.halted")
+    crew.is_clean()  # it is healed
+    assert crew.run_id("source.halted") != before
+
+
+def test_a_failed_one(crew: Crew, kafka: KafkaBroker) -> None:
+    crew.is_clean()
+    produce_json(kafka.bootstrap, "drift-bad", [{"id": "no number"}])
+    crew.finds("source.bad", "failed-query")
+    assert "partition 0" in crew.detail("source.bad") and "offset 5" in crew.detail("source.bad")
+    path = crew.folder / "pipeline.yaml"
+    skipping = path.read_text().replace("topic: drift-bad\n", "topic: drift-bad\n    on_error: skip\n")
+    crew.declare("pipeline", skipping)
+    apply(crew.folder, "--wait", "60s")
+    crew.is_clean()
+
+
+def test_a_foreign_one(crew: Crew) -> None:
+    rows = crew.spark.readStream.format("rate").load()
+    query = rows.writeStream.format("noop").queryName("by_hand").start()
+    try:
+        crew.finds("instance.local", "foreign-query")
+        assert "by_hand" in crew.detail("instance.local")
+    finally:
+        query.stop()
+    crew.is_clean()
+
+
+def test_an_outdated_digest(crew: Crew, kafka: KafkaBroker) -> None:
+    statement = "ALTER CONNECTION k_old SET BROKER '%s' WITH (VALIDATE = false)"
+    before = crew.run_id("source.old")
+    ran = mzplan(crew.folder, "alter", statement % "127.0.0.1:1", "--auto-approve", "--wait", "30s", "--json")
+    assert ran.code == 8
+    crew.finds("source.old", "outdated-query")
+    assert "MZ050" in crew.detail("source.old") and crew.run_id("source.old") == before
+    ran = mzplan(crew.folder, "alter", statement % kafka.bootstrap, "--auto-approve", "--wait", "60s")
+    assert ran.code == 0
+    crew.is_clean()
+
+
+def test_a_stalled_one(
+    crew: Crew, kafka: KafkaBroker, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Input waits, and its target does not take it: another session holds the table."""
+    monkeypatch.setattr("mzplan.runner.observing.QUIET", 11.0)
+    monkeypatch.setattr("mzplan.plan.drift.STALLED", 13.0)  # what is idle says so every ten seconds
+    with psycopg.connect(postgres.dsn("drifting")) as holder:
+        holder.execute("LOCK TABLE stuck IN ACCESS EXCLUSIVE MODE")
+        produce_json(kafka.bootstrap, "drift-flow", orders(1_000_000, 1_000_010))
+        crew.finds("sink.stuck_pg", "stalled-query")
+        assert crew.drift() == {("sink.stuck_pg", "stalled-query")}
+        holder.rollback()
+    monkeypatch.undo()
+    dsn = postgres.dsn("drifting")
+    arrived = "SELECT count(*) FROM stuck WHERE id >= 1000000"
+    eventually("its rows, when the table is free", lambda: rows_of(dsn, arrived) == [(10,)])
+    crew.is_clean()
+
+
+def test_a_rotated_secret(crew: Crew, postgres: PostgresServer) -> None:
+    (crew.elsewhere / "word").write_text("second-word\n")
+    assert crew.drift() == {("sink.flow_pg", "secret-rotated"), ("sink.stuck_pg", "secret-rotated")}
+    report = (crew.elsewhere / "drift.md").read_text()
+    assert "${file:word}" in report and "-word" not in report
+    (crew.elsewhere / "word").write_text("first-word\n")
+    crew.is_clean()
+
+
+def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
+    delete_topic(kafka.bootstrap, "drift-again")
+    create_topic(kafka.bootstrap, "drift-again", 1)
+    produce_json(kafka.bootstrap, "drift-again", orders(0, 9))
+    crew.finds("source.again", "upstream-changed")
+    ran = mzplan(
+        crew.folder,
+        "apply",
+        "--replace",
+        "source.again",
+        "--allow-replace",
+        "--auto-approve",
+        "--wait",
+        "60s",
+    )
+    assert ran.code == 0, ran
+    crew.is_clean()
+
+
+@pytest.mark.parametrize(
+    ("what", "address", "kind", "code"),
+    [
+        ("checkpoints", "source.lost", "checkpoint-missing", "MZ160"),
+        ("collections", "source.swept", "collection-missing", "MZ161"),
+    ],
+)
+def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: str) -> None:
+    """Its runner tells, wherever the warehouse is; and starts nothing that would begin again."""
+    crew.is_clean()
+    shutil.rmtree(crew.storage(what, address))
+    crew.finds(address, kind)
+    crew.stop_by_hand(address)
+    time.sleep(2.5)  # the runner has tried to heal it
+    assert (address, kind) in crew.drift() and code in crew.detail(address)
+    (query,) = (
+        q for q in mzplan(crew.folder, "status", "--json").json()["queries"] if q["address"] == address
+    )
+    assert query["condition"] == "failed"
+    assert not any(f":{address}:" in (q.name or "") for q in crew.spark.streams.active)
+    ran: Ran = mzplan(
+        crew.folder, "apply", "--replace", address, "--allow-replace", "--auto-approve", "--wait", "60s"
+    )
+    assert ran.code == 0, ran
+    crew.is_clean()
+    collection = crew.storage("collections", address) / "g2"
+    eventually("every row once", lambda: _ids(crew, collection) == [1, 2, 3])
+
+
+def _ids(crew: Crew, collection: Path) -> list[int]:
+    return sorted(row["id"] for row in crew.spark.read.format("delta").load(str(collection)).collect())
+
+
+def test_a_state_edited_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, nothing acts on it, and the runner goes on with what it has taken in: it heals."""
+    path = crew.state / STATE_KEY
+    whole = path.read_text()
+    before = crew.run_id("source.halted")
+    path.write_text(whole.replace('"topic":"drift-flow"', '"topic":"drift-bad"'))
+    assert crew.drift() >= {("source.flow", "unmanaged-change")}
+    assert mzplan(crew.folder, "apply", "--auto-approve").code == 1
+    crew.stop_by_hand("source.halted")
+    running = crew.runner.store.read_status
+    halted = Address("source", "halted")
+
+    def healed() -> bool:
+        status = running("local")
+        assert status is not None
+        seen = status.observations[halted]
+        return seen.condition == "running" and seen.run_id != before
+
+    eventually("it is healed", healed)
+    path.write_text(whole)
+    crew.is_clean()
