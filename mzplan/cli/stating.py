@@ -138,14 +138,24 @@ def _told(invocation: Invocation, plan: Plan, text: str) -> int:
 @_sub("pull")
 @click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout.")
 def state_pull(invocation: Invocation, out: str | None) -> int:
-    """Write the state file, byte for byte."""
+    """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
+    from mzplan.operations.moving import beside
     from mzplan.operations.surgery import pull
 
-    data = pull(invocation.project())
+    data, carried, led = pull(invocation.project())
     if out is None:
         invocation.output.raw(data.decode())
         return ExitCode.OK
     write_bytes(out, data)
+    if carried is None:
+        beside(out).unlink(missing_ok=True)  # of an earlier pull
+    else:
+        write_bytes(str(beside(out)), carried)
+        invocation.note(
+            f"Wrote {beside(out)} too: what runners have noted down. `state push` takes it along."
+        )
+    for name in led:
+        invocation.note(f"A runner of instance {name} follows this state: stop it before you push elsewhere.")
     if invocation.json:
         invocation.document({"written": out})
     else:
@@ -158,12 +168,15 @@ def state_pull(invocation: Invocation, out: str | None) -> int:
 @click.option("--force", is_flag=True, help="Also over another history, or over later commits.")
 def state_push(invocation: Invocation, file: str, force: bool) -> int:
     """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
+    from mzplan.operations.moving import beside
     from mzplan.operations.surgery import push
 
     data, name = _read(file)
+    rest = beside(file)
+    carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
     project = invocation.project()
     runners = invocation.runners(project)
-    serial, written = push(project, runners, invocation.progress, data, name, force=force)
+    serial, written = push(project, runners, invocation.progress, data, name, force=force, carried=carried)
     if invocation.json:
         invocation.document({"serial": serial, "written": written})
     else:

@@ -96,14 +96,19 @@ def plan_import(
     return plan
 
 
-def pull(project: Project) -> bytes:
-    """`state pull`: the state file, byte for byte. MZ030 where there is none."""
+def pull(project: Project) -> tuple[bytes, bytes | None, list[str]]:
+    """`state pull`: the state file, byte for byte; what its runners have noted down (see moving), or None;
+    and the instances whose runner is alive. MZ030 where there is no state."""
+    from mzplan.operations.moving import belongings, settle_edit
+
+    settle_edit(project)
     blob = project.store.backend.read(STATE_KEY)
     if blob is None:
         place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
-    decode_state(blob.data, f"{place_of(project)}")
-    return blob.data
+    state = decode_state(blob.data, f"{place_of(project)}")
+    led = [name for name in sorted(state.instances) if project.store.leader(name) is not None]
+    return blob.data, belongings(project.store, state.lineage), led
 
 
 def place_of(project: Project) -> str:
@@ -111,14 +116,24 @@ def place_of(project: Project) -> str:
 
 
 def push(
-    project: Project, runners: Runners, reporter: Reporter, data: bytes, name: str, *, force: bool
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    data: bytes,
+    name: str,
+    *,
+    force: bool,
+    carried: bytes | None = None,
 ) -> tuple[int, bool]:
-    """`state push`: make a state file the state: in an empty store as it is, else as a later serial. Returns
-    the serial, and whether anything was written.
+    """`state push`: make a state file the state: in an empty store as it is, with what its runners had noted
+    down (`carried`, see moving); else as a later serial. Returns the serial, and whether it was written.
 
     Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both.
     """
+    from mzplan.operations.moving import bring, read_belongings, refuse_open_edit
+
     given = decode_state(data, name)
+    refuse_open_edit(project)
     if given.project != project.settings.project:
         raise error(
             "MZ034",
@@ -134,6 +149,8 @@ def push(
         state = read_state(store, reporter)
         if state.serial == 0 and not state.lineage:
             new = given
+            if carried is not None:  # before the commit: whoever follows it finds them
+                bring(store, read_belongings(carried, f"{name}.runners", given.lineage))
         elif encode_state(replace(given, serial=state.serial)) == encode_state(state):
             return state.serial, False
         else:

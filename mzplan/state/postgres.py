@@ -173,6 +173,7 @@ class PostgresBackend:
                 try:
                     with self._open() as connection:
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
+                        wake()  # of what came before this, nobody was told
                         while not stopping.is_set():
                             for _ in connection.notifies(timeout=1.0, stop_after=1):
                                 wake()

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mzplan.model.address import Address
+from mzplan.state.journal import Dropped
 from tests.contract import stores
 from tests.contract.stores import ObjectServer
 from tests.unit.cli_runs import apply, mzplan, write
@@ -43,13 +52,13 @@ def test_two_checkouts_share_a_state_that_moves_twice(
         folders[name] = tmp_path / name
         folders[name].mkdir()
     cases = {
-        "local": {"backend": "local", "path": "state"},
-        "postgres": settings_of(stores.postgres(folders["postgres"], postgres, database("team"))),
-        "objects": settings_of(stores.object_store(folders["objects"], object_server, "team")),
+        "local": stores.local(folders["local"]),
+        "postgres": stores.postgres(folders["postgres"], postgres, database("team")),
+        "objects": stores.object_store(folders["objects"], object_server, "team"),
     }
     pulled = b""
-    for number, (name, state) in enumerate(cases.items()):
-        folder = checkout(folders[name], state)
+    for number, (name, case) in enumerate(cases.items()):
+        folder = checkout(folders[name], settings_of(case))
         if number == 0:
             apply(folder)
         else:
@@ -65,8 +74,89 @@ def test_two_checkouts_share_a_state_that_moves_twice(
         id_ = mzplan(folder, "state", "lock", "--json").json()["lock"]["id"]
         assert mzplan(folder, "restart", "sink.out").code == 6
         assert mzplan(folder, "state", "unlock", id_).code == 0
+        full_or_refusing(folder, case)
+        killed_with_the_lock(folder, case)
         ran = mzplan(folder, "state", "rollback", "--auto-approve", "--json")
-        assert ran.code == 0 and ran.json()["serial"] == serial + 2
+        assert ran.code == 0 and ran.json()["serial"] == serial + 4
         pulled = mzplan(folder, "state", "pull").out.encode()
         assert b"a-secret-key" not in pulled and b"pw-state" not in pulled
-    assert json.loads(pulled)["serial"] == 7
+    assert json.loads(pulled)["serial"] == 13
+
+
+def full_or_refusing(folder: Path, case: stores.Case) -> None:
+    """A disk that is full, or a server that takes no write: an error exit, and the old state."""
+    before = mzplan(folder, "state", "pull").out
+    wide = {"description": "x" * 3000}
+    text = (folder / "pipeline.yaml").read_text()
+    (folder / "pipeline.yaml").write_text(text.replace("rows: 3", f"rows: 3, {json.dumps(wide)[1:-1]}"))
+    with case.refusing():
+        ran = mzplan(folder, "apply", "--auto-approve", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ035", ran
+    assert mzplan(folder, "state", "pull").out == before
+    (folder / "pipeline.yaml").write_text(text)
+
+
+def killed_with_the_lock(folder: Path, case: stores.Case) -> None:
+    """A command dies with the lock: where that outlives it, it is explained, and released by its id."""
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "restart", "sink.out"]
+    stopped = {**os.environ, "MZPLAN_FAILPOINT": "apply.locked"}
+    killed = subprocess.Popen(command, env=stopped)
+    assert killed.wait(60) == -signal.SIGKILL
+    ran = mzplan(folder, "restart", "sink.few", "--json")
+    if case.frees:
+        assert ran.code == 0
+    else:
+        (found,) = ran.json()["diagnostics"]
+        assert ran.code == 6 and f"pid {killed.pid}, no longer alive" in found["detail"]
+        assert socket.gethostname() in found["detail"] and "ago)" in found["detail"]
+        id_ = found["hint"].rpartition(" ")[2]
+        assert mzplan(folder, "state", "unlock", id_).code == 0
+        assert mzplan(folder, "restart", "sink.few").code == 0
+    assert mzplan(folder, "state", "rollback", "--auto-approve").code == 0
+
+
+def test_what_runners_have_noted_down_moves_along(
+    postgres: Any, database: Callable[..., str], object_server: ObjectServer, tmp_path: Path
+) -> None:
+    """Journals under way, and what each query ran: from one backend to the next, and to the third."""
+    for name in ("local", "postgres", "objects"):
+        (tmp_path / name).mkdir()
+    cases = [
+        stores.local(tmp_path / "local"),
+        stores.postgres(tmp_path / "postgres", postgres, database("moving")),
+        stores.object_store(tmp_path / "objects", object_server, "moving"),
+    ]
+    copy, carried = tmp_path / "state.json", tmp_path / "state.json.runners"
+    dropped = Dropped.of(Address("sink", "gone"), "gone-id", 1, float(int(time.time())))
+    folders = [
+        checkout(tmp_path / name, settings_of(case))
+        for name, case in zip(("local", "postgres", "objects"), cases, strict=True)
+    ]
+    apply(folders[0])
+    first = cases[0].make()
+    first.write_journal("local", [dropped])
+    accepted = first.read_accepted("local")
+    assert len(accepted) == 3
+    for before, after in itertools.pairwise(zip(folders, cases, strict=True)):
+        assert mzplan(before[0], "state", "pull", "--out", str(copy)).code == 0
+        assert carried.exists()
+        assert mzplan(after[0], "state", "push", str(copy)).code == 0
+        store = after[1].make()
+        assert store.read_journal("local") == [dropped]
+        assert store.read_accepted("local") == accepted
+    # What is damaged, or of another state, is refused before anything is written.
+    whole = carried.read_text()
+    other = checkout(tmp_path / "other", {"path": "state"})
+    for broken in ("{", whole.replace(dropped.id, "../x"), whole.replace('"lineage": "', '"lineage": "x')):
+        carried.write_text(broken)
+        ran = mzplan(other, "state", "push", str(copy), "--json")
+        assert ran.code == 1 and ran.error()["code"] == "MZ163", ran
+        assert mzplan(other, "state", "pull").code == 1
+    carried.write_text(whole)
+    journal = other / ".mzplan" / "alter.json"
+    journal.parent.mkdir(exist_ok=True)
+    journal.write_text("{}")
+    ran = mzplan(other, "state", "push", str(copy), "--json")
+    assert ran.code == 7 and ran.error()["code"] == "MZ164"
+    journal.unlink()
+    assert mzplan(other, "state", "push", str(copy)).code == 0
