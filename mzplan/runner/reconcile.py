@@ -178,7 +178,7 @@ def _ended(
     """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
     error, code = dead.error, dead.error_code or "MZ064"
     if error is None:
-        error, code = "It was stopped by somebody else, and is started again.", "MZ162"
+        error, code = f"It was stopped by hand. Fix: to keep it so, mzplan pause {address}.", "MZ162"
     memory = _failed(memory, "failed", error, code, now)
     ended = tuple(r for r in reports if not r.active)
     return Decision(

@@ -76,11 +76,11 @@ def test_two_checkouts_share_a_state_that_moves_twice(
         assert mzplan(folder, "state", "unlock", id_).code == 0
         full_or_refusing(folder, case)
         killed_with_the_lock(folder, case)
-        ran = mzplan(folder, "state", "rollback", "--auto-approve", "--json")
-        assert ran.code == 0 and ran.json()["serial"] == serial + 4
+        ran = mzplan(folder, "state", "rollback", str(serial), "--auto-approve", "--json")
+        assert ran.code == 0 and ran.json()["serial"] == serial + 3
         pulled = mzplan(folder, "state", "pull").out.encode()
         assert b"a-secret-key" not in pulled and b"pw-state" not in pulled
-    assert json.loads(pulled)["serial"] == 13
+    assert json.loads(pulled)["serial"] == 10
 
 
 def full_or_refusing(folder: Path, case: stores.Case) -> None:
@@ -108,11 +108,10 @@ def killed_with_the_lock(folder: Path, case: stores.Case) -> None:
     else:
         (found,) = ran.json()["diagnostics"]
         assert ran.code == 6 and f"pid {killed.pid}, no longer alive" in found["detail"]
-        assert socket.gethostname() in found["detail"] and "ago)" in found["detail"]
+        assert socket.gethostname() in found["detail"] and " (" in found["detail"].partition("since")[2]
         id_ = found["hint"].rpartition(" ")[2]
         assert mzplan(folder, "state", "unlock", id_).code == 0
         assert mzplan(folder, "restart", "sink.few").code == 0
-    assert mzplan(folder, "state", "rollback", "--auto-approve").code == 0
 
 
 def test_what_runners_have_noted_down_moves_along(
