@@ -13,6 +13,7 @@ from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolv
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
+from mzplan.connectors.storage import remove_storage
 from mzplan.connectors.stored import missing_storage
 from mzplan.connectors.upstream_change import take_upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
@@ -25,7 +26,6 @@ from mzplan.spark.progress import ProgressListener
 from mzplan.spark.running import Running
 from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.spark.storage import remove_storage
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
 from mzplan.steps.history import StepHistory
 
