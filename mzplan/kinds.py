@@ -178,9 +178,10 @@ class ResourceKind:
         return bool(self.schema.get("x-validate", False))
 
     @property
-    def rotates_keys(self) -> bool:
-        """Whether a connection of this type has keys that ALTER … ROTATE KEYS makes anew."""
-        return bool(self.schema.get("x-rotates-keys", False))
+    def rotates_keys(self) -> tuple[str, str] | None:
+        """The properties with the keys that ALTER … ROTATE KEYS makes anew: the primary, the secondary."""
+        found = self.schema.get("x-rotates-keys")
+        return (found["primary"], found["secondary"]) if found else None
 
     def query_type(self, kind: Kind) -> str | None:
         """The type that a source or sink has by default on this connection; None when it can't have one."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from examples.servers import KafkaBroker, PostgresServer
+    from examples.servers import KafkaBroker, PostgresServer, SshServer
 
 _numbers = itertools.count(1)
 
@@ -41,6 +41,23 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
 def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
     """A new PostgreSQL server for one test, with a system identifier and a port of its own."""
     yield from _postgres(tmp_path / "own-postgres")
+
+
+@pytest.fixture
+def ssh_servers(tmp_path: Path) -> Iterator[Callable[[str], SshServer]]:
+    """``ssh_servers("inner")``: a new SSH server for one test, running, that lets nobody in yet."""
+    from examples.servers import SshServer
+
+    made: list[SshServer] = []
+
+    def make(name: str) -> SshServer:
+        made.append(SshServer(tmp_path / f"ssh-{name}"))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.remove_data()
 
 
 @pytest.fixture

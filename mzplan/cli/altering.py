@@ -91,7 +91,9 @@ def command_alter(
         document = {**applied_to_json(altered.applied), **_edit_to_json(altered)}
         invocation.document(document)
         return altered.exit_code
-    return finish(invocation, altered.applied)
+    code = finish(invocation, altered.applied)
+    _show_keys(invocation, altered)
+    return code
 
 
 def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, FileEdit | None], None]:
@@ -141,6 +143,7 @@ def _told(invocation: Invocation, altered: Altered) -> int:
         invocation.out(f"Edited {safe(altered.edit.path)}. `mzplan apply` commits it.")
     elif not altered.reached and not altered.notices:
         invocation.out("Nothing to edit: the files say it already.")
+    _show_keys(invocation, altered)
     if altered.notices:
         invocation.show(altered.notices)
     return altered.exit_code
@@ -152,6 +155,19 @@ def _show_diff(invocation: Invocation, edit: FileEdit | None) -> None:
         invocation.out("")
 
 
+def _show_keys(invocation: Invocation, altered: Altered) -> None:
+    if not altered.keys:
+        return
+    invocation.out("Public keys, for ~/.ssh/authorized_keys on the server:")
+    for key in altered.keys:
+        invocation.out(
+            f"  {key.property}  {key.text or f'(of {safe(key.reference)}, which has no value here)'}"
+        )
+
+
 def _edit_to_json(altered: Altered) -> dict[str, Any]:
     edit = altered.edit
-    return {"edit": {"path": edit.path, "diff": edit.diff} if edit is not None else None}
+    found: dict[str, Any] = {"edit": {"path": edit.path, "diff": edit.diff} if edit is not None else None}
+    if altered.keys:
+        found["public_keys"] = {key.property: key.text for key in altered.keys}
+    return found

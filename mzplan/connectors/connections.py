@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mzplan.connectors.interface import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.interface import (
+    PROBE_TIMEOUT_S,
+    ResolvedConnection,
+    ResolvedQuery,
+    resolve_connection,
+)
 from mzplan.inline import Description, InlinedConnection
-from mzplan.kinds import resource_kind
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import Secrets
 
@@ -18,13 +22,11 @@ def check_connection(
     check = _CHECKS.get(connection.type)
     if check is None:
         return None
-    kind = resource_kind("connection", connection.type)
     try:
-        body = secrets.fill(kind.with_defaults(connection.body))
+        resolved = resolve_connection(connection, secrets)
+        found = check(_standing_in(connection, resolved, directory))
     except MzplanError as problem:
         return problem.diagnostics
-    resolved = ResolvedConnection(address=connection.address, type=connection.type, body=body)
-    found = check(_standing_in(connection, resolved, directory))
     return (found,) if found is not None else ()
 
 
@@ -49,14 +51,25 @@ def _kafka(query: ResolvedQuery) -> Diagnostic | None:
 def _postgres(query: ResolvedQuery) -> Diagnostic | None:
     import psycopg
 
-    from mzplan.connectors.postgres_client import bounded, connect, connect_problem, conninfo
+    from mzplan.connectors.postgres_client import bounded, connect, connect_problem, patience, reached
 
-    info = conninfo(query.link, query.directory)
     try:
-        bounded(lambda: connect(info, PROBE_TIMEOUT_S).close())
+        with reached(query) as info:
+            bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
     except (psycopg.Error, TimeoutError, OSError) as problem:
-        return connect_problem(query.link, problem, query.address)
+        return connect_problem(query, problem)
     return None
 
 
-_CHECKS: Mapping[str, Callable[[ResolvedQuery], Diagnostic | None]] = {"kafka": _kafka, "postgres": _postgres}
+def _ssh_tunnel(query: ResolvedQuery) -> Diagnostic | None:
+    from mzplan.connectors.tunnels import reach
+
+    reach(query.link, query.directory, query.address)
+    return None
+
+
+_CHECKS: Mapping[str, Callable[[ResolvedQuery], Diagnostic | None]] = {
+    "kafka": _kafka,
+    "postgres": _postgres,
+    "ssh-tunnel": _ssh_tunnel,
+}

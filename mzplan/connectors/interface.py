@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mzplan.columns import Column
 from mzplan.columns_of import columns_of
 from mzplan.connectors.checkpoints import Checkpoint
-from mzplan.inline import Description
+from mzplan.inline import Description, InlinedConnection
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
@@ -29,18 +29,21 @@ PROBE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedConnection:
-    """A connection ready for use: defaults filled in, secrets resolved (so: never shown)."""
+    """A connection ready for use: defaults filled in, secrets resolved (so: never shown). `connections` are
+    those that it uses itself, by the property that names them."""
 
     address: Address
     type: str
     body: Mapping[str, Any] = field(repr=False)
+    connections: Mapping[str, ResolvedConnection] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuery:
     """A source or sink ready for use. `body` has its defaults; `columns` are the user's columns of the
     collection that it writes (source) or reads (sink); `directory` is where relative paths begin.
-    `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere)."""
+    `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere).
+    `connections` are all that it refers to, by the property that names them; `connection` is one of them."""
 
     description: Description
     body: Mapping[str, Any] = field(repr=False)
@@ -48,6 +51,7 @@ class ResolvedQuery:
     columns: tuple[Column, ...]
     directory: str
     checkpoint: Checkpoint | None = None
+    connections: Mapping[str, ResolvedConnection] = field(default_factory=dict)
 
     @property
     def address(self) -> Address:
@@ -142,21 +146,29 @@ def resolve(
     description: Description, secrets: Secrets, directory: str, warehouse: str | None = None
 ) -> ResolvedQuery:
     """Fill in defaults and secrets. Raises MzplanError MZ056 for a secret that has no value here."""
-    inlined = description.connections.get("connection")
-    connection = None
-    if inlined is not None:
-        kind = resource_kind("connection", inlined.type)
-        connection = ResolvedConnection(
-            address=inlined.address, type=inlined.type, body=secrets.fill(kind.with_defaults(inlined.body))
-        )
+    connections = {
+        role: resolve_connection(inlined, secrets) for role, inlined in description.connections.items()
+    }
     kind = resource_kind(description.address.kind, description.type)
     source = description.upstream or description
     checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
     return ResolvedQuery(
         description=description,
         body=secrets.fill(kind.with_defaults(description.body)),
-        connection=connection,
+        connection=connections.get("connection"),
+        connections=connections,
         columns=columns_of(source.type, source.body),
         directory=directory,
         checkpoint=checkpoint,
+    )
+
+
+def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
+    """The same for a connection and those that it uses, at any depth."""
+    kind = resource_kind("connection", inlined.type)
+    return ResolvedConnection(
+        address=inlined.address,
+        type=inlined.type,
+        body=secrets.fill(kind.with_defaults(inlined.body)),
+        connections={role: resolve_connection(one, secrets) for role, one in inlined.connections.items()},
     )

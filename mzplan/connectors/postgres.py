@@ -14,7 +14,8 @@ runner that was cut off is fenced, for the row holds the epoch of the newest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ import psycopg
 
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
-from mzplan.connectors.postgres_client import connect, connect_problem, conninfo, hang_up, place, said
+from mzplan.connectors.postgres_client import connect, connect_problem, hang_up, place, reached, said
 from mzplan.connectors.postgres_ingest import REPORT, SESSION, ingest
 from mzplan.connectors.postgres_moves import Move, Position, staging_shape
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
@@ -31,6 +32,7 @@ from mzplan.connectors.postgres_types import copies_straight, staged_as_json
 from mzplan.connectors.postgres_writer import Entry, Writer
 from mzplan.connectors.replays import HASH, Replay, later_steps, measure
 from mzplan.connectors.spark_types import quoted
+from mzplan.connectors.tunnels import tunnel_elsewhere
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark.content_hash import row_hash
@@ -93,16 +95,16 @@ class _Batches:
             epoch=run.epoch,
             query_id="",
         )
-        self._conninfo = conninfo(run.query.link, run.query.directory, self._writer.application)
         self._secret: str | None = run.query.link.body.get("password")
         self._prepared: _Prepared | None = None
+        self._conninfo = ""
         self._connection: Connection | None = None
         run.interrupt(self._hang_up)
 
     def write(self, batch: DataFrame, step: int) -> None:
         """One micro-batch: all of it and its step, or nothing."""
-        with connect(self._conninfo) as connection:
-            self._connection = connection
+        with reached(self._query, self._writer.application) as info, connect(info) as connection:
+            self._connection, self._conninfo = connection, info
             prepared = self._prepared or self._prepare(connection, batch)
             self._prepared = prepared
             prepared.writer.check_target(connection, prepared.move.table)
@@ -139,7 +141,7 @@ class _Batches:
         if isinstance(problem, MzplanError):
             return problem
         if isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None:
-            return MzplanError(connect_problem(self._query.link, problem, self._query.address))
+            return MzplanError(connect_problem(self._query, problem))
         if isinstance(problem, psycopg.Error):
             return self._refused(said(problem, self._secret))
         if "mzplan[COPY]: " in str(problem):
@@ -158,7 +160,7 @@ class _Batches:
     def _copy_failed(self, text: str) -> MzplanError:
         why = RuntimeError(text)
         if "connect" in text or "terminat" in text or "closed the connection" in text:
-            return MzplanError(connect_problem(self._query.link, why, self._query.address))
+            return MzplanError(connect_problem(self._query, why))
         return self._refused(said(why, self._secret))
 
     def _hang_up(self) -> None:
@@ -202,7 +204,8 @@ class _Batches:
         statements = (SESSION, writer.claim(entry), writer.note(entry))
         table = (move.table.schema, move.table.name)
         columns = [target.name for target in move.targets]
-        task = ingest(self._conninfo, self._secret, table, columns, statements, entry.total)
+        elsewhere = self._elsewhere(rows)
+        task = ingest(self._conninfo, self._secret, table, columns, statements, entry.total, elsewhere)
         try:
             reports = rows.coalesce(1).mapInArrow(task, REPORT).collect()
         except Exception:
@@ -239,8 +242,16 @@ class _Batches:
     def _stage(self, rows: DataFrame, prepared: _Prepared) -> list[Row]:
         staged = rows.select(*self._staged(prepared.move), HASH)
         writer = prepared.writer
-        task = ingest(self._conninfo, self._secret, (writer.schema, writer.stage), staged.columns[:-1])
+        table, elsewhere = (writer.schema, writer.stage), self._elsewhere(rows)
+        task = ingest(self._conninfo, self._secret, table, staged.columns[:-1], elsewhere=elsewhere)
         return staged.mapInArrow(task, REPORT).collect()
+
+    def _elsewhere(self, rows: DataFrame) -> Callable[[], AbstractContextManager[int]] | None:
+        """What opens the connection's SSH tunnel for tasks on other machines; those on this one use ours."""
+        if str(rows.sparkSession.sparkContext.master).startswith("local"):
+            return None
+        body = self._query.link.body
+        return tunnel_elsewhere(self._query.link, body["host"], body["port"], self._query.directory)
 
     def _staged(self, move: Move) -> list[Expression]:
         from pyspark.sql import functions as f

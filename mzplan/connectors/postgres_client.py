@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from mzplan.connectors.interface import PROBE_TIMEOUT_S, ResolvedConnection
-from mzplan.model.address import Address
+from mzplan.connectors.interface import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_problem
 from mzplan.model.diagnostics import Diagnostic
 
 Result = TypeVar("Result")
@@ -33,7 +34,26 @@ FROM current_setting('synchronous_commit') AS s;
 """
 
 
-def conninfo(connection: ResolvedConnection, directory: str, application: str = "mzplan") -> str:
+# What an SSH server in between may take, too.
+_TUNNEL_TIMEOUT_S = 6
+
+
+@contextlib.contextmanager
+def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
+    """How a client on this machine connects to the query's server while this lasts, through its SSH tunnel if
+    it has one: a libpq connection string (with the password: never show it). Raises MzplanError where the
+    tunnel can't be opened; whether the server answers is not asked."""
+    body = query.link.body
+    with through_tunnel(query.link, body["host"], body["port"], query.directory, query.address) as through:
+        yield conninfo(query.link, query.directory, application, through)
+
+
+def conninfo(
+    connection: ResolvedConnection,
+    directory: str,
+    application: str = "mzplan",
+    through: Through | None = None,
+) -> str:
     """A libpq connection string (with the password: never show it)."""
     body = connection.body
     tls: Mapping[str, Any] = body["tls"]
@@ -46,12 +66,15 @@ def conninfo(connection: ResolvedConnection, directory: str, application: str = 
         "sslmode": tls["mode"],
         "sslrootcert": str(Path(directory) / tls["ca"]) if tls.get("ca") else None,
         "application_name": application,
-        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "connect_timeout": _CONNECT_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if through else 0),
         "tcp_user_timeout": _SILENCE_MS,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 2,
     }
+    if through is not None:
+        # The host's name stays: it is what the server's certificate is checked for.
+        options |= {"hostaddr": LOOPBACK, "port": through.port}
     return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
 
 
@@ -68,6 +91,11 @@ def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connectio
         connection.close()
         raise
     return connection
+
+
+def patience(query: ResolvedQuery) -> float:
+    """How long a probe of the query's server may take, in seconds (see `bounded`)."""
+    return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
 
 
 def hang_up(connection: psycopg.Connection[Any]) -> None:
@@ -102,12 +130,19 @@ def bounded(work: Callable[[], Result], seconds: float = PROBE_TIMEOUT_S + 1) ->
 
 def place(connection: ResolvedConnection) -> str:
     """Which connection, and where it goes: for people."""
-    body = connection.body
-    return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']})"
+    body, tunnel = connection.body, connection.connections.get(ROLE)
+    through = f", through {tunnel.address}" if tunnel is not None else ""
+    return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']}{through})"
 
 
-def connect_problem(connection: ResolvedConnection, problem: BaseException, address: Address) -> Diagnostic:
-    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else."""
+def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
+    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
+    tunnel says."""
+    connection, address = query.link, query.address
+    host, port = connection.body["host"], connection.body["port"]
+    in_tunnel = tunnel_problem(connection, host, port, query.directory, address)
+    if in_tunnel is not None:
+        return in_tunnel
     text = said(problem, connection.body.get("password"))
     where = place(connection)
     user = connection.body["user"]

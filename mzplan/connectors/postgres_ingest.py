@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 REPORT = "attempt BIGINT, row_count BIGINT, content_hash BIGINT"
@@ -28,6 +29,7 @@ def ingest(
     columns: list[str],
     step: tuple[str, str, str] | None = None,
     before: int = 0,
+    elsewhere: Callable[[], AbstractContextManager[int]] | None = None,
 ) -> Callable[[Iterable[Any]], Iterable[Any]]:
     """A function for mapInArrow that copies a task's rows into `table` (schema, name). Their last column is
     the row's content hash, and is not copied.
@@ -40,6 +42,9 @@ def ingest(
     to which `before` is added), straight into the sink's table, rows and step in one transaction; for a batch
     that is one task. The step is claimed after the rows are copied: a task that freezes in the middle holds
     no lock that a newer runner waits for.
+
+    `elsewhere` opens an SSH tunnel where the task runs, and gives its local port, for one that does not run
+    where `conninfo` was made.
     """
     from pyspark import cloudpickle
 
@@ -79,7 +84,10 @@ def ingest(
         failure = ""
         try:
             reader = pa.RecordBatchReader.from_batches(schema, rows())
-            written = _copy(conninfo, table, reader, lambda: (count, total), step, before)
+            with elsewhere() if elsewhere else nullcontext() as port:
+                # libpq takes the last port that it is given.
+                info = conninfo if port is None else f"{conninfo} port={port}"
+                written = _copy(info, table, reader, lambda: (count, total), step, before)
         except Exception as problem:
             text = str(problem)
             text = text.replace(secret, "***") if secret else text

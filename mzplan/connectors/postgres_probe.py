@@ -8,10 +8,18 @@ import psycopg
 
 from mzplan.connectors.interface import PROBE_TIMEOUT_S, Output, Probe, ResolvedQuery
 from mzplan.connectors.memo import Memo, fingerprint
-from mzplan.connectors.postgres_client import bounded, connect, connect_problem, conninfo, place, said
+from mzplan.connectors.postgres_client import (
+    bounded,
+    connect,
+    connect_problem,
+    patience,
+    place,
+    reached,
+    said,
+)
 from mzplan.connectors.postgres_target import Connection, Table, find_table, split_name
 from mzplan.connectors.postgres_types import created_type, fit, shown
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 _KEEP_FAILURE_S = 3.0
 
@@ -40,27 +48,29 @@ class PostgresProbe:
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """What stands in the way of this sink; nothing is changed. Never raises for what a server did."""
-        info = conninfo(query.link, query.directory)
-        key = fingerprint({"conninfo": info})
+        try:
+            with reached(query) as info:
+                return Probe(diagnostics=tuple(self._ask(info, query, outputs)))
+        except MzplanError as problem:  # of its tunnel
+            return Probe(diagnostics=problem.diagnostics)
 
+    def _ask(self, info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
         def reach() -> Exception | None:
             try:
-                bounded(lambda: connect(info, PROBE_TIMEOUT_S).close())
+                bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
             except (psycopg.Error, TimeoutError, OSError) as problem:
                 return problem
             return None
 
-        failed = self._failures.get(key, reach)
+        failed = self._failures.get(fingerprint({"conninfo": info}), reach)
         if failed is not None:
-            return Probe(diagnostics=(connect_problem(query.link, failed, query.address),))
+            return [connect_problem(query, failed)]
         try:
-            return Probe(diagnostics=tuple(bounded(lambda: _ask(info, query, outputs))))
+            return bounded(lambda: _ask(info, query, outputs), patience(query))
         except psycopg.OperationalError as problem:
-            if problem.sqlstate is None:
-                return Probe(diagnostics=(connect_problem(query.link, problem, query.address),))
-            return Probe(diagnostics=(_failed(query, problem),))
+            return [connect_problem(query, problem) if problem.sqlstate is None else _failed(query, problem)]
         except (psycopg.Error, TimeoutError, OSError) as problem:
-            return Probe(diagnostics=(_failed(query, problem),))
+            return [_failed(query, problem)]
 
 
 def check_table(query: ResolvedQuery, table: Table | None, outputs: Sequence[Output]) -> list[Diagnostic]:

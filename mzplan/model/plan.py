@@ -42,7 +42,8 @@ class FieldChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One planned step. `before_digest` is what the plan assumed (staleness), `after` the committed
-    record to be (None for a delete; its id is filled in at commit for a create)."""
+    record to be (None for a delete; its id is filled in at commit for a create). `ways`: of each cause that
+    it does not name itself, the connections in between, from its own on."""
 
     address: Address
     action: Action
@@ -50,8 +51,13 @@ class Change:
     fields: tuple[FieldChange, ...] = ()
     reason: str
     triggered_by: tuple[Address, ...] = ()
+    ways: Mapping[Address, tuple[Address, ...]] = field(default_factory=dict)
     before: ResourceState | None = None
     after: ResourceState | None = None
+
+    def ways_to_json(self) -> dict[str, list[str]]:
+        """`ways` as JSON values."""
+        return {str(cause): [str(address) for address in way] for cause, way in sorted(self.ways.items())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.applying import Applied, carry_out
+from mzplan.operations.keys import NewKeys, PublicKey, public_keys
 from mzplan.operations.planning import plan_configuration
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.statements import Wanted, find_named, in_statement, misused, wanted_by
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altered:
     """How a statement ended. `edit` is None where nothing is edited; `plan` what it means (also when it was
-    not applied), `applied` how that ended."""
+    not applied), `applied` how that ended. `keys`: the public keys, where keys were rotated."""
 
     edit: FileEdit | None = None
     plan: Plan | None = None
     applied: Applied | None = None
     reached: tuple[Reach, ...] = ()
+    keys: tuple[PublicKey, ...] = ()
     notices: tuple[Diagnostic, ...] = ()
 
     @property
@@ -60,22 +63,31 @@ def alter(
     if isinstance(statement, ValidateConnection):
         return validate_connection(project, runners, reporter, text, statement)
     directory = project.settings.directory
-    wanted = wanted_by(project.configuration(), statement, text, live)
+    wanted = wanted_by(project.configuration(), statement, text, live, directory)
     if isinstance(wanted, Diagnostic):
         return Altered(notices=(wanted,))
     edit: FileEdit | None = None
+    keys = NewKeys(directory)
 
     def planned(state: State) -> Plan:
         # Read again, now that the locks are held: what another command has just edited is kept.
-        nonlocal edit
-        edit, plan = _plan(project, reporter, state, _existing(project, statement, text, live), canary)
+        nonlocal edit, wanted
+        wanted = _existing(project, statement, text, live)
+        edit, plan = _plan(project, reporter, state, wanted, canary)
         if edit is not None and plan.is_empty and not _errors(plan):
             approve(plan, edit)
             write(edit)  # it means nothing for the state, so nothing is committed
         return plan
 
+    def approved(plan: Plan) -> None:
+        approve(plan, edit)
+        if wanted.rotates:
+            keys.make(wanted.edits)
+            making.callback(keys.discard)
+
     @contextlib.contextmanager
     def around(new: State) -> Iterator[None]:
+        making.pop_all()  # from here on a commit may name them
         with (
             contextlib.nullcontext()
             if edit is None
@@ -84,7 +96,7 @@ def alter(
             yield
         editor.close()  # others may edit while this command follows what it has committed
 
-    with contextlib.ExitStack() as editor:
+    with contextlib.ExitStack() as editor, contextlib.ExitStack() as making:
         editor.enter_context(editing(directory))
         if done := settle(directory, project.store):
             reporter.detail(done)
@@ -94,13 +106,13 @@ def alter(
             reporter,
             "alter",
             planned,
-            lambda plan: approve(plan, edit),
+            approved,
             allow_replace=allow_replace,
             live=wanted.live,
             wait=wait,
             around=around,
         )
-    return Altered(edit=edit, plan=applied.plan, applied=applied)
+    return Altered(edit=edit, plan=applied.plan, applied=applied, keys=_keys(project, wanted))
 
 
 def preview(
@@ -118,7 +130,7 @@ def preview(
     statement = parse_statement(text)
     if isinstance(statement, ValidateConnection):
         return validate_connection(project, runners, reporter, text, statement)
-    wanted = wanted_by(project.configuration(), statement, text, live)
+    wanted = wanted_by(project.configuration(), statement, text, live, project.settings.directory)
     if isinstance(wanted, Diagnostic):
         return Altered(notices=(wanted,))
     state = read_state(project.store, reporter)
@@ -139,15 +151,22 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
         raise MzplanError(misused(text, "VALIDATE edits nothing", "leave --no-apply out."))
     with editing(project.settings.directory):
         settle(project.settings.directory, project.store)
-        wanted = wanted_by(project.configuration(), statement, text, None)
+        wanted = wanted_by(project.configuration(), statement, text, None, project.settings.directory)
         if isinstance(wanted, Diagnostic):
             return Altered(notices=(wanted,))
         edit = _edit(project, wanted)
         if edit is None:
             return Altered()
         _checked(project, wanted, edit)
-        write(edit)
-    return Altered(edit=edit, notices=edit.notices)
+        keys = NewKeys(project.settings.directory)
+        try:
+            if wanted.rotates:
+                keys.make(wanted.edits)
+            write(edit)
+        except BaseException:
+            keys.discard()
+            raise
+    return Altered(edit=edit, notices=edit.notices, keys=_keys(project, wanted))
 
 
 def validate_connection(
@@ -242,8 +261,17 @@ def _checked(project: Project, wanted: Wanted, edit: FileEdit) -> Configuration:
         raise MzplanError(moved) from None
 
 
+def _keys(project: Project, wanted: Wanted) -> tuple[PublicKey, ...]:
+    """After a rotation: the public keys that the server has to know."""
+    if not wanted.rotates:
+        return ()
+    resource = project.configuration().resources[wanted.address]
+    kind = resource_kind("connection", resource.type)
+    return public_keys(resource.body, kind, project.settings.directory)
+
+
 def _existing(project: Project, statement: Statement, text: str, live: bool | None) -> Wanted:
-    wanted = wanted_by(project.configuration(), statement, text, live)
+    wanted = wanted_by(project.configuration(), statement, text, live, project.settings.directory)
     if isinstance(wanted, Diagnostic):  # gone since a moment ago, and IF EXISTS
         raise MzplanError(replace(wanted, severity="error"))
     return wanted

@@ -12,6 +12,7 @@ from mzplan.model.address import Address, Kind
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.resources import Configuration, Resource
+from mzplan.operations.keys import key_reference, next_keys
 from mzplan.sql.meaning import clear_places, meaning_of, type_name
 from mzplan.sql.places import point
 from mzplan.sql.statements import (
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What a statement asks for: edits of one resource, and the place of each in its text. `live`: whether
-    it is validated live, as in `apply` (the statement's WITH, else the default of the connection's type)."""
+    it is validated live, as in `apply` (the statement's WITH, else the default of the connection's type).
+    `rotates`: the edits name key files that are still to be made."""
 
     text: str
     address: Address
@@ -40,10 +42,11 @@ class Wanted:
     name: Name
     shown: tuple[At, ...] = ()
     live: bool | None = None
+    rotates: bool = False
 
 
 def wanted_by(
-    configuration: Configuration, statement: Statement, text: str, live: bool | None
+    configuration: Configuration, statement: Statement, text: str, live: bool | None, directory: str
 ) -> Wanted | Diagnostic:
     """What the statement asks for, or the notice that there is no such connection (IF EXISTS)."""
     match statement:
@@ -58,7 +61,7 @@ def wanted_by(
             resource = find_named(configuration, text, "connection", name)
             kind = resource_kind("connection", resource.type)
             if isinstance(statement, RotateKeys):
-                raise MzplanError(_no_keys(text, statement, resource, kind))
+                return _rotated(text, statement, resource, kind, live, directory)
             return _altered(text, statement, resource, kind, live)
         case SetConnection():
             return _repointed(configuration, text, statement, live)
@@ -87,6 +90,36 @@ def _altered(
         name=statement.name,
         shown=clear_places(statement, kind),
         live=_live(text, statement.validate, live, kind),
+    )
+
+
+def _rotated(
+    text: str,
+    statement: RotateKeys,
+    resource: Resource,
+    kind: ResourceKind,
+    live: bool | None,
+    directory: str,
+) -> Wanted:
+    """The secondary key becomes the primary one, and a new one the secondary. What is missing is made."""
+    if kind.rotates_keys is None:
+        raise MzplanError(_no_keys(text, statement, resource, kind))
+    primary, secondary = kind.rotates_keys
+    edits = []
+    names = next_keys(directory, resource.address.name, resource.body)
+    if secondary in resource.body:
+        edits.append(PropertyEdit(path=(primary,), value=resource.body[secondary]))
+    elif primary not in resource.body:
+        edits.append(PropertyEdit(path=(primary,), value=key_reference(next(names))))
+    edits.append(PropertyEdit(path=(secondary,), value=key_reference(next(names))))
+    return Wanted(
+        text=text,
+        address=resource.address,
+        edits=tuple(edits),
+        places=(statement.name.at,) * len(edits),
+        name=statement.name,
+        live=_live(text, None, live, kind),
+        rotates=True,
     )
 
 

@@ -6,7 +6,7 @@ them: role by role, through connections of connections, whatever their names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mzplan.inline import collection_columns
@@ -94,6 +94,30 @@ class Dependencies:
         if own != "in-place":
             _merge(causes, {after.address: own})
         return heaviest([own, nested.effect]), causes
+
+
+def ways_to(
+    resource: ResourceState, wanted: Callable[[Address], bool], world: World
+) -> dict[Address, tuple[Address, ...]]:
+    """Of each connection that is wanted and used by connections of this resource alone, one of the shortest
+    ways there: the connections in between, from the resource's own on."""
+    found: dict[Address, tuple[Address, ...]] = {}
+    seen: set[Address] = set()
+    level: list[tuple[Address, tuple[Address, ...]]] = [
+        (address, ()) for address in sorted(set(resource.references.values())) if address.kind == "connection"
+    ]
+    while level:
+        below = []
+        for address, way in level:
+            if address in seen:
+                continue
+            seen.add(address)
+            if way and wanted(address):
+                found[address] = way
+            nested = sorted(set(world[address].references.values()))
+            below += [(one, (*way, address)) for one in nested]
+        level = below
+    return found
 
 
 def weigh_references(

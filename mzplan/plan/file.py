@@ -216,6 +216,7 @@ def _change_to_json(change: Change) -> dict[str, Any]:
         ],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
+        **({"through": change.ways_to_json()} if change.ways else {}),
         "former": str(change.before.address) if change.before is not None else None,
         "before": _record_to_json(change.before),
         "after": _record_to_json(change.after),
@@ -240,9 +241,14 @@ def _change_from_json(content: Fields) -> Change:
         fields=reading.items(content, "fields", _field_from_json),
         reason=reading.text(content, "reason"),
         triggered_by=reading.items(content, "triggered_by", Address.parse),
+        ways=_ways_from_json(reading.mapping(content.get("through", {}), "through")),
         before=before,
         after=after,
     )
+
+
+def _ways_from_json(content: Fields) -> dict[Address, tuple[Address, ...]]:
+    return {Address.parse(cause): reading.items(content, cause, Address.parse) for cause in content}
 
 
 def _field_from_json(content: Fields) -> FieldChange:

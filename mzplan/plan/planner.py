@@ -18,7 +18,7 @@ from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.plan.canaries import held_back
-from mzplan.plan.causes import Causes, Dependencies, Reached, weigh_references
+from mzplan.plan.causes import Causes, Dependencies, Reached, ways_to, weigh_references
 from mzplan.plan.compare import compare_resources
 from mzplan.plan.delivery import check_delivery
 from mzplan.plan.difference import Difference, check_known, find_difference, select
@@ -26,6 +26,7 @@ from mzplan.plan.guards import check_changes, check_project, check_replaceable, 
 from mzplan.plan.moves import find_moves, moved, moved_references
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
+from mzplan.secrets import references_in
 
 _NO_STATUS: Mapping[str, Status] = {}
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
@@ -213,16 +214,23 @@ class _Planner:
         causes = {} if effect == "in-place" else reached.causes
         for cause, weight in causes.items():
             self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
+        ways = ways_to(after, causes.__contains__, self.after) if causes else {}
+        rotated = self.rotated.get(after.address, ())
+        holders = ways_to(after, lambda one: self._holds(one, rotated), self.after) if rotated else {}
         return Change(
             address=after.address,
             action="replace" if effect == "replace" else "update" if fields else "restart",
             effect="forbidden" if own == "forbidden" else effect,
             fields=fields,
-            reason=reason_for(fields, causes, forced, self.rotated.get(after.address, ())),
+            reason=reason_for(fields, causes, ways, forced, rotated, holders),
             triggered_by=tuple(sorted(causes)),
+            ways=ways,
             before=before,
             after=after,
         )
+
+    def _holds(self, address: Address, references: Collection[str]) -> bool:
+        return not set(references).isdisjoint(references_in(self.after[address].body))
 
     def _digest(self, resource: ResourceState) -> str:
         return digest_of(resource, self.after, self.memo)

@@ -9,29 +9,43 @@ from mzplan.model.address import Address
 from mzplan.model.plan import Effect, FieldChange
 
 MAX_NAMED = 3
+Ways = Mapping[Address, tuple[Address, ...]]
+_NO_WAYS: Ways = {}
 _INDEXES = re.compile(r"(\[\d+\])+$")
 
 
 def reason_for(
     fields: tuple[FieldChange, ...],
     causes: Mapping[Address, Effect],
+    ways: Ways,
     forced: bool,
     rotated: Iterable[str] = (),
+    holders: Ways = _NO_WAYS,
 ) -> str:
-    """`"brokers changed"`, `"connection.shop_kafka changed"`, or several joined by `; `."""
+    """`"brokers changed"`, `"connection.shop_kafka changed"`, `"connection.bastion changed, through
+    connection.shop_pg"`, or several joined by `; `. `ways`: of causes that are not named directly, how they
+    come; `holders`: likewise, of connections with a secret whose value was `rotated`."""
     parts = ["asked for with --replace"] if forced else []
     if fields:
         parts.append(f"{_listed(_names(fields))} changed")
     # Only a query is replaced; a connection changes, even where that replaces the queries that use it.
     replaced = [str(a) for a in sorted(causes) if a.kind != "connection" and causes[a] == "replace"]
     changed = [str(a) for a in sorted(causes) if str(a) not in replaced]
-    if changed:
-        parts.append(f"{_listed(changed)} changed")
+    by_way: dict[tuple[Address, ...], list[str]] = {}
+    for cause in sorted(causes):
+        if str(cause) in changed:
+            by_way.setdefault(ways.get(cause, ()), []).append(str(cause))
+    parts += [f"{_listed(by_way[way])} changed{_through(way)}" for way in sorted(by_way)]
     if replaced:
         parts.append(f"{_listed(replaced)} replaced")
     if rotated:
-        parts.append(f"the value of {_listed(sorted(rotated))} changed")
+        where = ", ".join(f"{holder}{_through(way)}" for holder, way in sorted(holders.items()))
+        parts.append(f"the value of {_listed(sorted(rotated))} changed" + (f", in {where}" if where else ""))
     return "; ".join(parts) or "its description changed"
+
+
+def _through(way: tuple[Address, ...]) -> str:
+    return f", through {_listed([str(address) for address in way])}" if way else ""
 
 
 def _names(fields: tuple[FieldChange, ...]) -> list[str]:

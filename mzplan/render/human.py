@@ -130,12 +130,14 @@ class _Renderer:
         """The changed dependencies that are the cause, each with what changed of it."""
         for cause in change.triggered_by:
             found = self.changes.get(cause)
+            way = change.ways.get(cause, ())
+            through = f", through {' and '.join(map(str, way))}" if way else ""
             if found is None:
-                yield f"because {cause} changed"
+                yield f"because {cause} changed{through}"
             elif found.action == "replace":
                 yield f"because {cause} is replaced"
             else:
-                yield cut(f"because {cause} changed: {_fields_in_line(found.fields)}", 200)
+                yield cut(f"because {cause} changed{through}: {_fields_in_line(found.fields)}", 200)
         if (
             not change.triggered_by
             and not change.fields

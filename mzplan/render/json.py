@@ -58,6 +58,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "fields": [field_to_json(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
+        **({"through": change.ways_to_json()} if change.ways else {}),
         **_former(change),
     }
 

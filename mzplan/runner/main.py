@@ -185,7 +185,7 @@ def configure_logging() -> None:
         format="%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
-    for noisy in ("py4j", "pyspark"):
+    for noisy in ("asyncssh", "py4j", "pyspark"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -15,6 +15,7 @@ from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
 from mzplan.connectors.storage import remove_storage
 from mzplan.connectors.stored import missing_storage
+from mzplan.connectors.tunnels import close_forwards
 from mzplan.connectors.upstream_change import take_upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.inline import Description
@@ -74,6 +75,7 @@ class SparkExecutor:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
                 list(pool.map(self._stop_whatever_happens, names))
         self._steps.close()
+        close_forwards()
         with self._opening:
             spark, self._spark = self._spark, None
             if spark is not None and not has_ended(spark):

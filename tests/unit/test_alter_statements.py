@@ -40,6 +40,16 @@ connections:
   lake: {type: files, path: ./lake}
   spare: &spare {type: kafka, brokers: [s:1]}
   twin: *spare
+  door: {type: ssh-tunnel, host: door, user: t, known_hosts: known}   # no keys yet
+  one: {type: ssh-tunnel, host: one, user: t, known_hosts: known, private_key: "${env:ONE}"}
+  bastion:
+    type: ssh-tunnel
+    host: bastion   # the outer one
+    user: t
+    host_keys: [ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij]
+    private_key: "${file:keys/bastion-1}"   # primary
+    secondary_key: "${env:NEXT}"
+  far_pg: {type: postgres, host: db, database: s, user: u, ssh_tunnel: bastion}
 sources:
   orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
 sinks:

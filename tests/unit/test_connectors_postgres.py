@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.interface import Output, ResolvedConnection, resolve
+from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres_client import connect_problem, conninfo, said
 from mzplan.connectors.postgres_probe import check_table, create_table
 from mzplan.connectors.postgres_target import Table, split_name
@@ -238,7 +238,10 @@ def test_conninfo_quotes_what_it_is_given() -> None:
     ],
 )
 def test_why_there_is_no_connection(text: str, code: str) -> None:
-    found = connect_problem(link(), RuntimeError(text), Address("sink", "x"))
+    address = Address("sink", "x")
+    description = Description(address=address, id="x", generation=1, digest="", type="postgres", body={})
+    query = ResolvedQuery(description=description, body={}, connection=link(), columns=(), directory=".")
+    found = connect_problem(query, RuntimeError(text))
     assert found.code == code
     assert "connection.pg (db:5432, database shop)" in found.detail
 

@@ -110,7 +110,10 @@ def test_two_nested_changes_are_both_causes() -> None:
     )
     restarted = change_of(plan, "source.orders")
     assert names(restarted.triggered_by) == ["connection.t", "connection.u"]
-    assert restarted.reason == "connection.t and connection.u changed"
+    assert restarted.reason == (
+        "connection.t changed, through connection.k; "
+        "connection.u changed, through connection.k and connection.t"
+    )
 
 
 def test_a_connection_that_goes_through_another_alike_restarts_nothing() -> None:

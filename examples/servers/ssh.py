@@ -1,0 +1,157 @@
+"""An SSH server of one's own, on 127.0.0.1: a door through which other servers are reached."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from examples.servers.errors import ServerError
+from examples.servers.pgbinaries import reachable
+from examples.servers.ports import HOST, answers, free_port, require_free
+from examples.servers.process import Account, children_of, unprivileged_account, wait_until_gone
+from examples.servers.server import Server, remove_tree
+
+_SETTINGS = {
+    "ListenAddress": HOST,
+    "AuthenticationMethods": "publickey",
+    "UsePAM": "no",
+    "StrictModes": "no",
+    "PermitTTY": "no",
+    "AllowTcpForwarding": "local",
+    "PidFile": "none",
+    "LogLevel": "VERBOSE",
+}
+
+
+class SshServer(Server):
+    """OpenSSH's sshd, with a host key of its own and the public keys that ``authorize`` lets in.
+
+    It runs as an ordinary user, and lets in only that one: ``user``. Started by root, it runs as ``postgres``
+    or ``nobody``; where that user can't reach ``workdir``, its files are in a folder under the system's
+    temporary one, to which ``workdir/door`` is a link.
+    """
+
+    name = "ssh"
+
+    def __init__(self, workdir: Path) -> None:
+        super().__init__(workdir)
+        self._account = unprivileged_account()
+        self.user: str = self._account.name if self._account else _own_name()
+        self.port: int = self._facts().get("port") or free_port()
+
+    @property
+    def host_key(self) -> str:
+        """The server's public key, as an ssh-tunnel connection wants it."""
+        return " ".join((self._folder / "host_key.pub").read_text().split()[:2])
+
+    def authorize(self, *public_keys: str) -> None:
+        """Let in who has one of these keys, and nobody else."""
+        self._write("authorized_keys", "".join(f"{key.strip()}\n" for key in public_keys))
+
+    def new_host_key(self) -> None:
+        """Another host key, from the next start on: as of another server in this one's place."""
+        for name in ("host_key", "host_key.pub"):
+            (self._folder / name).unlink(missing_ok=True)
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", self._folder / "host_key"]
+        subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL)
+        self._give(self._folder / "host_key")
+
+    def start(self) -> None:
+        """Start the server, unless it runs, and wait until its port is open. Raises ServerError."""
+        if self.pid is not None:
+            return
+        program = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+        if program is None:
+            raise ServerError(
+                "there is no sshd on this machine (Debian, Ubuntu: apt-get install openssh-server)"
+            )
+        require_free(self.port, "sshd")
+        self._keep_facts(port=self.port)
+        if not (self._folder / "host_key").exists():
+            self.new_host_key()
+        if not (self._folder / "authorized_keys").exists():
+            self.authorize()
+        settings = {
+            **_SETTINGS,
+            "Port": str(self.port),
+            "HostKey": str(self._folder / "host_key"),
+            "AuthorizedKeysFile": str(self._folder / "authorized_keys"),
+        }
+        self._write("sshd_config", "".join(f"{name} {value}\n" for name, value in settings.items()))
+        self._process.spawn(
+            [program, "-D", "-e", "-f", self._folder / "sshd_config"],
+            detached=False,
+            cwd=self._folder,
+            account=self._account,
+            when_orphaned="TERM",
+        )
+        self._wait_until_ready(lambda: None if answers(self.port) else "its port is not open", timeout_s=30.0)
+
+    def stop(self) -> None:
+        """End the server, and every connection through it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """The same, at once (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def remove_data(self) -> None:
+        """Stop the server and delete its keys. The log stays."""
+        self.stop()
+        remove_tree(self.workdir / "door")
+
+    def sessions(self) -> int:
+        """How many clients are connected."""
+        pid = self.pid
+        return len(children_of(pid)) if pid is not None else 0
+
+    def _end(self, number: signal.Signals) -> None:
+        pid = self.pid
+        # Each connection has a process of its own, which outlives the one that listens.
+        sessions = children_of(pid) if pid is not None else []
+        self._process.end((number, 10.0), (signal.SIGKILL, 10.0))
+        for session in sessions:
+            _end_session(session)
+        if not wait_until_gone(sessions, timeout_s=10.0):
+            raise ServerError(f"processes of the SSH server do not end: {sessions}")
+
+    @property
+    def _folder(self) -> Path:
+        """A folder that the server's user may enter."""
+        link = self.workdir / "door"
+        if link.exists():
+            return link.resolve()
+        link.unlink(missing_ok=True)
+        if self._account is None or reachable(self.workdir):
+            link.mkdir(mode=0o755)
+        else:
+            link.symlink_to(tempfile.mkdtemp(prefix="mzplan-ssh-"))
+        self._give(link.resolve())
+        return link.resolve()
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._folder / name
+        path.write_text(text)
+        self._give(path)
+
+    def _give(self, path: Path) -> None:
+        account: Account | None = self._account
+        if account is not None:
+            shutil.chown(path, account.uid, account.gid)
+
+
+def _end_session(pid: int) -> None:
+    for child in children_of(pid):
+        _end_session(child)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _own_name() -> str:
+    return getpass.getuser()

@@ -1,0 +1,387 @@
+"""Ports of this machine that lead through SSH servers to others.
+
+This module is sent to executors whole (see `forwarding`): it needs asyncssh, but no mzplan.
+
+A forward listens on 127.0.0.1, on a port that the system chooses. Each connection to it becomes a channel of
+one SSH connection, which is made when first needed, shared by the forwards that go the same way, and made
+anew when it was lost: the port stays the same, also while the SSH server restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+OPEN_TIMEOUT_S = 5.0
+"""The most that reaching one SSH server, or what is behind the last one, may take, in seconds."""
+
+IDLE_S = 60.0
+"""A forward that nobody has asked for, and no connection goes through, is closed after this, in seconds."""
+
+# A server that falls silent is noticed after three of these, in seconds.
+_KEEPALIVE_S = 5
+_CHUNK = 1 << 18
+
+Why = Literal["unreachable", "host-key", "refused", "key", "target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """An SSH server on the way. `keys`: private keys to log in with, tried in this order (never shown);
+    `host_keys`: public keys, one of which the server must show; `known_hosts`: the text of a file of them."""
+
+    name: str
+    host: str
+    port: int
+    user: str
+    keys: tuple[str, ...] = field(repr=False)
+    host_keys: tuple[str, ...] = ()
+    known_hosts: str = ""
+
+
+Way = tuple[Hop, ...]
+
+
+class TunnelError(Exception):
+    """There is no way through: which hop, why (`target`: what is behind the last one), and what was said.
+    `shown` is the public key that a server showed which it should not."""
+
+    def __init__(self, hop: Hop, why: Why, text: str, shown: str = ""):
+        super().__init__(f"can't connect through {hop.name} ({hop.host}:{hop.port}): {text}")
+        self.hop, self.why, self.text, self.shown = hop, why, text, shown
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.hop, self.why, self.text, self.shown)
+
+
+class Forwards:
+    """The forwards of one process, served by a thread of its own. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: dict[Way, _Line] = {}
+        self._forwards: dict[tuple[Way, str, int], _Forward] = {}
+
+    @contextlib.contextmanager
+    def to(self, way: Way, host: str, port: int) -> Iterator[int]:
+        """A port of 127.0.0.1 that leads to `host` and `port` as the last hop sees them. Raises TunnelError
+        where the SSH servers don't let us through; whether the target answers is not asked."""
+        forward = self._run(self._open(way, host, port), (len(way) + 1) * OPEN_TIMEOUT_S)
+        try:
+            yield forward.port
+        finally:
+            with self._lock:
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(forward.release)
+
+    def problem(self, way: Way, host: str, port: int) -> TunnelError | None:
+        """Why the last connection that was made to this forward came to nothing; None if it did not."""
+        forward = self._forwards.get((way, host, port))
+        return forward.problem if forward is not None else None
+
+    def close(self) -> None:
+        """End all of them. They can be used again."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._close(), loop).result(OPEN_TIMEOUT_S)
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _run(self, work: Any, seconds: float) -> Any:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._serve, args=(self._loop,), name="ssh", daemon=True).start()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(seconds)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        tidying = loop.create_task(self._tidy())
+        loop.run_forever()
+        tidying.cancel()
+        loop.run_until_complete(asyncio.gather(tidying, return_exceptions=True))
+        loop.close()
+
+    # ── in the loop
+
+    async def _open(self, way: Way, host: str, port: int) -> _Forward:
+        forward = self._forwards.get((way, host, port))
+        if forward is None:
+            line = self._lines.setdefault(way, _Line(way))
+            forward = self._forwards[way, host, port] = _Forward(line, host, port)
+        forward.users += 1
+        try:
+            await forward.line.connected()
+            await forward.listen()
+        except BaseException:
+            forward.release()
+            raise
+        return forward
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_S / 6)
+            idle = [key for key, forward in self._forwards.items() if forward.is_idle()]
+            for key in idle:
+                self._forwards.pop(key).close()
+            used = {way for way, _, _ in self._forwards}
+            for way in self._lines.keys() - used:
+                self._lines.pop(way).close()
+
+    async def _close(self) -> None:
+        for forward in self._forwards.values():
+            forward.close()
+        for line in self._lines.values():
+            line.close()
+        self._forwards.clear()
+        self._lines.clear()
+
+
+class _Line:
+    """One SSH connection through all hops of a way, made anew when it was lost."""
+
+    def __init__(self, way: Way):
+        self._way = way
+        self._connections: list[Any] = []
+        self._making = asyncio.Lock()
+
+    async def connected(self) -> Any:
+        """The connection to the last hop. Raises TunnelError."""
+        async with self._making:
+            if not self._connections or any(one.is_closed() for one in self._connections):
+                self.close()
+                for hop in self._way:
+                    outer = self._connections[-1] if self._connections else None
+                    self._connections.append(await _connect(hop, outer))
+            return self._connections[-1]
+
+    async def open(self, host: str, port: int) -> tuple[Any, Any]:
+        """A channel to the target. Raises TunnelError."""
+        import asyncssh
+
+        hop = self._way[-1]
+        for attempt in (1, 2):
+            connection = await self.connected()
+            try:
+                opening = connection.open_connection(host, port, encoding=None)
+                found: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
+                return found
+            except asyncssh.ChannelOpenError as problem:
+                # Lost while it was asked: that is told only now.
+                if attempt == 2 or not connection.is_closed():
+                    text = f"from there, {host}:{port} can't be reached: {problem.reason}"
+                    raise TunnelError(hop, "target", text) from None
+            except TimeoutError:
+                connection.abort()  # the server is frozen, or the target's network
+                text = f"no answer about {host}:{port} within {OPEN_TIMEOUT_S:.0f} s"
+                raise TunnelError(hop, "target", text) from None
+        raise AssertionError("the second attempt returns or raises")
+
+    def close(self) -> None:
+        for connection in reversed(self._connections):
+            connection.abort()
+        self._connections = []
+
+
+class _Forward:
+    """A listening port, and the connections through it."""
+
+    def __init__(self, line: _Line, host: str, port: int):
+        self.line = line
+        self.users = 0
+        self.used_at = time.monotonic()
+        self.problem: TunnelError | None = None
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+        self._starting = asyncio.Lock()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None, "it listens"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def listen(self) -> None:
+        async with self._starting:
+            if self._server is None:
+                self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+    def release(self) -> None:
+        self.users -= 1
+        self.used_at = time.monotonic()
+
+    def is_idle(self) -> bool:
+        return not self.users and not self._open and time.monotonic() - self.used_at > IDLE_S
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._open:
+            task.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            far_reader, far_writer = await self.line.open(*self._target)
+            self.problem = None
+            await _both(_pump(reader, far_writer), _pump(far_reader, writer))
+            far_writer.close()
+        except TunnelError as problem:
+            self.problem = problem
+        except asyncio.CancelledError:
+            pass  # closed: the connection ends with it
+        finally:
+            self._open.discard(task)
+            self.used_at = time.monotonic()
+            writer.close()
+
+
+async def _connect(hop: Hop, outer: Any) -> Any:
+    """A connection to the hop, through another one if there is one. Raises TunnelError."""
+    import asyncssh
+
+    shown: list[str] = []
+
+    class Client(asyncssh.SSHClient):
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
+            shown.append(key.export_public_key().decode().strip())
+            return False  # asked only of a key that is none of those that are trusted
+
+    keys = _private_keys(hop)
+    trusted, kinds = _trusted(hop)
+    connecting = asyncssh.connect(
+        hop.host,
+        hop.port,
+        tunnel=outer,
+        username=hop.user,
+        client_keys=keys,
+        known_hosts=trusted,
+        client_factory=Client,
+        # Any other kind after those that are trusted: a server that has none of those shows what it has.
+        server_host_key_algs=kinds,
+        # Nothing of this machine's own: what the connection says is all there is.
+        config=None,
+        agent_path=None,
+        password=None,
+        preferred_auth="publickey",
+        x509_trusted_certs=None,
+        gss_host=None,
+        keepalive_interval=_KEEPALIVE_S,
+        keepalive_count_max=2,
+    )
+    try:
+        return await asyncio.wait_for(connecting, OPEN_TIMEOUT_S)
+    except asyncssh.HostKeyNotVerifiable as problem:
+        raise TunnelError(hop, "host-key", problem.reason, shown[0] if shown else "") from None
+    except asyncssh.PermissionDenied:
+        which = f"none of its {len(keys)} keys lets" if len(keys) > 1 else "its key does not let"
+        raise TunnelError(hop, "refused", f"{which} user {hop.user} in") from None
+    except TimeoutError:
+        raise TunnelError(hop, "unreachable", f"no answer within {OPEN_TIMEOUT_S:.0f} s") from None
+    except asyncssh.ChannelOpenError as problem:  # the hop before this one does not get there
+        raise TunnelError(hop, "unreachable", problem.reason) from None
+    except asyncssh.Error as problem:
+        raise TunnelError(hop, "unreachable", problem.reason) from None
+    except OSError as problem:
+        raise TunnelError(hop, "unreachable", _said(problem)) from None
+
+
+def _private_keys(hop: Hop) -> list[Any]:
+    import asyncssh
+
+    if not hop.keys:
+        raise TunnelError(hop, "key", "it has no private key")
+    found = []
+    for text in hop.keys:
+        try:
+            found.append(asyncssh.import_private_key(text))
+        except (asyncssh.KeyImportError, ValueError) as problem:
+            if isinstance(problem, asyncssh.KeyEncryptionError) or "passphrase" in str(problem).lower():
+                raise TunnelError(hop, "key", "its private key is protected by a passphrase") from None
+            raise TunnelError(hop, "key", "its private key is none that OpenSSH would read") from None
+    return found
+
+
+def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]]:
+    """The keys that the server may show, as asyncssh asks for them, and the kinds of keys, theirs first."""
+    import asyncssh
+    from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
+
+    try:
+        pinned = [asyncssh.import_public_key(text) for text in hop.host_keys]
+        known = asyncssh.import_known_hosts(hop.known_hosts)
+    except (asyncssh.KeyImportError, ValueError) as problem:
+        raise TunnelError(hop, "host-key", f"the keys to trust can't be read: {problem}") from None
+
+    def match(host: str, addr: str, port: int | None) -> Any:
+        keys, authorities, revoked, *_ = known.match(host, addr, port)
+        return [*keys, *pinned], authorities, revoked
+
+    keys, authorities, _ = match(hop.host, "", hop.port)
+    first = [*(get_default_certificate_algs() if authorities else ())]
+    first += [kind for key in keys for kind in key.sig_algorithms]
+    kinds = dict.fromkeys([*first, *get_default_public_key_algs()])
+    return match, [kind.decode() for kind in kinds]
+
+
+def _said(problem: OSError) -> str:
+    if isinstance(problem, socket.gaierror):
+        return f"its name can't be resolved: {problem.strerror}"
+    text = problem.strerror or str(problem)
+    # asyncio's own words repeat the address.
+    return text.partition("Connect call failed")[0].strip() or "connection refused"
+
+
+async def _pump(reader: Any, writer: Any) -> None:
+    """Copy until one side ends, and pass that on."""
+    with contextlib.suppress(OSError, EOFError, *_lost()):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+def _lost() -> tuple[type[Exception], ...]:
+    import asyncssh
+
+    return (asyncssh.Error,)
+
+
+async def _both(there: Awaitable[None], back: Awaitable[None]) -> None:
+    """Until the far side has ended; when the near one has, what the far one still says is awaited."""
+    going = asyncio.ensure_future(there)
+    try:
+        await back
+    finally:
+        going.cancel()
+
+
+def forwarding(way: Way, host: str, port: int) -> Callable[[], AbstractContextManager[int]]:
+    """For a process on another machine: a function that opens a forward there, while its context lasts."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def open_there() -> Iterator[int]:
+        forwards = Forwards()
+        try:
+            with forwards.to(way, host, port) as local:
+                yield local
+        finally:
+            forwards.close()
+
+    return open_there

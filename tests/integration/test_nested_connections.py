@@ -1,0 +1,199 @@
+"""Connections of connections on real servers: what is behind an SSH server breaks with it, nothing else does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from examples.servers import produce_json
+from tests.support import (
+    Project,
+    eventually,
+    execute,
+    kafka_connection,
+    orders,
+    orders_sink,
+    orders_source,
+    postgres_connection,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer, SshServer
+
+TABLES = ("far", "near", "plain")
+
+
+class Nested:
+    """A source into three sinks: `far` through the inner tunnel, which goes through the outer one; `near`
+    through the outer one; `plain` through none. Names sort before and after what they refer to."""
+
+    def __init__(self, project: Project, kafka: KafkaBroker, topic: str, dsn: str):
+        self.project, self.kafka, self.topic, self.dsn = project, kafka, topic, dsn
+        self.rows = 0
+
+    def declare(self, postgres: PostgresServer, database: str, inner: SshServer, outer: SshServer) -> None:
+        for table in TABLES:
+            execute(self.dsn, f"CREATE TABLE {table} (id bigint, customer text, amount numeric(10,2))")
+        pg = postgres_connection("", postgres, database).removeprefix("  : {").removesuffix("}\n")
+        self.project.write(
+            "nested",
+            "connections:\n"
+            + kafka_connection("ne_k", self.kafka.bootstrap)
+            + f"  ne_a_pg: {{{pg}, ssh_tunnel: ne_z_inner}}\n"
+            + f"  ne_z_pg: {{{pg}, ssh_tunnel: ne_m_outer}}\n"
+            + f"  ne_plain: {{{pg}}}\n"
+            + tunnel("ne_z_inner", inner, "    ssh_tunnel: ne_m_outer\n")
+            + tunnel("ne_m_outer", outer)
+            + "sources:\n" + orders_source("ne_s", "ne_k", self.topic)
+            + "sinks:\n" + orders_sink("ne_far", "ne_s", "ne_a_pg", "far")
+            + orders_sink("ne_near", "ne_s", "ne_z_pg", "near")
+            + orders_sink("ne_plain", "ne_s", "ne_plain", "plain"),
+        )  # fmt: skip
+
+    def alter(self, statement: str, *options: str, code: int = 0) -> Any:
+        return self.project.json("alter", statement, "--auto-approve", *options, code=code)
+
+    def more(self) -> None:
+        """Ten more rows, into Kafka."""
+        produce_json(self.kafka.bootstrap, self.topic, orders(self.rows, self.rows + 10), key="id")
+        self.rows += 10
+
+    def arrive(self, *tables: str) -> None:
+        """Wait until these tables (all) have every row, once."""
+        for table in tables or TABLES:
+            query = f"SELECT id FROM {table} ORDER BY id"
+            eventually(
+                f"rows 0 to {self.rows - 1} in {table}, each once",
+                lambda query=query: [i for (i,) in rows_of(self.dsn, query)] == list(range(self.rows)),
+            )
+
+    def fails(self, sink: str, text: str) -> None:
+        """Wait until a sink says why it does not run."""
+
+        def holds() -> bool:
+            query = self.project.queries()[sink]
+            return text in (query["error"] or "") and query["condition"] == "failed"
+
+        eventually(f"{sink} says {text}", holds)
+
+    def restarted_by(self, change: Callable[[], Any]) -> tuple[Any, set[str]]:
+        """The document of a change, and which queries run anew after it."""
+        before = self.project.run_ids("ne_")
+        document = change()
+        after = self.project.run_ids("ne_")
+        return document, {address for address in after if after[address] != before[address]}
+
+
+def tunnel(name: str, server: SshServer, more: str = "") -> str:
+    return (
+        f"  {name}:\n    type: ssh-tunnel\n    host: 127.0.0.1\n    port: {server.port}\n"
+        f"    user: {server.user}\n    host_keys: [{server.host_key}]\n{more}"
+    )
+
+
+def restarts(document: Any) -> dict[str, str]:
+    return {c["address"]: c["reason"] for c in document["changes"] if c["action"] == "restart"}
+
+
+def test_ssh_servers_two_hops_away(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+    ssh_servers: Callable[[str], SshServer],
+) -> None:
+    outer, inner, name = ssh_servers("outer"), ssh_servers("inner"), database()
+    nested = Nested(project, kafka, topic("nested"), postgres.dsn(name))
+    nested.declare(postgres, name, inner, outer)
+    # Without keys the tunnels can't be used; ROTATE KEYS makes them, and shows what the servers must know.
+    keys = {}
+    for connection, server in (("ne_z_inner", inner), ("ne_m_outer", outer)):
+        made = project.json("alter", f"ALTER CONNECTION {connection} ROTATE KEYS", "--no-apply")
+        keys[connection] = made["public_keys"]
+        server.authorize(*made["public_keys"].values())
+    nested.more()
+    project.apply()
+    nested.arrive()
+
+    break_and_repair(nested, inner, outer)
+    changes_that_do_not_hold(nested, outer)
+    new_keys(nested, inner, keys["ne_z_inner"]["secondary_key"])
+    another_host_key(nested, inner)
+
+    for place in ("state", ".mzplan", "warehouse"):
+        for file in (project.folder / place).rglob("*"):
+            assert not file.is_file() or b"OPENSSH PRIVATE KEY" not in file.read_bytes(), file
+    assert "PRIVATE KEY" not in json.dumps(project.json("status"))
+
+
+def break_and_repair(nested: Nested, inner: SshServer, outer: SshServer) -> None:
+    """What goes through a broken server fails, the rest goes on; repaired, every row arrives, once."""
+    outer.kill()
+    nested.more()
+    nested.arrive("plain")
+    nested.fails("sink.ne_near", "connection.ne_m_outer")
+    outer.start()
+    nested.arrive()
+    inner.kill()
+    nested.more()
+    nested.arrive("near", "plain")
+    inner.start()
+    nested.arrive()
+
+
+def changes_that_do_not_hold(nested: Nested, outer: SshServer) -> None:
+    """Found out in validation, if asked for; else by the runner, before it stops anything."""
+    broken = nested.alter("ALTER CONNECTION ne_m_outer SET PORT = 1 WITH (VALIDATE)", code=1)
+    assert {d["address"]: d["code"] for d in broken["diagnostics"]} == {
+        "sink.ne_far": "MZ121",
+        "sink.ne_near": "MZ121",
+    }
+
+    def rejected() -> Any:
+        document = nested.alter("ALTER CONNECTION ne_m_outer SET PORT = 1", "--wait", "60s", code=8)
+        nested.more()
+        nested.arrive()
+        return document
+
+    document, restarted = nested.restarted_by(rejected)
+    assert restarts(document) == {
+        "sink.ne_far": "connection.ne_m_outer changed, through connection.ne_a_pg and connection.ne_z_inner",
+        "sink.ne_near": "connection.ne_m_outer changed, through connection.ne_z_pg",
+    }
+    assert [p["condition"] for p in document["pending"]] == ["rejected", "rejected"] and not restarted
+    nested.alter(f"ALTER CONNECTION ne_m_outer SET PORT = {outer.port}")
+
+
+def new_keys(nested: Nested, inner: SshServer, secondary: str) -> None:
+    """By ROTATE KEYS, or behind the same reference: exactly what is behind the tunnel restarts."""
+    rotated, restarted = nested.restarted_by(lambda: nested.alter("ALTER CONNECTION ne_z_inner ROTATE KEYS"))
+    assert restarts(rotated) == {"sink.ne_far": "connection.ne_z_inner changed, through connection.ne_a_pg"}
+    assert restarted == {"sink.ne_far"}
+    assert rotated["public_keys"]["private_key"] == secondary
+    inner.authorize(*rotated["public_keys"].values())  # the first key is known no more
+    nested.more()
+    nested.arrive()
+
+    folder = nested.project.folder / "keys"
+    (folder / "ne_m_outer-1").write_bytes((folder / "ne_m_outer-2").read_bytes())
+    what = "the value of ${file:keys/ne_m_outer-1} changed, in connection.ne_m_outer"
+    assert restarts(nested.project.json("plan")) == {
+        "sink.ne_far": f"{what}, through connection.ne_a_pg and connection.ne_z_inner",
+        "sink.ne_near": f"{what}, through connection.ne_z_pg",
+    }
+    assert nested.restarted_by(nested.project.apply)[1] == {"sink.ne_far", "sink.ne_near"}
+
+
+def another_host_key(nested: Nested, inner: SshServer) -> None:
+    """It is an error, until somebody says that it is right."""
+    inner.stop()
+    inner.new_host_key()
+    inner.start()
+    nested.more()
+    nested.arrive("near", "plain")
+    nested.fails("sink.ne_far", "is none of the connection's keys")
+    nested.alter(f"ALTER CONNECTION ne_z_inner SET HOST KEY = '{inner.host_key}'")
+    nested.arrive()

@@ -1,0 +1,283 @@
+"""Tunnels through real SSH servers: forwards, host keys, validation, tasks. No Spark is started."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+import psycopg
+import pyarrow as pa
+import pytest
+
+from mzplan.connectors import tunnels
+from mzplan.connectors.checks import check_description
+from mzplan.connectors.connections import check_connection
+from mzplan.connectors.interface import resolve_connection
+from mzplan.connectors.postgres_client import conninfo
+from mzplan.connectors.postgres_ingest import ingest
+from mzplan.connectors.ssh_forward import Forwards, Hop, TunnelError
+from mzplan.connectors.tunnels import Through
+from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+from tests.support import execute, rows_of
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer, SshServer
+
+Servers = Callable[[str], "SshServer"]
+KEY = asyncssh.generate_private_key("ssh-ed25519")
+PRIVATE, PUBLIC = KEY.export_private_key().decode(), KEY.export_public_key().decode()
+OTHER = asyncssh.generate_private_key("ssh-ed25519")
+
+
+def hop(server: SshServer, **other: Any) -> Hop:
+    given = {"name": "connection.door", "host": "127.0.0.1", "port": server.port, "user": server.user}
+    return Hop(**{**given, "keys": (PRIVATE,), "host_keys": (server.host_key,), **other})
+
+
+@pytest.fixture
+def door(ssh_servers: Servers) -> SshServer:
+    server = ssh_servers("door")
+    server.authorize(PUBLIC)
+    return server
+
+
+@pytest.fixture
+def forwards() -> Iterator[Forwards]:
+    found = Forwards()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """The port of a server that sends back what it is sent."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer(client: socket.socket) -> None:
+        with client:
+            while data := client.recv(1 << 16):
+                client.sendall(data)
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.close()
+
+
+def says(port: int, text: bytes = b"hello") -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        with contextlib.suppress(OSError):  # closed already: what can be read tells
+            client.sendall(text)
+            client.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+# ── forwards
+
+
+def test_a_forward_survives_its_ssh_server(
+    door: SshServer, ssh_servers: Servers, forwards: Forwards, echo: int
+) -> None:
+    inner = ssh_servers("inner")
+    inner.authorize(PUBLIC)
+    ways = ((hop(door),), (hop(door), hop(inner)))
+    with forwards.to(ways[0], "127.0.0.1", echo) as near, forwards.to(ways[1], "127.0.0.1", echo) as far:
+        assert near != far
+        for port in (near, far):
+            assert says(port, b"x" * 3_000_000) == b"x" * 3_000_000
+        assert inner.sessions() == 1
+        for server in (door, inner):
+            server.kill()
+            assert says(far) == b""  # closed at once, and not left to hang
+            server.start()
+            assert says(near) == b"hello" and says(far) == b"hello"
+        with forwards.to(ways[0], "127.0.0.1", echo) as again:
+            assert again == near  # shared
+    with forwards.to(ways[0], "127.0.0.1", 1) as port:
+        assert says(port) == b""
+        problem = forwards.problem(ways[0], "127.0.0.1", 1)
+        assert problem is not None and problem.why == "target" and "127.0.0.1:1" in problem.text
+    forwards.close()
+    with pytest.raises(ConnectionRefusedError):
+        says(near)
+    with forwards.to(ways[0], "127.0.0.1", echo) as port:
+        assert says(port) == b"hello"  # it can be used again
+
+
+def test_what_stands_in_the_way(door: SshServer, ssh_servers: Servers, forwards: Forwards) -> None:
+    other = ssh_servers("other")
+    other.authorize(PUBLIC)
+    rsa = asyncssh.generate_private_key("ssh-rsa").export_public_key().decode()
+    locked = KEY.export_private_key("pkcs8-pem", passphrase="word").decode()
+    cases: list[tuple[tuple[Hop, ...], str, str]] = [
+        ((hop(door, keys=(OTHER.export_private_key().decode(),)),), "refused", "its key does not let"),
+        ((hop(door, host_keys=(other.host_key,)),), "host-key", "not trusted"),
+        ((hop(door, host_keys=(rsa,)),), "host-key", "not trusted"),
+        ((hop(door, host_keys=()),), "host-key", "not trusted"),
+        ((hop(door, host_keys=("ssh-ed25519 AAAA",)),), "host-key", "can't be read"),
+        ((hop(door, port=1),), "unreachable", "connection refused"),
+        ((hop(door, host="nowhere.invalid"),), "unreachable", "resolved"),
+        ((hop(door, keys=()),), "key", "no private key"),
+        ((hop(door, keys=("hunter2",)),), "key", "none that OpenSSH would read"),
+        ((hop(door, keys=(locked,)),), "key", "passphrase"),
+        ((hop(door), hop(other, port=1)), "unreachable", "refused"),
+        ((hop(door), hop(other, host_keys=(door.host_key,))), "host-key", "not trusted"),
+    ]
+    for way, why, text in cases:
+        with pytest.raises(TunnelError) as found, forwards.to(way, "127.0.0.1", 1):
+            pass
+        assert (found.value.why, found.value.hop) == (why, way[-1])
+        assert text in str(found.value)
+        assert "hunter2" not in repr(found.value) + repr(way) and PRIVATE not in repr(way)
+        shown = {"not trusted": way[-1].port}.get(text)
+        server = door if shown == door.port else other
+        assert found.value.shown == (server.host_key if shown else "")
+
+
+def test_known_hosts_and_a_second_key(door: SshServer, forwards: Forwards, echo: int) -> None:
+    line = f"[127.0.0.1]:{door.port} {door.host_key}\n"
+    keys = (OTHER.export_private_key().decode(), PRIVATE)
+    with forwards.to((hop(door, host_keys=(), known_hosts=line, keys=keys),), "127.0.0.1", echo) as port:
+        assert says(port) == b"hello"
+    revoked = hop(door, host_keys=(), known_hosts=f"@revoked {line}{line}")
+    with pytest.raises(TunnelError, match="revoked"), forwards.to((revoked,), "127.0.0.1", echo):
+        pass
+
+
+# ── connections
+
+
+def bastion(server: SshServer, through: InlinedConnection | None = None, **body: Any) -> InlinedConnection:
+    given = {"type": "ssh-tunnel", "host": "127.0.0.1", "port": server.port, "user": server.user}
+    return InlinedConnection(
+        address=Address("connection", f"t{server.port}"),
+        type="ssh-tunnel",
+        body={**given, "host_keys": [server.host_key], "private_key": "${env:KEY}", **body},
+        connections={"ssh_tunnel": through} if through else {},
+    )
+
+
+def behind(tunnel: InlinedConnection, server: PostgresServer, database: str) -> InlinedConnection:
+    body = {"type": "postgres", "host": "127.0.0.1", "port": server.port, "database": database}
+    return InlinedConnection(
+        address=Address("connection", "pg"),
+        type="postgres",
+        body={**body, "user": server.user, "password": "${env:PG}"},
+        connections={"ssh_tunnel": tunnel},
+    )
+
+
+def sink(connection: InlinedConnection, table: str = "o") -> Description:
+    format_ = {"type": "json", "schema": "id BIGINT"}
+    source = Upstream(
+        address=Address("source", "s"), id="s", generation=1, type="kafka", body={"format": format_}
+    )
+    return Description(
+        address=Address("sink", "o"),
+        id="o",
+        generation=1,
+        digest="1:a",
+        type="postgres",
+        body={"from": "s", "table": table},
+        connections={"connection": connection},
+        upstream=source,
+    )
+
+
+def test_validation_goes_through_the_tunnel(
+    door: SshServer,
+    ssh_servers: Servers,
+    postgres: PostgresServer,
+    database: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    name = database()
+    execute(postgres.dsn(name), "CREATE TABLE o (id bigint)")
+    secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
+    inner = ssh_servers("inner")
+    inner.authorize(PUBLIC)
+    far = bastion(inner, bastion(door))
+
+    def codes(connection: InlinedConnection, table: str = "o") -> list[str]:
+        return [d.code for d in check_description(sink(connection, table), secrets).diagnostics]
+
+    assert codes(behind(far, postgres, name)) == []
+    assert inner.sessions() == 1
+    assert codes(behind(far, postgres, name), "missing") == ["MZ052"]
+    assert codes(behind(far, postgres, "nope")) == ["MZ052"]
+    (found,) = check_description(sink(behind(bastion(door, port=1), postgres, name)), secrets).diagnostics
+    assert (found.code, found.address) == ("MZ121", Address("sink", "o"))
+    assert f"connection.t{door.port} (127.0.0.1:1)" in found.detail
+    (found,) = check_description(
+        sink(behind(bastion(inner, bastion(door, host_keys=[inner.host_key])), postgres, name)), secrets
+    ).diagnostics
+    assert found.code == "MZ120" and door.host_key in found.detail
+    assert codes(behind(bastion(door, private_key="${env:PG}"), postgres, name)) == ["MZ123"]
+    assert codes(behind(bastion(door, private_key="${env:NOPE}"), postgres, name)) == ["MZ056"]
+    nobody = InlinedConnection(
+        address=Address("connection", "pg"),
+        type="postgres",
+        body={**behind(far, postgres, name).body, "port": 1},
+        connections={"ssh_tunnel": far},
+    )
+    (found,) = check_description(sink(nobody), secrets).diagnostics
+    assert found.code == "MZ050" and "from there, 127.0.0.1:1 can't be reached" in found.detail
+    # A tunnel alone, a database alone; a file of host keys, which is looked for where the query runs.
+    assert check_connection(far, secrets, str(tmp_path)) == ()
+    assert check_connection(behind(far, postgres, name), secrets, str(tmp_path)) == ()
+    by_file = bastion(door, host_keys=[], known_hosts="known")
+    (found,) = check_connection(by_file, secrets, str(tmp_path)) or ()
+    assert found.code == "MZ120" and "No such file" in found.detail
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{door.port} {door.host_key}\n")
+    assert check_connection(by_file, secrets, str(tmp_path)) == ()
+    tunnels.close_forwards()
+
+
+def test_the_certificate_is_still_that_of_the_database(
+    door: SshServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """With a tunnel the client talks to 127.0.0.1, and yet checks the name that the connection gives."""
+    inlined = behind(bastion(door), postgres, "shop")
+    secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": "hunter2"})
+    connection = resolve_connection(replace(inlined, body={**inlined.body, "host": "db.internal"}), secrets)
+    info = psycopg.conninfo.conninfo_to_dict(conninfo(connection, ".", through=Through(port=77)))
+    assert (info["host"], info["hostaddr"], info["port"]) == ("db.internal", "127.0.0.1", "77")
+    assert "hunter2" not in repr(connection) and "PRIVATE" not in repr(connection)
+
+
+def test_a_task_on_another_machine_opens_the_tunnel_itself(
+    door: SshServer, postgres: PostgresServer, database: Callable[..., str], tmp_path: Path
+) -> None:
+    """As on a cluster: the task gets nothing but what it is sent, and our own ports mean nothing to it."""
+    from pyspark import cloudpickle
+
+    name = database()
+    execute(postgres.dsn(name), "CREATE TABLE o (_attempt bigint, id bigint)")
+    secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
+    connection = resolve_connection(behind(bastion(door), postgres, name), secrets)
+    info = conninfo(connection, ".", through=Through(port=1))
+    elsewhere = tunnels.tunnel_elsewhere(connection, "127.0.0.1", postgres.port, ".")
+    task = ingest(info, postgres.password, ("public", "o"), ["id"], elsewhere=elsewhere)
+    task = cloudpickle.loads(cloudpickle.dumps(task))
+    batch = pa.RecordBatch.from_pydict({"id": [1, 2], "hash": pa.array([5, 6], pa.int64())})
+    (report,) = task(iter([batch]))
+    assert report.column(1).to_pylist() == [2]
+    assert rows_of(postgres.dsn(name), "SELECT id FROM o ORDER BY id") == [(1,), (2,)]
+    door.stop()
+    with pytest.raises(RuntimeError, match=r"mzplan\[COPY\]: can't connect through connection.t\d+"):
+        list(task(iter([batch])))
