@@ -1,4 +1,4 @@
-"""Connections of connections on real servers: what is behind an SSH server breaks with it, nothing else does."""
+"""Connections of connections on real servers: what is behind an SSH server breaks with it, alone."""
 
 from __future__ import annotations
 
