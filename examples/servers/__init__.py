@@ -2,8 +2,8 @@
 
 Everything comes from package registries: the broker through the Ivy that PySpark brings along,
 PostgreSQL as a wheel (or the server that the machine has); only sshd must be there already. The servers
-listen on 127.0.0.1 only and keep their data in a folder of your choice; the same folder is the same server, also
-in a later process.
+listen on 127.0.0.1 only and keep their data in a folder of your choice; the same folder is the same server,
+also in a later process.
 
 From a shell: ``python -m examples.servers up --dir D``, then ``status`` and ``down``.
 This package may not import mzplan: it stands for the world outside.
