@@ -42,8 +42,10 @@ def run_page(page: Path, folder: Path, seconds: float = 60.0) -> None:
     """Run all of it; AssertionError where a command fails or prints something else."""
     tools = folder / ".bin"
     tools.mkdir()
-    (tools / "mzplan").write_text(f'#!/bin/sh\nexec {sys.executable} -m mzplan "$@"\n')
-    (tools / "mzplan").chmod(0o755)
+    here = f"PYTHONPATH={DOCS.parent} exec {sys.executable}"
+    for name, call in (("mzplan", f"{here} -m mzplan"), ("python", here)):
+        (tools / name).write_text(f'#!/bin/sh\n{call} "$@"\n')
+        (tools / name).chmod(0o755)
     setup = "\n".join(_SETUP.findall(page.read_text(encoding="utf-8")))
     given = commands(page)
     lines = [f"( set -e\n{setup}\n) >.setup.log 2>&1 || exit 9"] if setup else []

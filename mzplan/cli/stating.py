@@ -234,6 +234,12 @@ def state_unlock(invocation: Invocation, lock_id: str) -> int:
     "--id", "id_", metavar="ID", help="A folder below checkpoints/ (default: what `state rm` left)."
 )
 @click.option("--generation", type=click.IntRange(min=1), help="Which generation of it.")
+@click.option(
+    "--checkpoint",
+    metavar="PATH",
+    help="Of a source: the checkpoint of a query that was written by hand, path or URI; it is copied.",
+)
+@click.option("--table", metavar="PATH", help="And the Delta table that this query has written; copied too.")
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
 @wait_option
 def command_import(
@@ -241,17 +247,43 @@ def command_import(
     address: Address,
     id_: str | None,
     generation: int | None,
+    checkpoint: str | None,
+    table: str | None,
     auto_approve: bool,
     wait: float,
 ) -> int:
-    """Adopt a stopped query's checkpoint and table: it goes on where it stopped."""
+    """Adopt a stopped query's checkpoint and table: it goes on where it stopped.
+
+    What mzplan has written itself is adopted where it is (--id); what a query has left that was written by
+    hand is copied into the warehouse (--checkpoint and --table).
+    """
     from mzplan.model.reading import ID
     from mzplan.operations.applying import operate
     from mzplan.operations.surgery import plan_import
 
     if id_ is not None and not ID.match(id_):
         raise click.BadParameter(f"{id_!r} is no id: it is the name of a folder.", param_hint="--id")
+    if (checkpoint is None) != (table is None):
+        raise click.UsageError("--checkpoint and --table go together.")
     project = invocation.project()
+    if checkpoint is not None and table is not None:
+        from mzplan.operations.adopting import adopt_foreign
+
+        if id_ is not None or generation is not None:
+            raise click.UsageError("--id and --generation don't go with --checkpoint.")
+        return finish(
+            invocation,
+            adopt_foreign(
+                project,
+                invocation.runners(project),
+                invocation.progress,
+                address,
+                checkpoint,
+                table,
+                approve=approval(invocation, auto_approve, "import"),
+                wait=wait,
+            ),
+        )
     applied = operate(
         project,
         invocation.runners(project),

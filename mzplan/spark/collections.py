@@ -49,6 +49,8 @@ class Collections:
             if there is None:
                 create_table(spark, path, f"{ddl(columns)}, {POSITION} {position}", _PROPERTIES)
             else:
+                if POSITION not in there:  # adopted from a query that somebody else has written
+                    adopt_table(spark, path, f"{POSITION} {position}", _PROPERTIES)
                 added = [c for c in columns if c.name.lower() not in there]
                 if added:
                     spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({ddl(added)})")
@@ -87,6 +89,13 @@ def create_table(spark: SparkSession, path: str, columns: str, properties: dict[
     """Create a Delta table unless it is there."""
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     spark.sql(f"CREATE TABLE IF NOT EXISTS {table_at(path)} ({columns}) USING DELTA TBLPROPERTIES ({listed})")
+
+
+def adopt_table(spark: SparkSession, path: str, position: str, properties: dict[str, str]) -> None:
+    """Make a Delta table of somebody else a collection; its rows have no position."""
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    spark.sql(f"ALTER TABLE {table_at(path)} ADD COLUMNS ({position})")
+    spark.sql(f"ALTER TABLE {table_at(path)} SET TBLPROPERTIES ({listed})")
 
 
 def _columns_at(spark: SparkSession, path: str) -> set[str] | None:

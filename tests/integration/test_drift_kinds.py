@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,9 @@ import psycopg
 import pytest
 
 from examples.servers import create_topic, delete_topic, produce_json
-from mzplan.controller.executor import ExecutorContext
 from mzplan.model.address import Address
-from mzplan.runner.lease import LeaseKeeper
-from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
-from mzplan.spark.executor import SparkExecutor
-from mzplan.state.local import STATE_KEY, LocalBackend
-from mzplan.state.store import Store
+from mzplan.state.local import STATE_KEY
+from tests.integration.crew import Crew
 from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
 from tests.unit.cli_runs import Ran, apply, mzplan
 
@@ -34,82 +28,6 @@ if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
 
 READINGS = "{interval: 500ms}, format: {type: json, schema: 'id BIGINT'}"
-SETTINGS = "version: 1\nproject: drifting\nwarehouse: ./warehouse\nretain_dropped: 1s\nstate: {path: %s}\n"
-
-
-class Crew:
-    """A project with a runner in this process, and a checkout elsewhere from which drift is looked for."""
-
-    def __init__(self, folder: Path, lab: Lab):
-        self.folder, self.elsewhere = folder / "here", folder / "elsewhere"
-        self.state = folder / "state"
-        for checkout in (self.folder, self.elsewhere):
-            checkout.mkdir(parents=True)
-            (checkout / "mzplan.yaml").write_text(SETTINGS % self.state)
-        self.spark = lab.executor._session()
-        warehouse = str(self.folder / "warehouse")
-        self.executor = SparkExecutor(
-            ExecutorContext(project="drifting", directory=str(self.folder), warehouse=warehouse)
-        )
-        self.executor.open()  # joins the session that is there
-        store = Store(LocalBackend(self.state), "drifting")
-        lease = store.acquire_lease("local", "test")
-        assert lease is not None
-        self.keeper = LeaseKeeper(store, lease, on_lost=lambda why: None)
-        self.pool = ThreadPoolExecutor(4)
-        self.runner = Runner(store, self.executor, Secrets(str(self.folder)), lease, self.pool)
-        self.runner.watch._every = 1.0
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.runner.run, args=(self.stopping,))
-        self.keeper.start()
-        self.thread.start()
-
-    def close(self) -> None:
-        self.stopping.set()
-        self.runner.wake.set()
-        self.thread.join(60)
-        self.executor._spark = None  # the session is the lab's
-        self.executor.close()
-        self.pool.shutdown()
-        self.runner.answering.close()
-        self.keeper.release()
-
-    def declare(self, name: str, text: str) -> None:
-        for checkout in (self.folder, self.elsewhere):
-            (checkout / f"{name}.yaml").write_text(text)
-
-    def drift(self) -> set[tuple[str, str]]:
-        """What a job finds: address and kind. Its three outputs agree."""
-        report = self.elsewhere / "drift.md"
-        ran = mzplan(self.elsewhere, "drift", "--json", "--detailed-exitcode", "--markdown", str(report))
-        found = {(item["address"], item["kind"]) for item in ran.json()["drift"]}
-        assert ran.code == (3 if found else 0), ran
-        text = report.read_text()
-        assert all(f"`{kind}`" in text and address in text for address, kind in found), text
-        return found
-
-    def detail(self, address: str) -> str:
-        found = mzplan(self.elsewhere, "drift", "--json").json()["drift"]
-        return " ".join(item["detail"] for item in found if item["address"] == address)
-
-    def finds(self, address: str, kind: str) -> None:
-        eventually(f"{kind} of {address}: {self.drift()}", lambda: (address, kind) in self.drift())
-
-    def is_clean(self) -> None:
-        eventually(f"no drift: {self.drift()}", lambda: not self.drift())
-
-    def run_id(self, address: str) -> str:
-        queries = mzplan(self.folder, "status", "--json").json()["queries"]
-        return next(str(q["run_id"]) for q in queries if q["address"] == address)
-
-    def stop_by_hand(self, address: str) -> None:
-        """As somebody would who has the Spark application."""
-        (query,) = (q for q in self.spark.streams.active if f":{address}:" in (q.name or ""))
-        query.stop()
-
-    def storage(self, what: str, address: str) -> Path:
-        record = mzplan(self.folder, "state", "show", address).json()
-        return self.folder / "warehouse" / what / record["id"]
 
 
 def drop(folder: Path, *ids: int) -> None:
@@ -125,7 +43,7 @@ def crew(
 ) -> Iterator[Crew]:
     kafka.start()
     postgres.start()
-    crew = Crew(tmp_path_factory.mktemp("drifting"), lab)
+    crew = Crew(tmp_path_factory.mktemp("drifting"), "drifting", lab)
     for name in ("flow", "again", "bad", "old"):
         create_topic(kafka.bootstrap, f"drift-{name}", 1)
         produce_json(kafka.bootstrap, f"drift-{name}", orders(0, 5))

@@ -1,0 +1,43 @@
+"""What a Structured Streaming query leaves, without Spark: a checkpoint, and a Delta table that names it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
+
+
+def leave(
+    folder: Path,
+    offsets: tuple[str, ...] = ('{"orders":{"0":2}}', '{"orders":{"0":4}}'),
+    *,
+    done: int = 1,
+    has: int = 1,
+    writer: str = QUERY,
+    columns: dict[str, list[Any]] | None = None,
+) -> Path:
+    """`offsets`: each micro-batch that was planned. `done`: the last one that was noted down as done; `has`:
+    the last one in the table, written by `writer`."""
+    import pyarrow
+    from deltalake import CommitProperties, Transaction, write_deltalake
+
+    checkpoint = folder / "checkpoint"
+    for log in ("offsets", "commits", "sources/0"):
+        (checkpoint / log).mkdir(parents=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+    settings = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
+    for number, entry in enumerate(offsets):
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{settings}\n{entry}")
+        if number <= done:
+            (checkpoint / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    rows = columns or {"id": [1, 2, 3, 4], "amount": [0.5, 1.5, 2.5, 3.5]}
+    properties = CommitProperties(app_transactions=[Transaction(writer, has)])
+    write_deltalake(str(folder / "table"), pyarrow.table(rows), commit_properties=properties)
+    return folder
+
+
+if __name__ == "__main__":
+    leave(Path(sys.argv[1]))

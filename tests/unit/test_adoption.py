@@ -1,0 +1,177 @@
+"""`import --checkpoint --table`: what is adopted, what is refused, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mzplan.connectors import adoption
+from tests.left_by_hand import QUERY, leave
+from tests.unit.cli_runs import Ran, mzplan, write
+
+PIPELINE = """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+  here: {type: files, path: .}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT, amount DOUBLE"}}
+  inbox: {connection: here, path: inbox, format: {type: json, schema: "id BIGINT, amount DOUBLE"}}
+  typed: {connection: k, topic: orders, format: {type: json, schema: "id INT, amount DOUBLE, more STRING"}}
+  raw: {type: local, schema: "id BIGINT"}
+sinks:
+  out: {type: console, from: orders}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "p")
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    return folder
+
+
+def import_(folder: Path, left: Path, address: str = "source.orders", *more: str) -> Ran:
+    where = ("--checkpoint", str(left / "checkpoint"), "--table", str(left / "table"))
+    return mzplan(folder, "import", address, *where, "--auto-approve", "--json", *more)
+
+
+def stored(folder: Path) -> list[Path]:
+    return list((folder / "warehouse").rglob("g1")) if (folder / "warehouse").exists() else []
+
+
+def test_it_goes_on_from_a_copy(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left")
+    ran = import_(folder, left)
+    assert ran.code == 0, ran
+    (change,) = (c for c in ran.json()["changes"] if c["address"] == "source.orders")
+    assert change["status"] == "applied" and "after micro-batch 1" in change["reason"]
+    record = mzplan(folder, "state", "show", "source.orders").json()
+    checkpoint = folder / "warehouse" / "checkpoints" / record["id"] / "g1" / "spark"
+    assert json.loads((checkpoint / "metadata").read_text())["id"] == QUERY
+    assert (checkpoint / "offsets" / "1").read_text() == (left / "checkpoint/offsets/1").read_text()
+    table = folder / "warehouse" / "collections" / record["id"] / "g1"
+    (data,), (original,) = table.glob("*.parquet"), (left / "table").glob("*.parquet")
+    assert data.stat().st_ino == original.stat().st_ino  # no bytes were copied
+    logs = [path / "_delta_log" / f"{0:020}.json" for path in (table, left / "table")]
+    assert logs[0].stat().st_ino != logs[1].stat().st_ino
+    assert mzplan(folder, "plan", "--json").json()["summary"]["replace"] == 0
+    # Once is enough.
+    assert import_(folder, left).code == 64
+
+
+@pytest.mark.parametrize(
+    ("make", "address", "reason"),
+    [
+        (lambda p: leave(p, ('{"other":{"0":1}}',), done=0, has=0), "source.orders", "topics other, and"),
+        (
+            lambda p: leave(p, ('{"a":{"0":1},"orders":{"0":1}}',), done=0, has=0),
+            "source.orders",
+            "a, orders",
+        ),
+        (lambda p: leave(p, ('{"logOffset":3}',), done=0, has=0), "source.orders", "does not read Kafka"),
+        (leave, "source.inbox", "does not read a folder"),
+        (lambda p: leave(p, ("-",), done=0, has=0), "source.orders", "reads no kafka upstream"),
+        (
+            lambda p: leave(p, ('{"orders":{"0":1}}\n{"x":{"0":1}}',), done=0, has=0),
+            "source.orders",
+            "2 upstreams",
+        ),
+        (lambda p: leave(p, ()), "source.orders", "not read anything yet"),
+        (lambda p: leave(p, writer="another"), "source.orders", "was not written by this query"),
+        (lambda p: leave(p, done=1, has=0), "source.orders", "not of the same time"),
+        (lambda p: leave(p, done=0, has=9), "source.orders", "not of the same time"),
+        (leave, "source.typed", "column id is BIGINT, and the source declares INT"),
+        (leave, "source.typed", "has no column more"),
+        (
+            lambda p: leave(p, columns={"id": [1], "amount": [1.0], "x": [1]}),
+            "source.orders",
+            "has a column x",
+        ),
+        (lambda p: p, "source.orders", "no checkpoint of a streaming query"),
+        (leave, "sink.out", "only sources of the types kafka and files"),
+        (leave, "source.raw", "only sources of the types kafka and files"),
+    ],
+)
+def test_what_cannot_be_adopted_is_refused_and_nothing_is_left(
+    folder: Path, tmp_path: Path, make: Callable[[Path], Path], address: str, reason: str
+) -> None:
+    left = make(tmp_path / "left")
+    if address == "sink.out":
+        assert import_(folder, leave(tmp_path / "source")).code == 0
+    before = stored(folder)
+    serial = mzplan(folder, "state", "list", "--json").json()["serial"]
+    ran = import_(folder, left, address)
+    assert ran.code == 7 and {d["code"] for d in ran.json()["diagnostics"]} == {"MZ165"}, ran
+    assert reason in " ".join(d["detail"] for d in ran.json()["diagnostics"])
+    assert stored(folder) == before
+    assert mzplan(folder, "state", "list", "--json").json()["serial"] == serial
+
+
+def test_all_reasons_are_told_at_once(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left", ('{"other":{"0":1}}',), done=0, has=0, columns={"x": ["a"]}, writer="w")
+    assert len(import_(folder, left).json()["diagnostics"]) == 5
+
+
+def test_a_query_that_keeps_state_or_read_elsewhere(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left")
+    (left / "checkpoint" / "state" / "0").mkdir(parents=True)
+    assert "keeps state" in import_(folder, left).error()["detail"]
+    files = leave(tmp_path / "files", ('{"logOffset":0}',), done=0, has=0)
+    entry = files / "checkpoint" / "sources" / "0" / "0"
+    entry.write_text(f'v1\n{{"path":"{(folder / "inbox" / "1.json").as_uri()}","timestamp":1,"batchId":0}}\n')
+    elsewhere = files / "checkpoint" / "sources" / "0" / "1"
+    elsewhere.write_text('v1\n{"path":"file:///other/2.json","timestamp":1,"batchId":1}\n')
+    assert "file:///other/2.json" in import_(folder, files, "source.inbox").error()["detail"]
+    elsewhere.unlink()
+    assert import_(folder, files, "source.inbox").code == 0
+
+
+def test_a_query_that_still_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = leave(tmp_path / "left")
+    copy = adoption._copy
+
+    def writing(from_: str, to: str) -> None:
+        copy(from_, to)
+        settings = (left / "checkpoint/offsets/1").read_text()
+        (left / "checkpoint/offsets/2").write_text(settings)
+
+    monkeypatch.setattr(adoption, "_copy", writing)
+    ran = import_(folder, left)
+    assert ran.code == 7 and "still runs" in ran.error()["detail"]
+    assert stored(folder) == []
+
+
+def test_what_is_damaged_or_not_to_be_read(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left")
+    for name, data in (("metadata", b"{"), ("metadata", b"\xff\xfe"), ("offsets/1", b"v9\n\n")):
+        whole = (left / "checkpoint" / name).read_bytes()
+        (left / "checkpoint" / name).write_bytes(data)
+        assert import_(folder, left).code == 7
+        (left / "checkpoint" / name).write_bytes(whole)
+    shutil.rmtree(left / "table" / "_delta_log")
+    assert "no Delta table" in import_(folder, left).error()["detail"]
+    assert stored(folder) == []
+
+
+def test_a_copy_that_fails_is_removed(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left")
+    (folder / "warehouse").mkdir()
+    (folder / "warehouse" / "checkpoints").write_text("in the way")
+    ran = import_(folder, left)
+    assert ran.code == 7 and "Not a directory" in ran.error()["detail"], ran
+    assert stored(folder) == []
+
+
+def test_how_it_is_called(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = leave(tmp_path / "left")
+    assert mzplan(folder, "import", "source.orders", "--checkpoint", "x").code == 64
+    assert import_(folder, left, "source.orders", "--id", "abc").code == 64
+    assert import_(folder, left, "source.nobody").code == 64
+    monkeypatch.chdir(left)  # paths are as seen from here
+    where = ("--checkpoint", "checkpoint", "--table", f".{os.sep}table")
+    assert mzplan(folder, "import", "source.orders", *where, "--auto-approve").code == 0
