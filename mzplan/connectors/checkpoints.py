@@ -136,6 +136,11 @@ class Checkpoint:
         """Write down, durably and whole, how the sink writes from now on."""
         self._record("delivery", delivery)
 
+    def layout(self) -> int:
+        """The version of mzplan's own layout here, 1 where nothing else was noted. Raises OSError."""
+        noted = self._fact("layout")
+        return int(noted["version"]) if noted is not None else 1
+
     def _fact(self, name: str) -> dict[str, Any] | None:
         text = _read(f"{self.folder}/{name}.json")
         if text is None:
@@ -156,6 +161,17 @@ def _replace(folder: str, name: str, text: str) -> None:
     if local is not None:
         (local / f".{name}.crc").unlink(missing_ok=True)
     _write(f"{folder}/{name}", text)
+
+
+def places_below(warehouse: str) -> list[tuple[str, int]]:
+    """The id and generation of everything that has storage in a warehouse, sorted. Raises OSError."""
+    found = set()
+    for kind in ("collections", "checkpoints"):
+        for id_ in _names(absolute(warehouse, kind)):
+            for name in _names(absolute(warehouse, f"{kind}/{id_}")):
+                if name[:1] == "g" and name[1:].isdecimal():
+                    found.add((id_, int(name[1:])))
+    return sorted(found)
 
 
 def is_untouched(collection: str) -> bool:

@@ -1,18 +1,35 @@
-"""An executor that runs nothing: dry instances, and tests of the runner without Spark."""
+"""A controller that runs nothing: dry instances, and tests of the runner without Spark."""
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor as Pool
 from dataclasses import replace
 
+from mzplan.columns_of import columns_of
+from mzplan.controller.appending import planned_steps, to_table
+from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
+from mzplan.controller.storage import Extent
+from mzplan.controller.types import (
+    AppendCommand,
+    CollectionDescription,
+    Diff,
+    Place,
+    Row,
+    Step,
+    StorageParameters,
+    consolidated,
+)
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import Status
 from mzplan.secrets import Secrets
+from mzplan.state.store import Store
 
 
 class InMemoryExecutor:
@@ -109,3 +126,83 @@ class InMemoryExecutor:
 
     def close(self) -> None:
         """A dry instance's queries are only its status: there is nothing to stop."""
+
+
+class InMemoryStorage:
+    """Collections that are lists of rows by step. It outlives the controllers that use it, as a disk does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps: dict[Place, list[list[Row]]] = {}
+        self._since: dict[Place, Step] = {}
+        self._keys: dict[Place, dict[str, Step]] = {}
+        self._times: dict[Place, list[tuple[Step, float]]] = {}
+        self.needs: dict[Place, Step] = {}
+        self.maintained: list[tuple[Place, Step]] = []
+
+    def extent(self, place: Place, source: Place | None = None) -> Extent:
+        with self._lock:
+            return Extent(
+                since=self._since.get(place, 0),
+                upper=len(self._steps.get(place, ())),
+                times=tuple(self._times.get(place, ())),
+            )
+
+    def needed(self, export: Place, source: Place) -> Step:
+        """What a test has set in `needs`; else nothing is left to be read."""
+        return self.needs.get(export, self.extent(source).upper)
+
+    def maintain(self, place: Place, since: Step) -> None:
+        with self._lock:
+            self._since[place] = max(self._since.get(place, 0), since)
+            self.maintained.append((place, since))
+
+    def append(self, description: CollectionDescription, command: AppendCommand) -> None:
+        place = (description.query.id, description.query.generation)
+        columns = columns_of(description.query.type, description.query.body)
+        with self._lock:
+            known = self._keys.setdefault(place, {})
+            if command.key in known:
+                return
+            there = self._steps.setdefault(place, [])
+            for rows in planned_steps(command, len(there)):
+                to_table(columns, rows)  # whether they fit
+            for rows in planned_steps(command, len(there)):
+                self._times.setdefault(place, []).append((len(there), time.time()))
+                there.append(list(rows))
+            known[command.key] = len(there)
+
+    def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
+        with self._lock:
+            return consolidated(row for rows in self._steps[place][: as_of + 1] for row in rows)
+
+    def migrate(self, places: Sequence[Place]) -> None:
+        """There was never another layout."""
+
+    def listed(self) -> list[Place]:
+        with self._lock:
+            return sorted(self._steps)
+
+
+class InMemoryStorageController(Controller):
+    """A controller whose queries run nothing and whose storage is memory: dry instances, and tests."""
+
+    def __init__(
+        self,
+        store: Store,
+        secrets: Secrets,
+        pool: Pool,
+        executor: InMemoryExecutor | None = None,
+        storage: InMemoryStorage | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        parameters: StorageParameters | None = None,
+    ):
+        super().__init__(
+            store,
+            executor or InMemoryExecutor(store.project),
+            storage or InMemoryStorage(),
+            secrets,
+            pool,
+            clock,
+            parameters,
+        )

@@ -94,6 +94,11 @@ class LocalSteps:
             self._folder.write(_name(view.stop, key), _encoded(rows, id_, digest.hexdigest()))
             return Appended(step=view.stop, rows=rows.num_rows)
 
+    def find(self, id_: str) -> Step | None:
+        """The step that an append of this id has made; None when there was none."""
+        known = self._known(self._look(), _hash(id_))
+        return known[0] if known is not None else None
+
     def read(self, step: Step) -> RecordBatchFileReader:
         """A step's rows. Raises StepError when they are not to be had."""
         view = self._look()

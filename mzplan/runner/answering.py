@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from mzplan.controller.executor import CheckResult, Executor
+from mzplan.controller.executor import CheckResult
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.secrets import Secrets
 from mzplan.state.proposals import Answer, Proposal
 from mzplan.state.store import Store
 
@@ -25,15 +24,13 @@ class Answering:
     def __init__(
         self,
         store: Store,
-        executor: Executor,
-        secrets: Secrets,
+        check: Callable[[Description], CheckResult],
         instance: str,
         pool: Pool,
-        wake: threading.Event,
+        wake: Callable[[], None],
     ):
         self.store = store
-        self.executor = executor
-        self.secrets = secrets
+        self.check = check
         self.instance = instance
         self.pool = pool
         self.wake = wake
@@ -67,11 +64,11 @@ class Answering:
             self.store.answer(answer)
         except MzplanError as problem:
             log.warning("%s", problem)
-        self.wake.set()
+        self.wake()
 
     def _check(self, description: Description) -> CheckResult:
         try:
-            return self.executor.check(description, self.secrets)
+            return self.check(description)
         except MzplanError as problem:
             return CheckResult(diagnostics=problem.diagnostics)
         except Exception as problem:  # a defect in a connector must not silence the answer

@@ -6,15 +6,15 @@ killed in between, and its successor, do the same. Pure but for the clock that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from mzplan.controller.executor import QueryReport
+from mzplan.controller.reconcile import DEFAULT_PACE, Decision, Desired, Memory, Pace, Switch, decide, key_of
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.state import State
-from mzplan.runner.reconcile import Decision, Desired, Memory, Switch, decide, key_of
 
 _THEN = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
 
@@ -28,9 +28,9 @@ class Canaries:
         self._waiting: dict[Address, list[Canary]] = {}
         self._since: dict[Address, float] = {}
 
-    def take_in(self, state: State, desired: Mapping[Address, Desired]) -> None:
-        """A new serial. Those of other instances are left to their runners."""
-        mine = {c.address: c for c in state.canaries if c.address in desired}
+    def take_in(self, state: State, here: Container[Address]) -> None:
+        """A new serial. Those of other instances are left to their runners; `here` are this one's."""
+        mine = {c.address: c for c in state.canaries if c.address in here}
         self._since = {a: t for a, t in self._since.items() if self._canaries.get(a) == mine.get(a)}
         self._canaries = mine
         self.verdicts = {
@@ -100,22 +100,23 @@ class Canaries:
         reports: list[QueryReport],
         memory: Memory,
         now: float,
+        pace: Pace = DEFAULT_PACE,
     ) -> Decision:
         """As reconcile.decide; a query that is held, and a canary that has failed, are wanted as they were
         last accepted."""
         waits, failed = self.holds(address), self.failed(address)
         if desired is None or (waits is None and failed is None):
-            return decide(address, desired, reports, memory, now)
+            return decide(address, desired, reports, memory, now, pace)
         accepted = memory.accepted
         if waits is None and not _can_go_back(accepted, desired.description):
-            return decide(address, desired, reports, memory, now)
+            return decide(address, desired, reports, memory, now, pace)
         if accepted is None or accepted.id != desired.description.id:
             # Nothing of it has run yet: it waits with its first start.
             shown = next((report for report in reports if report.active), None)
             return Decision(
                 command=None, memory=memory, condition="running" if shown else "stopped", shown=shown
             )
-        decision = decide(address, replace(desired, description=accepted), reports, memory, now)
+        decision = decide(address, replace(desired, description=accepted), reports, memory, now, pace)
         if waits is None and isinstance(decision.command, Switch):
             # What failed must stop in any case, whether or not the servers of the former answer.
             return replace(decision, command=replace(decision.command, check=False))

@@ -17,13 +17,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mzplan.controller.executor import Executor, ExecutorContext
-from mzplan.controller.memory import InMemoryExecutor
+from mzplan.controller.core import Controller
+from mzplan.controller.executor import ExecutorContext
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
+from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease
-from mzplan.runner.lease import LeaseKeeper
 from mzplan.runner.loop import Runner
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.secrets import Secrets
@@ -31,7 +32,6 @@ from mzplan.state.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
 
-WORKERS = 8  # starts, stops and checks at once
 STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
 
 
@@ -59,10 +59,17 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         lease = store.acquire_lease(instance, "dry")
     if lease is None:
         raise error("MZ060", f"Instance {instance} is led by another process", "It is a dry instance.")
-    executor = InMemoryExecutor(settings.project, store.read_status(instance))
-    runner = Runner(
-        store, executor, Secrets(settings.directory), lease, _Inline(), retain_dropped=settings.retain_dropped
+    pool = _Inline()
+    controller = InMemoryStorageController(
+        store,
+        Secrets(settings.directory),
+        pool,
+        InMemoryExecutor(settings.project, store.read_status(instance)),
+        parameters=StorageParameters(retain_dropped=settings.retain_dropped),
     )
+    controller.create_instance(instance)
+    controller.attach(instance, lease)
+    runner = Runner(store, controller, pool)
     try:
         for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
             if not runner.tick() and not runner.under_way:
@@ -94,29 +101,25 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     folder = runtime_folder(settings.directory)
     fatal = folder / f"{lease.instance}.error.json"
     fatal.unlink(missing_ok=True)
-    lost: list[str] = []
-
-    def on_lost(why: str) -> None:
-        lost.append(why)
-        log.error("the lease is lost: %s; stopping every query", why)
-        stopping.set()
-
     secrets = Secrets(settings.directory)
-    executor = _executor(settings, store, lease.instance)
-    keeper = LeaseKeeper(store, lease, on_lost)
-    keeper.start()
-    pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="work")
-    runner = Runner(store, executor, secrets, lease, pool, retain_dropped=settings.retain_dropped)
-    listener = WakeListener(folder / f"{lease.instance}.sock", secrets, runner.wake)
+    parameters = StorageParameters(retain_dropped=settings.retain_dropped)
+    pool = ThreadPoolExecutor(parameters.parallelism, thread_name_prefix="work")
+    controller = _controller(settings, store, secrets, pool, lease.instance, parameters)
+    controller.create_instance(lease.instance)
+    controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
+    runner = Runner(store, controller, pool)
+    listener = WakeListener(folder / f"{lease.instance}.sock", secrets, controller.woken)
     listener.start()
-    unwatch = store.backend.watch(runner.wake.set)
+    unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
-    opener = threading.Thread(
-        target=_open, args=(executor, runner, problem, stopping), name="open", daemon=True
-    )
+    opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
     opener.start()
+    lost = False
     try:
-        runner.run(_either(stopping, runner))
+        runner.serve(_either(stopping, controller))
+    except NotAttachedError as why:
+        log.error("%s Every query is stopped.", why)
+        lost = True
     finally:
         log.info("stopping")
         listener.close()
@@ -124,49 +127,57 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
         opener.join(timeout=60.0)
         pool.shutdown(wait=False, cancel_futures=True)
         runner.answering.close()
-        executor.close()  # first the queries: when the lease is lost, a slow check must not delay them
+        controller.close_engine()  # first the queries: a slow check must not delay them
         pool.shutdown(wait=True)
-        keeper.release()
+        controller.release()
     if problem:
         fatal.write_text(json.dumps([d.to_json() for d in problem[0].diagnostics]), encoding="utf-8")
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
 
 
-def _open(executor: Executor, runner: Runner, problem: list[MzplanError], stopping: threading.Event) -> None:
+def _open(controller: Controller, problem: list[MzplanError], stopping: threading.Event) -> None:
     began = time.monotonic()
     try:
-        executor.open()
+        controller.executor.open()
         log.info("ready after %.1f s", time.monotonic() - began)
     except MzplanError as found:
         problem.append(found)
         stopping.set()
-    runner.wake.set()
+    controller.woken.set()
 
 
-def _either(stopping: threading.Event, runner: Runner) -> threading.Event:
+def _either(stopping: threading.Event, controller: Controller) -> threading.Event:
     """The stop event; setting it also wakes the loop, so that stopping is not delayed by a round."""
 
     def waker() -> None:
         stopping.wait()
-        runner.wake.set()
+        controller.woken.set()
 
     threading.Thread(target=waker, name="stop", daemon=True).start()
     return stopping
 
 
-def _executor(settings: ProjectSettings, store: Store, instance: str) -> Executor:
+def _controller(
+    settings: ProjectSettings,
+    store: Store,
+    secrets: Secrets,
+    pool: Pool,
+    instance: str,
+    parameters: StorageParameters,
+) -> Controller:
     declared = settings.instances.get(instance)
     if declared is not None and declared.type == "dry":
-        return InMemoryExecutor(settings.project, store.read_status(instance))
-    from mzplan.spark.executor import SparkExecutor  # imports pyspark
+        executor = InMemoryExecutor(settings.project, store.read_status(instance))
+        return InMemoryStorageController(store, secrets, pool, executor, parameters=parameters)
+    from mzplan.spark.controller import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
         project=settings.project,
         directory=settings.directory,
         warehouse=absolute_warehouse(settings),
     )
-    return SparkExecutor(context)
+    return SparkStorageController(context, store, secrets, pool, parameters=parameters)
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

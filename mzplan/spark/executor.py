@@ -22,7 +22,7 @@ from mzplan.inline import Description
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets import Secrets
 from mzplan.spark import failures
-from mzplan.spark.collections import Collections
+from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.running import Running
 from mzplan.spark.session import has_ended
@@ -95,6 +95,10 @@ class SparkExecutor:
 
     def reclaim(self, id_: str, generation: int) -> None:
         remove_storage(self._warehouse, id_, generation)
+
+    def merge_files(self, collection: str) -> None:
+        """Merge the small files of a Delta table into large ones; its streams don't notice."""
+        self._session().sql(f"OPTIMIZE {table_at(collection)}")
 
     def _listen(self, spark: SparkSession) -> None:
         from pyspark.java_gateway import ensure_callback_server_started

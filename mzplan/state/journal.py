@@ -1,7 +1,8 @@
 """The journal of an instance: what a committed serial can't carry, and a crash must not forget.
 
-One line of JSON per entry. So far one kind: storage that no resource claims any more, written down before
-the runner forgets what it ran, and removed once `retain_dropped` has passed and the storage is gone.
+Two files, one line of JSON per entry. `<instance>.jsonl`: storage that no resource claims any more, written
+down before the runner forgets what it ran, and removed once `retain_dropped` has passed and the storage is
+gone. `<instance>.prepared.jsonl`: exports that are prepared and not created yet, with what they hold.
 """
 
 from __future__ import annotations
@@ -58,4 +59,36 @@ def _entry(content: Any) -> Dropped:
         kind=address.kind,
         name=address.name,
         dropped_at=reading.number(fields, "dropped_at"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Prepared:
+    """An export that is prepared: its id, the collection that it will read, and from which step on."""
+
+    id: str
+    from_id: str
+    step: int
+
+
+def encode_prepared(entries: Iterable[Prepared]) -> bytes:
+    """A line per entry, sorted."""
+    return "".join(f"{canonical(asdict(entry))}\n" for entry in sorted(entries)).encode()
+
+
+def decode_prepared(data: bytes, place: str) -> list[Prepared]:
+    """The inverse. Raises MZ030 for a line that is no entry."""
+    return [
+        decode(line, f"{place}:{number}", _prepared, "remove that line.")
+        for number, line in enumerate(data.splitlines(), 1)
+        if line.strip()
+    ]
+
+
+def _prepared(content: Any) -> Prepared:
+    fields = reading.mapping(content, "the entry")
+    return Prepared(
+        id=reading.identifier(fields),
+        from_id=reading.text(fields, "from_id"),
+        step=reading.integer(fields, "step", least=0),
     )

@@ -35,7 +35,14 @@ from mzplan.state.formats import (
     encode_state,
     encode_status,
 )
-from mzplan.state.journal import Dropped, decode_journal, encode_journal
+from mzplan.state.journal import (
+    Dropped,
+    Prepared,
+    decode_journal,
+    decode_prepared,
+    encode_journal,
+    encode_prepared,
+)
 from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.process import is_alive, started_at
 from mzplan.state.proposals import LIFETIME, Answer, Proposal
@@ -199,6 +206,15 @@ class Store:
     def write_journal(self, instance: str, entries: Iterable[Dropped]) -> None:
         self.backend.write(f"journal/{instance}.jsonl", encode_journal(entries))
 
+    def read_prepared(self, instance: str) -> list[Prepared]:
+        """The exports that are prepared, and not created yet."""
+        key = f"journal/{instance}.prepared.jsonl"
+        blob = self.backend.read(key)
+        return decode_prepared(blob.data, key) if blob else []
+
+    def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
+        self.backend.write(f"journal/{instance}.prepared.jsonl", encode_prepared(entries))
+
     # --- Leases
 
     def read_lease(self, instance: str) -> Lease | None:
@@ -221,21 +237,27 @@ class Store:
         old = decode_lease(blob.data, key) if blob else None
         if old is not None and is_live(old):
             return None
-        lease = Lease(
-            instance=instance,
-            epoch=old.epoch + 1 if old else 1,
-            owner=owner,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            pid_started=started_at(os.getpid()),
-            heartbeat=time.time(),
-            ttl=LEASE_TTL,
-        )
+        lease = _new_lease(instance, owner, old)
         try:
             self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
         except ConflictError:
             return None
         return lease
+
+    def take_lease(self, instance: str, owner: str) -> Lease:
+        """Become the leader with the next epoch, whoever leads now: they find out when they renew, and are
+        fenced by the epoch before. A live lease of this very owner is kept."""
+        key = f"leases/{instance}.json"
+        while True:
+            blob = self.backend.read(key)
+            old = decode_lease(blob.data, key) if blob else None
+            if old is not None and old.owner == owner and is_live(old):
+                return old
+            lease = _new_lease(instance, owner, old)
+            # Another one who takes it at the same moment comes after this one, or before.
+            with contextlib.suppress(ConflictError):
+                self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
+                return lease
 
     def renew_lease(self, lease: Lease, *, released: bool = False) -> Lease | None:
         """The lease with a new heartbeat; None when it is no longer ours (another epoch or owner)."""
@@ -320,6 +342,19 @@ def is_live(lease: Lease) -> bool:
     if lease.released or time.time() > lease.heartbeat + lease.ttl:
         return False
     return lease.host != socket.gethostname() or is_alive(lease.pid, lease.pid_started)
+
+
+def _new_lease(instance: str, owner: str, old: Lease | None) -> Lease:
+    return Lease(
+        instance=instance,
+        epoch=old.epoch + 1 if old else 1,
+        owner=owner,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pid_started=started_at(os.getpid()),
+        heartbeat=time.time(),
+        ttl=LEASE_TTL,
+    )
 
 
 def _lock_info(data: bytes) -> LockInfo:

@@ -24,14 +24,13 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
-from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
 from mzplan.state.backend import ConflictError
 from mzplan.state.formats import decode_state, encode_state
 from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.store import Store
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer
+from tests.runners import runner_in_memory
 
 A = Address("connection", "k")
 _numbers = itertools.count(1)
@@ -424,10 +423,10 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
     assert lease is not None
     stopping = threading.Event()
     with ThreadPoolExecutor(2) as pool:
-        runner = Runner(store, InMemoryExecutor("shop"), Secrets(str(tmp_path)), lease, pool)
-        thread = threading.Thread(target=runner.run, args=(stopping,))
+        runner = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
+        thread = threading.Thread(target=runner.serve, args=(stopping,))
         thread.start()
-        unwatch = store.backend.watch(runner.wake.set)
+        unwatch = store.backend.watch(runner.controller.woken.set)
 
         def follows(serial: int) -> None:
             until = time.monotonic() + 60
@@ -451,6 +450,6 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
         finally:
             unwatch()
             stopping.set()
-            runner.wake.set()
+            runner.controller.woken.set()
             thread.join(20)
             runner.answering.close()

@@ -22,10 +22,9 @@ import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.failpoints import Failpoint
-from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
+from tests.runners import runner_in_memory
 
 APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
 ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
@@ -75,14 +74,14 @@ class RunningRunner:
         lease = self.store.acquire_lease("local", "test")
         assert lease is not None
         self.pool = ThreadPoolExecutor(4)
-        self.runner = Runner(self.store, self.executor, Secrets("."), lease, self.pool)
+        self.runner = runner_in_memory(self.store, self.executor, lease, self.pool)
         self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.runner.run, args=(self.stopping,))
+        self.thread = threading.Thread(target=self.runner.serve, args=(self.stopping,))
         self.thread.start()
 
     def stop(self) -> None:
         self.stopping.set()
-        self.runner.wake.set()
+        self.runner.controller.woken.set()
         self.thread.join(20)
         self.pool.shutdown()
         self.runner.answering.close()

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.controller.executor import ExecutorContext
-from mzplan.runner.lease import LeaseKeeper
+from mzplan.controller.types import ReplicaLocation
 from mzplan.runner.loop import Runner
 from mzplan.secrets import Secrets
+from mzplan.spark.controller import SparkStorageController
 from mzplan.spark.executor import SparkExecutor
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
@@ -35,31 +36,30 @@ class Crew:
             (checkout / "mzplan.yaml").write_text(SETTINGS % (project, self.state))
         self.spark = lab.executor._session()
         warehouse = str(self.folder / "warehouse")
-        self.executor = SparkExecutor(
-            ExecutorContext(project=project, directory=str(self.folder), warehouse=warehouse)
-        )
+        context = ExecutorContext(project=project, directory=str(self.folder), warehouse=warehouse)
+        self.executor = SparkExecutor(context)
         self.executor.open()  # joins the session that is there
         store = Store(LocalBackend(self.state), project)
-        lease = store.acquire_lease("local", "test")
-        assert lease is not None
-        self.keeper = LeaseKeeper(store, lease, on_lost=lambda why: None)
         self.pool = ThreadPoolExecutor(4)
-        self.runner = Runner(store, self.executor, Secrets(str(self.folder)), lease, self.pool)
+        secrets = Secrets(str(self.folder))
+        self.controller = SparkStorageController(context, store, secrets, self.pool, executor=self.executor)
+        self.controller.create_instance("local")
+        self.controller.connect_replica("local", ReplicaLocation(owner="test"))
+        self.runner = Runner(store, self.controller, self.pool)
         self.runner.watch._every = 1.0
         self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.runner.run, args=(self.stopping,))
-        self.keeper.start()
+        self.thread = threading.Thread(target=self.runner.serve, args=(self.stopping,))
         self.thread.start()
 
     def close(self) -> None:
         self.stopping.set()
-        self.runner.wake.set()
+        self.controller.woken.set()
         self.thread.join(60)
         self.executor._spark = None  # the session is the lab's
         self.executor.close()
         self.pool.shutdown()
         self.runner.answering.close()
-        self.keeper.release()
+        self.controller.release()
 
     def declare(self, name: str, text: str) -> None:
         for checkout in (self.folder, self.elsewhere):

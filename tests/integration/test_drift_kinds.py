@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from examples.servers import create_topic, delete_topic, produce_json
+from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.state.local import STATE_KEY
 from tests.integration.crew import Crew
@@ -124,7 +125,8 @@ def test_a_healthy_project_gives_no_false_alarm_under_load(
 
 
 def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.runner.reconcile.FIRST_RETRY", 4.0)  # to be looked at meanwhile
+    assert crew.controller.queries is not None
+    monkeypatch.setattr(crew.controller.queries, "pace", Pace(first=4.0))  # to be looked at meanwhile
     before = crew.run_id("source.halted")
     crew.stop_by_hand("source.halted")
     crew.finds("source.halted", "missing-query")
@@ -172,7 +174,7 @@ def test_a_stalled_one(
     crew: Crew, kafka: KafkaBroker, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Input waits, and its target does not take it: another session holds the table."""
-    monkeypatch.setattr("mzplan.runner.observing.QUIET", 11.0)
+    monkeypatch.setattr("mzplan.controller.observing.QUIET", 11.0)
     monkeypatch.setattr("mzplan.plan.drift.STALLED", 13.0)  # what is idle says so every ten seconds
     with psycopg.connect(postgres.dsn("drifting")) as holder:
         holder.execute("LOCK TABLE stuck IN ACCESS EXCLUSIVE MODE")

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
+from tests.runners import runner_in_memory
 
 
 @contextmanager
@@ -24,14 +23,14 @@ def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecuto
     assert lease is not None
     stopping = threading.Event()
     with ThreadPoolExecutor(4) as pool:
-        runner = Runner(store, executor, Secrets("."), lease, pool)
-        thread = threading.Thread(target=runner.run, args=(stopping,))
+        runner = runner_in_memory(store, executor, lease, pool)
+        thread = threading.Thread(target=runner.serve, args=(stopping,))
         thread.start()
         try:
             yield executor
         finally:
             stopping.set()
-            runner.wake.set()
+            runner.controller.woken.set()
             thread.join(20)
             runner.answering.close()
             store.renew_lease(lease, released=True)

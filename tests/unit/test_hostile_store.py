@@ -22,11 +22,11 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
 from mzplan.state.formats import decode_status, encode_status
 from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.process import is_alive
 from mzplan.state.store import Store
+from tests.runners import runner_in_memory
 from tests.unit.cli_runs import Ran, apply, mzplan, write
 
 Edit = Callable[[dict[str, Any]], Any]
@@ -367,7 +367,7 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     lease = store.acquire_lease("local", "test")
     assert lease is not None
     with ThreadPoolExecutor(2) as pool:
-        made = Runner(store, InMemoryExecutor("shop"), Secrets("."), lease, pool)
+        made = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
         yield made
         made.answering.close()
 
@@ -376,8 +376,9 @@ def settled(runner: Runner) -> set[str]:
     until = time.monotonic() + 10
     while runner.tick() and time.monotonic() < until:
         time.sleep(0.01)
-    assert isinstance(runner.executor, InMemoryExecutor)
-    return {str(address) for address in runner.executor.running()}
+    executor = runner.controller.executor
+    assert isinstance(executor, InMemoryExecutor)
+    return {str(address) for address in executor.running()}
 
 
 def test_no_proposal_keeps_a_runner_from_its_work(runner: Runner, tmp_path: Path) -> None:
@@ -403,15 +404,16 @@ def test_a_damaged_state_stops_no_query(
     state_file(tmp_path).write_bytes(whole[:-30])
     caplog.clear()
     assert len(settled(runner)) == 3
-    assert isinstance(runner.executor, InMemoryExecutor)
-    assert [what for what, _ in runner.executor.log] == ["start"] * 3
+    executor = runner.controller.executor
+    assert isinstance(executor, InMemoryExecutor)
+    assert [what for what, _ in executor.log] == ["start"] * 3
     # It heals meanwhile, and says once, not each round, what is wrong.
-    ended = next(iter(runner.executor.running().values())).name
-    runner.executor.end(ended, "boom")
+    ended = next(iter(executor.running().values())).name
+    executor.end(ended, "boom")
     runner.tick()
-    runner.clock = lambda: time.monotonic() + 5.0
+    runner.queries.clock = lambda: time.monotonic() + 5.0
     assert len(settled(runner)) == 3
-    assert [what for what, _ in runner.executor.log] == ["start"] * 3 + ["stop", "start"]
+    assert [what for what, _ in executor.log] == ["start"] * 3 + ["stop", "start"]
     assert [r.getMessage()[:25] for r in caplog.records if r.levelname == "WARNING"] == [
         "the state can't be read; "
     ]

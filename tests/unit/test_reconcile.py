@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.inline import Description
-from mzplan.model.address import Address
-from mzplan.runner.reconcile import (
-    LAST_RETRY,
+from mzplan.controller.reconcile import (
+    DEFAULT_PACE,
     Accept,
     Decision,
     Desired,
@@ -16,11 +14,12 @@ from mzplan.runner.reconcile import (
     Memory,
     Stop,
     Switch,
-    backoff,
     decide,
     key_of,
     rejected,
 )
+from mzplan.inline import Description
+from mzplan.model.address import Address
 
 A = Address("source", "orders")
 OLD = Description(address=A, id="i", generation=1, digest="1:old", type="kafka", body={})
@@ -118,7 +117,7 @@ def test_a_query_that_dies_heals_with_back_off() -> None:
         now = memory.retry_at
         assert isinstance(step(NEW, [], memory, now=now).command, Switch)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert backoff(10_000) == LAST_RETRY
+    assert DEFAULT_PACE.wait(10_000) == DEFAULT_PACE.last
 
 
 def test_a_query_that_runs_long_enough_is_forgiven() -> None:

@@ -18,10 +18,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
-from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store, is_live
+from tests.runners import runner_in_memory
 
 KAFKA = Address("connection", "k")
 ORDERS = Address("source", "orders")
@@ -76,9 +75,7 @@ class World:
         lease = self.store.acquire_lease("local", f"test-{self.now}")
         assert lease is not None
         self.lease = lease
-        self.runner = Runner(
-            self.store, self.executor, Secrets("."), lease, self.pool, clock=lambda: self.now
-        )
+        self.runner = runner_in_memory(self.store, self.executor, lease, self.pool, clock=lambda: self.now)
 
     def commit(self, state: State) -> None:
         self.store.commit(state, self.committed)
@@ -252,7 +249,7 @@ def test_what_is_dropped_is_journalled_kept_and_then_removed(
     world.settle()
     assert [d.place for d in world.store.read_journal("local")] == [("o", 1), ("s", 1)]
     assert not [what for what, _ in world.executor.log if what == "reclaim"]
-    world.runner.claims.retain = 0.0
+    world.runner.queries.claims.retain = 0.0
     world.settle()
     world.settle()
     assert sorted(name for what, name in world.executor.log if what == "reclaim") == ["o g1", "s g1"]
@@ -263,7 +260,7 @@ def test_dropped_storage_that_is_claimed_again_or_still_read_stays(world: World)
     first = make_state(1)
     world.commit(first)
     world.settle()
-    world.runner.claims.retain = 0.0
+    world.runner.queries.claims.retain = 0.0
     # The sink's change is rejected: its old query goes on reading the source's old collection.
     world.executor.check_result = lambda d: (
         CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))

@@ -9,12 +9,12 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.controller.observing import observe
+from mzplan.controller.reconcile import Memory
+from mzplan.controller.upstream_watch import UpstreamWatch
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.runner.observing import observe
-from mzplan.runner.reconcile import Memory
-from mzplan.runner.upstream_watch import UpstreamWatch
 from mzplan.secrets import Secrets
 from tests.unit.cli_runs import run, write
 
@@ -36,11 +36,14 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
         bad = found.get(description.address.name)
         return CheckResult(diagnostics=(bad,) if bad else ())
 
+    def look_at(description: Description) -> tuple[Diagnostic, ...]:
+        return executor.check(description, Secrets(".")).diagnostics
+
     executor, now = InMemoryExecutor("shop"), [0.0]
     executor.check_result = check
     running = dict([source("a"), source("b")])
     with ThreadPoolExecutor(1) as pool:
-        watch = UpstreamWatch(executor, Secrets("."), pool, lambda: now[0], every=60.0)
+        watch = UpstreamWatch(look_at, pool, lambda: now[0], every=60.0)
 
         def round_() -> None:
             watch.look(running)

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from mzplan.controller.executor import QueryReport
+from mzplan.controller.reconcile import Desired, Memory, key_of
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Condition, Observation, Status
-from mzplan.runner.reconcile import Desired, Memory, key_of
 
 QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
 

@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
-from mzplan.controller.executor import Executor
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.secrets import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
@@ -31,13 +29,12 @@ class UpstreamWatch:
 
     def __init__(
         self,
-        executor: Executor,
-        secrets: Secrets,
+        look_at: Callable[[Description], tuple[Diagnostic, ...]],
         pool: Pool,
         clock: Callable[[], float],
         every: float = EVERY,
     ):
-        self._executor, self._secrets, self._pool = executor, secrets, pool
+        self._look_at, self._pool = look_at, pool
         self._clock, self._every = clock, every
         self._looked: dict[Address, float] = {}
         self._under_way: tuple[Address, Future[tuple[Diagnostic, ...]]] | None = None
@@ -62,13 +59,7 @@ class UpstreamWatch:
         due = min(self._looked, key=self._looked.__getitem__)
         if now - self._looked[due] >= self._every:
             self._looked[due] = now
-            self._under_way = (due, self._pool.submit(self._check, running[due]))
-
-    def _check(self, description: Description) -> tuple[Diagnostic, ...]:
-        gone = self._executor.missing(description)
-        if gone or description.address.kind != "source":
-            return gone
-        return self._executor.check(description, self._secrets).diagnostics
+            self._under_way = (due, self._pool.submit(self._look_at, running[due]))
 
     def _take_in(self, address: Address, check: Future[tuple[Diagnostic, ...]]) -> None:
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.reconcile import Decision, Desired, Memory, Stop, Switch
 from mzplan.model.address import Address
-from mzplan.runner.reconcile import Decision, Desired, Memory, Stop, Switch
 
 
 class RunningIds:

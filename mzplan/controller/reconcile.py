@@ -6,6 +6,7 @@ Nothing here does I/O, so every rule can be tested in microseconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from mzplan.controller.executor import QueryName, QueryReport
@@ -13,12 +14,30 @@ from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.state import Condition
 
-FIRST_RETRY = 1.0  # seconds; doubled after each failure
-LAST_RETRY = 60.0
 PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop
 STABLE = 60.0  # seconds after which a query that runs is forgiven its failures
 
 Key = tuple[int, str]  # generation, digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How failed queries are tried again: after `first` seconds, doubled each time up to `last`. After
+    `budget` failures in a row a query is given up, until it is changed or `mzplan restart` asks for it
+    (None: never)."""
+
+    first: float = 1.0
+    last: float = 60.0
+    budget: int | None = None
+
+    def wait(self, failures: int) -> float:
+        """Seconds to wait after so many failures: 1, 2, 4, … 60."""
+        if self.budget is not None and failures > self.budget:
+            return math.inf
+        return min(self.last, self.first * 2.0 ** max(0, min(failures, 16) - 1))
+
+
+DEFAULT_PACE = Pace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +115,12 @@ def key_of(description: Description) -> Key:
 
 
 def decide(
-    address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory, now: float
+    address: Address,
+    desired: Desired | None,
+    reports: list[QueryReport],
+    memory: Memory,
+    now: float,
+    pace: Pace = DEFAULT_PACE,
 ) -> Decision:
     """The next step for one address. `now` in seconds, monotonic."""
     active = [r for r in reports if r.active]
@@ -116,29 +140,24 @@ def decide(
         return _current(address, desired.description, current, others, memory, now)
     dead = next((r for r in reports if not r.active and _key(r) == target), None)
     if dead is not None:
-        return _ended(address, dead, reports, memory, now)
-    return _absent(address, desired.description, reports, memory, now)
+        return _ended(address, dead, reports, memory, now, pace)
+    return _absent(address, desired.description, reports, memory, now, pace)
 
 
-def rejected(memory: Memory, error: str, code: str, now: float) -> Memory:
+def rejected(memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
     """The check before the switch failed: nothing was stopped."""
     was_accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
-    return _failed(memory, "failed" if was_accepted else "rejected", error, code, now)
+    return _failed(memory, "failed" if was_accepted else "rejected", error, code, now, pace)
 
 
-def start_failed(memory: Memory, error: str, code: str, now: float) -> Memory:
+def start_failed(memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
     """The query could not be started."""
-    return _failed(memory, "failed", error, code, now)
+    return _failed(memory, "failed", error, code, now, pace)
 
 
-def fallback_failed(memory: Memory, now: float) -> Memory:
+def fallback_failed(memory: Memory, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
     """Not even the last accepted description could be started."""
-    return replace(memory, fallback_at=now + backoff(memory.failures + 1))
-
-
-def backoff(failures: int) -> float:
-    """Seconds to wait after so many failures: 1, 2, 4, … 60."""
-    return min(LAST_RETRY, FIRST_RETRY * 2.0 ** max(0, min(failures, 16) - 1))
+    return replace(memory, fallback_at=now + pace.wait(memory.failures + 1))
 
 
 def _unwanted(address: Address, reports: list[QueryReport], memory: Memory) -> Decision:
@@ -173,13 +192,13 @@ def _current(
 
 
 def _ended(
-    address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float
+    address: Address, dead: QueryReport, reports: list[QueryReport], memory: Memory, now: float, pace: Pace
 ) -> Decision:
     """The wanted query ran and ended by itself: remember why, forget its handle; `_absent` goes on."""
     error, code = dead.error, dead.error_code or "MZ064"
     if error is None:
         error, code = f"It was stopped by hand. Fix: to keep it so, mzplan pause {address}.", "MZ162"
-    memory = _failed(memory, "failed", error, code, now)
+    memory = _failed(memory, "failed", error, code, now, pace)
     ended = tuple(r for r in reports if not r.active)
     return Decision(
         command=Stop(address=address, names=_names(ended)), memory=memory, condition="failed", shown=dead
@@ -187,12 +206,17 @@ def _ended(
 
 
 def _absent(
-    address: Address, description: Description, reports: list[QueryReport], memory: Memory, now: float
+    address: Address,
+    description: Description,
+    reports: list[QueryReport],
+    memory: Memory,
+    now: float,
+    pace: Pace,
 ) -> Decision:
     """The wanted query does not run; an older one may."""
     running = next((r for r in reports if r.active), None)
     if running is None and reports:  # an older one is ending (a switch under way), or has ended by itself
-        waits = replace(memory, fallback_at=now + backoff(memory.failures + 1))
+        waits = replace(memory, fallback_at=now + pace.wait(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
         return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
     if now >= memory.retry_at:
@@ -212,7 +236,7 @@ def _absent(
     return Decision(command=back, memory=memory, condition=memory.verdict or "failed", shown=running)
 
 
-def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: float) -> Memory:
+def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: float, pace: Pace) -> Memory:
     failures = memory.failures + 1
     falls_back = verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
     patience = PATIENCE if falls_back else 1.0
@@ -222,7 +246,7 @@ def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: floa
         error=error,
         error_code=code,
         failures=failures,
-        retry_at=now + backoff(failures) * patience,
+        retry_at=now + pace.wait(failures) * patience,
         healthy_since=None,
     )
 

@@ -1,0 +1,149 @@
+"""What the controller was told of: collections, exports, and exports that are prepared. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mzplan.controller import frontiers
+from mzplan.controller.types import (
+    CollectionDescription,
+    CollectionState,
+    CreateExportToken,
+    ExportDescription,
+    ExportState,
+    GlobalId,
+    IdentifierMissingError,
+    IdentifierReusedError,
+    Place,
+    StorageError,
+)
+from mzplan.model.address import Address
+
+
+class Catalog:
+    """Commands on it are all or nothing: each looks at everything before it changes anything."""
+
+    def __init__(self) -> None:
+        self.collections: dict[GlobalId, CollectionState] = {}
+        self.exports: dict[GlobalId, ExportState] = {}
+        self.prepared: dict[GlobalId, CreateExportToken] = {}
+
+    def collection(self, id_: GlobalId) -> CollectionState:
+        """Raises IdentifierMissingError."""
+        if id_ not in self.collections:
+            raise IdentifierMissingError("collection", id_)
+        return self.collections[id_]
+
+    def export(self, id_: GlobalId) -> ExportState:
+        """Raises IdentifierMissingError."""
+        if id_ not in self.exports:
+            raise IdentifierMissingError("export", id_)
+        return self.exports[id_]
+
+    def hosted(self) -> Mapping[Address, CollectionDescription | ExportDescription]:
+        """All descriptions, by what they are called."""
+        states: list[CollectionState | ExportState] = [*self.collections.values(), *self.exports.values()]
+        return {state.description.query.address: state.description for state in states}
+
+    def readers(self) -> dict[GlobalId, dict[GlobalId, Place]]:
+        """Where the exports of each collection keep their checkpoints, by id."""
+        found: dict[GlobalId, dict[GlobalId, Place]] = {}
+        for id_, export in self.exports.items():
+            found.setdefault(export.description.from_id, {})[id_] = export.place
+        return found
+
+    def ensure_known(self, ids: Sequence[GlobalId], kind: str, was: Callable[[str, GlobalId], bool]) -> None:
+        """Raises IdentifierMissingError for the first id that neither this nor the durable history (`was`)
+        knows."""
+        there: Mapping[GlobalId, object] = self.collections if kind == "source" else self.exports
+        for id_ in ids:
+            if id_ not in there and not was(kind, id_):
+                raise IdentifierMissingError(kind, id_)
+
+    def create_collections(self, given: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
+        """Install or alter. A new generation is another collection: it begins without steps."""
+        wanted: dict[GlobalId, CollectionDescription] = {}
+        for id_, description in given:
+            if id_ != description.query.id:
+                raise StorageError(f"{id_} is described as {description.query.id}.")
+            if id_ in self.exports or wanted.setdefault(id_, description) != description:
+                raise IdentifierReusedError(f"{id_} is another one's: {description.query.address} can't be.")
+        for id_, description in wanted.items():
+            there = self.collections.get(id_)
+            if there is None or there.place != (id_, description.query.generation):
+                self.collections[id_] = CollectionState(description=description)
+                if there is not None:
+                    self.collections[id_].policy = there.policy
+            else:
+                there.description = description
+
+    def prepare(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
+        """Hold the collection's since. Prepared again: the same token."""
+        state = self.collection(from_id)
+        if id_ in self.collections:
+            raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
+        there = self.prepared.get(id_)
+        if there is not None and there.from_id == from_id:
+            return there
+        if there is not None:
+            self.cancel(there)
+        step = frontiers.hold(state, _prepared(id_), state.since)
+        self.prepared[id_] = CreateExportToken(id=id_, from_id=from_id, step=step)
+        return self.prepared[id_]
+
+    def cancel(self, token: CreateExportToken) -> bool:
+        """False when it was used or cancelled before."""
+        if self.prepared.get(token.id) != token:
+            return False
+        del self.prepared[token.id]
+        if token.from_id in self.collections:
+            frontiers.release(self.collections[token.from_id], _prepared(token.id))
+        return True
+
+    def create_exports(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> bool:
+        """Install or alter, consuming the tokens; whether any token was there to be consumed."""
+        for token, description in given:
+            if token.id != description.query.id or token.from_id != description.from_id:
+                raise StorageError(
+                    f"The token is for {token.id}, a reader of {token.from_id}; {description.query.address} "
+                    f"is {description.query.id} and reads {description.from_id}."
+                )
+            if self.prepared.get(token.id) != token:
+                raise IdentifierMissingError("prepared export", token.id)
+        for token, description in given:
+            self._install(token, description)
+        return bool(given)
+
+    def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
+        there = self.exports.get(token.id)
+        if there is not None and there.place == (token.id, description.query.generation):
+            there.description = description
+        else:
+            self.drop_export(token.id)
+            self.exports[token.id] = ExportState(description=description, read_hold=token.step)
+            frontiers.hold(self.collection(token.from_id), token.id, token.step)
+        self.cancel(token)
+
+    def drop_export(self, id_: GlobalId) -> None:
+        """Forget an export and what it holds; no error when it is not there."""
+        dropped = self.exports.pop(id_, None)
+        if dropped is not None and dropped.description.from_id in self.collections:
+            frontiers.release(self.collections[dropped.description.from_id], id_)
+
+    def adopt(self, token: CreateExportToken) -> None:
+        """Take a token out of the journal: its hold is back as soon as its collection is."""
+        self.prepared[token.id] = token
+
+    def restore_holds(self) -> None:
+        """After collections were created: what tokens and exports hold of them."""
+        for token in self.prepared.values():
+            if token.from_id in self.collections:
+                frontiers.hold(self.collections[token.from_id], _prepared(token.id), token.step)
+        for id_, export in self.exports.items():
+            from_id = export.description.from_id
+            if from_id in self.collections:
+                frontiers.hold(self.collections[from_id], id_, export.read_hold)
+
+
+def _prepared(id_: GlobalId) -> str:
+    return f"prepared:{id_}"

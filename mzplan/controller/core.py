@@ -1,0 +1,470 @@
+"""The controller that both implementations are: what is hosted, who holds what, and what follows from it.
+
+What differs is below it: the engine that hosts queries (`Executor`), and the storage of collections
+(`Storage`). StorageController is the contract of its methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+
+from mzplan.controller import frontiers
+from mzplan.controller.catalog import Catalog
+from mzplan.controller.claims import Claims
+from mzplan.controller.executor import CheckResult, Executor
+from mzplan.controller.instances import Instances
+from mzplan.controller.maintenance import Maintenance, Surveyed
+from mzplan.controller.queries import Queries
+from mzplan.controller.reconcile import Decision, Desired
+from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.controller.storage import Storage
+from mzplan.controller.types import (
+    AppendCommand,
+    CollectionDescription,
+    CollectionState,
+    CreateExportToken,
+    Diff,
+    ExportDescription,
+    ExportState,
+    GlobalId,
+    InstanceId,
+    InstanceInUseError,
+    Place,
+    ReadBeforeSinceError,
+    ReadPolicy,
+    ReplicaLocation,
+    Row,
+    Step,
+    StorageError,
+    StorageParameters,
+)
+from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.state import Lease
+from mzplan.secrets import Secrets
+from mzplan.state.journal import Prepared
+from mzplan.state.store import Store
+
+log = logging.getLogger("mzplan.controller")
+
+LOCAL = "local"  # the type of sources that are appended to
+BUSY = 0.05  # seconds between looks while something is under way
+
+
+class Controller:
+    """Implements StorageController for the instance that its process leads.
+
+    It knows the instances, collections and exports that it is told of, and runs the queries of the instance
+    that is attached to it. `clock` gives seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        storage: Storage,
+        secrets: Secrets,
+        pool: Pool,
+        clock: Callable[[], float] = time.monotonic,
+        parameters: StorageParameters | None = None,
+    ):
+        self.store = store
+        self.project = store.project
+        self.executor = executor
+        self.storage = storage
+        self.secrets = secrets
+        self.pool = pool
+        self.clock = clock
+        self.parameters = parameters or StorageParameters()
+        self.woken = threading.Event()
+        self.instances = Instances(store, self.woken.set)
+        self.catalog = Catalog()
+        self.maintenance = Maintenance(storage, pool, clock, self.woken.set)
+        self.queries: Queries | None = None
+        self.decisions: dict[Address, Decision] = {}
+        self._initialized = False
+        self._soon = False
+        self._changed = False
+        self._unclaimed: list[Place] = []
+        self._kept: set[Place] = set()
+
+    # --- initialization
+
+    def initialization_complete(self) -> None:
+        self._initialized = True
+        self.woken.set()
+
+    def update_configuration(self, parameters: StorageParameters) -> None:
+        self.parameters = parameters
+        if self.queries is not None:
+            self.queries.claims.retain = parameters.retain_dropped
+            self.queries.pace = parameters.pace
+        self.maintenance.every = parameters.maintain_every
+        self.woken.set()
+
+    # --- instances
+
+    def create_instance(self, id_: InstanceId) -> None:
+        self.instances.create(id_)
+
+    def drop_instance(self, id_: InstanceId) -> None:
+        self.instances.ensure(id_)
+        hosted = sorted(str(a) for a, one in self.catalog.hosted().items() if one.instance == id_)
+        if hosted:
+            raise InstanceInUseError(f"Instance {id_} still has {', '.join(hosted[:5])}: drop them first.")
+        self.instances.drop(id_)
+
+    def connect_replica(self, id_: InstanceId, location: ReplicaLocation) -> int:
+        lease = self.instances.connect(id_, location)
+        self.attach(id_, lease)
+        return lease.epoch
+
+    def attach(self, id_: InstanceId, lease: Lease) -> None:
+        """Lead an instance under a lease that somebody has taken (see connect_replica)."""
+        self.instances.attached = (id_, lease)
+        before = self.store.read_status(id_)
+        claims = Claims(self.store, self.executor, id_, self.parameters.retain_dropped)
+        self.queries = Queries(
+            self.project,
+            self.executor,
+            self.secrets,
+            claims,
+            SecretsUsed(before.secrets if before is not None else {}),
+            self.pool,
+            self.woken.set,
+            self.clock,
+        )
+        self.queries.epoch = lease.epoch
+        self.queries.pace = self.parameters.pace
+        for entry in self.store.read_prepared(id_):
+            self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
+        self._change()
+
+    # --- collections and exports
+
+    def collection(self, id_: GlobalId) -> CollectionState:
+        return self.catalog.collection(id_)
+
+    def collection_mut(self, id_: GlobalId) -> CollectionState:
+        return self.catalog.collection(id_)
+
+    def collections(self) -> Iterator[tuple[GlobalId, CollectionState]]:
+        return iter(sorted(self.catalog.collections.items()))
+
+    async def migrate_collections(
+        self, collections: Sequence[tuple[GlobalId, CollectionDescription]]
+    ) -> None:
+        self._attached()
+        places = [(one.query.id, one.query.generation) for _, one in collections]
+        await asyncio.to_thread(self.storage.migrate, places)
+
+    async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
+        self._attached()
+        self.catalog.create_collections(collections)
+        self.catalog.restore_holds()
+        self._change()
+
+    def export(self, id_: GlobalId) -> ExportState:
+        return self.catalog.export(id_)
+
+    def export_mut(self, id_: GlobalId) -> ExportState:
+        return self.catalog.export(id_)
+
+    def exports(self) -> Iterator[tuple[GlobalId, ExportState]]:
+        return iter(sorted(self.catalog.exports.items()))
+
+    def prepare_export(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
+        instance = self._attached()
+        there = self.catalog.prepared.get(id_)
+        token = self.catalog.prepare(id_, from_id)
+        if token != there:
+            # Journalled before it is given away: a crash must not forget what somebody relies on.
+            self._journal_tokens(instance)
+        return token
+
+    def cancel_prepare_export(self, token: CreateExportToken) -> None:
+        instance = self._attached()
+        if self.catalog.cancel(token):
+            self._journal_tokens(instance)
+
+    async def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+        instance = self._attached()
+        used = self.catalog.create_exports(exports)
+        if used:
+            self._journal_tokens(instance)
+        self._change()
+
+    def drop_sources(self, ids: Sequence[GlobalId]) -> None:
+        self._attached()
+        self.catalog.ensure_known(ids, "source", self._is_known)
+        self.drop_sources_unvalidated(ids)
+
+    def drop_sources_unvalidated(self, ids: Sequence[GlobalId]) -> None:
+        self._attached()
+        for id_ in ids:
+            self.catalog.collections.pop(id_, None)
+        self._change()
+
+    def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
+        self._attached()
+        self.catalog.ensure_known(ids, "sink", self._is_known)
+        self.drop_sinks_unvalidated(ids)
+
+    def drop_sinks_unvalidated(self, ids: Sequence[GlobalId]) -> None:
+        self._attached()
+        for id_ in ids:
+            self.catalog.drop_export(id_)
+        self._change()
+
+    # --- data and frontiers
+
+    def append(self, commands: Sequence[AppendCommand]) -> Future[None]:
+        self._attached()
+        planned = [(self.catalog.collection(one.id).description, one) for one in commands]
+        for description, _ in planned:
+            if description.query.type != LOCAL:
+                raise StorageError(
+                    f"{description.query.address} is not local: nothing can be appended to it."
+                )
+        return self.pool.submit(self._append, planned)
+
+    def _append(self, planned: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
+        for description, command in planned:
+            self.storage.append(description, command)
+        self.woken.set()
+
+    async def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
+        state = self.catalog.collection(id_)
+        extent = await asyncio.to_thread(self.storage.extent, state.place)
+        since = max(state.since, extent.since)
+        if not since <= as_of < extent.upper:
+            raise ReadBeforeSinceError(
+                f"{state.description.query.address} can be read as of steps {since} to {extent.upper} "
+                f"(excluded), not {as_of}."
+            )
+        return await asyncio.to_thread(self.storage.snapshot, state.place, as_of)
+
+    def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
+        self._attached()
+        states = [(self.catalog.collection(id_), policy) for id_, policy in policies]
+        for state, policy in states:
+            frontiers.set_policy(state, policy, (), time.time())
+        for state, _ in states:
+            self._downgrade(state)
+
+    def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
+        for id_, upper in updates:
+            collection = self.catalog.collections.get(id_)
+            if collection is not None and frontiers.advance_upper(collection, upper):
+                frontiers.advance(collection, (), time.time())
+                self._downgrade(collection)
+            export = self.catalog.exports.get(id_)
+            if export is not None:
+                export.upper = max(export.upper, upper)
+
+    def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
+        for id_, holders in updates.items():
+            collection = self.catalog.collections.get(id_)
+            if collection is None:
+                continue
+            for holder, step in holders.items():
+                if step is None:
+                    frontiers.release(collection, holder)
+                    continue
+                held = frontiers.hold(collection, holder, step)
+                if holder in self.catalog.exports:
+                    self.catalog.exports[holder].read_hold = held
+            self._downgrade(collection)
+
+    def _downgrade(self, collection: CollectionState) -> None:
+        """Let since follow the read capabilities, of a collection that this instance feeds."""
+        attached = self.instances.attached
+        wanted = collection.wanted_since
+        if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
+            return
+        collection.since = wanted
+        self.maintenance.maintain(collection.place, wanted)
+
+    # --- work
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that is worth another look at once."""
+        queries = self.queries
+        starting = any(one.condition == "starting" for one in self.decisions.values())
+        return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
+
+    def look_soon(self) -> None:
+        """Let the next `ready` wait for a moment only, whatever is under way elsewhere."""
+        self._soon = True
+
+    async def ready(self) -> None:
+        soon = self.busy or self._soon
+        self._soon = False
+        await asyncio.to_thread(self.woken.wait, BUSY if soon else self.store.backend.idle)
+        self.woken.clear()
+
+    async def process(self) -> None:
+        if self.instances.lost is not None:
+            await asyncio.to_thread(self.close_engine)
+        self._attached()
+        queries = self.queries
+        if queries is None or not self._initialized:
+            return
+        queries.harvest()
+        if self._changed:
+            self._take_over(queries)
+        if not self.executor.is_open():
+            self.decisions = {}
+            return
+        self.decisions = queries.round()
+        self._observe(queries)
+        self._maintain()
+        queries.reclaim(self.decisions)
+
+    async def reconcile_state(self) -> None:
+        self._attached()
+        hosted = self.catalog.hosted()
+        strange = [r.name for r in self.executor.reports() if r.name.address not in hosted]
+        for name in strange:
+            log.info("%s is claimed by nothing: it is stopped", name)
+            await asyncio.to_thread(self.executor.stop, name)
+        listed = await asyncio.to_thread(self.storage.listed)
+        self._unclaimed = sorted(set(listed) - self._claimed() - self._remembered())
+
+    def unclaimed(self) -> Iterable[Place]:
+        return tuple(self._unclaimed)
+
+    def claim_storage(self, places: Iterable[Place]) -> None:
+        """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
+        purpose. (Not in the seed.)"""
+        self._kept = set(places)
+        self._change()
+
+    def validate(self, description: Description) -> CheckResult:
+        """Try a description as its query would, without changing anything; any thread may. (Not in the seed:
+        its caller validates before it commands.)"""
+        return self.executor.check(description, self.secrets)
+
+    def inspect(self, description: Description) -> tuple[Diagnostic, ...]:
+        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and of a
+        source the upstream. Changes nothing; any thread may. (Not in the seed.)"""
+        gone = self.executor.missing(description)
+        if gone or description.address.kind != "source":
+            return gone
+        return self.validate(description).diagnostics
+
+    def close_engine(self) -> None:
+        """Stop the queries and the engine."""
+        self.executor.close()
+
+    def release(self) -> None:
+        """Say that the instance has no runner any more; its queries are stopped before."""
+        self.instances.release()
+
+    # --- inside
+
+    def _journal_tokens(self, instance: InstanceId) -> None:
+        tokens = self.catalog.prepared.values()
+        self.store.write_prepared(
+            instance, [Prepared(id=t.id, from_id=t.from_id, step=t.step) for t in tokens]
+        )
+
+    def _attached(self) -> InstanceId:
+        return self.instances.require()
+
+    def _change(self) -> None:
+        self._changed = True
+        self.woken.set()
+
+    def _is_known(self, kind: str, id_: GlobalId) -> bool:
+        """Whether the durable history has seen this id: what ran, what was dropped, what was committed."""
+        queries = self.queries
+        if queries is not None:
+            if any(d.id == id_ and a.kind == kind for a, d in queries.claims.accepted.items()):
+                return True
+            if any(entry.id == id_ and entry.kind == kind for entry in queries.claims.dropped):
+                return True
+        states = [self.store.read_state()]
+        serials = reversed(self.store.serials())
+        while True:
+            for state in states:
+                if any(r.id == id_ and a.kind == kind for a, r in state.resources.items()):
+                    return True
+            earlier = next(serials, None)
+            if earlier is None:
+                return False
+            found = self.store.read_serial(earlier)
+            states = [found] if found is not None else []
+
+    def _take_over(self, queries: Queries) -> None:
+        """Let the queries be what the catalog says."""
+        instance = self._attached()
+        self._changed = False
+        hosted = self.catalog.hosted()
+        queries.want(
+            {
+                address: Desired(description=one.query, paused=one.paused)
+                for address, one in hosted.items()
+                if one.instance == instance
+            },
+            self._claimed(),
+        )
+
+    def _claimed(self) -> set[Place]:
+        catalog = self.catalog
+        places = {c.place for c in catalog.collections.values()} | {e.place for e in catalog.exports.values()}
+        return places | self._kept
+
+    def _remembered(self) -> set[Place]:
+        """Storage that is accepted or waits to be reclaimed."""
+        if self.queries is None:
+            return set()
+        claims = self.queries.claims
+        accepted = {(d.id, d.generation) for d in claims.accepted.values()}
+        return accepted | {entry.place for entry in claims.dropped}
+
+    def _observe(self, queries: Queries) -> None:
+        """Take uppers and conditions from what runs."""
+        uppers: list[tuple[GlobalId, Step]] = []
+        for address, decision in self.decisions.items():
+            wanted = queries.desired.get(address)
+            if wanted is None:
+                continue
+            place = (wanted.description.id, wanted.description.generation)
+            state = self.catalog.collections.get(place[0]) or self.catalog.exports.get(place[0])
+            if state is None or state.place != place:
+                continue
+            state.condition = decision.condition
+            shown = decision.shown
+            if shown is not None and shown.name.generation == place[1] and shown.step + 1 > state.upper:
+                uppers.append((place[0], shown.step + 1))
+        self.update_write_frontiers(uppers)
+
+    def _maintain(self) -> None:
+        instance = self._attached()
+        self.maintenance.harvest()
+        found = self.maintenance.surveyed()
+        if found is not None:
+            self._take_survey(found)
+        self.maintenance.look(
+            {i: c for i, c in self.catalog.collections.items() if c.description.instance == instance},
+            self.catalog.readers(),
+        )
+
+    def _take_survey(self, found: Surveyed) -> None:
+        collection = self.catalog.collections.get(found.id)
+        if collection is None or collection.place != found.place:
+            return
+        collection.since = max(collection.since, found.extent.since)
+        frontiers.advance_upper(collection, found.extent.upper)
+        frontiers.advance(collection, found.extent.times, time.time())
+        self.update_read_capabilities({found.id: found.needed})
+        self.maintenance.maintain(found.place, collection.since)

@@ -1,0 +1,118 @@
+"""Keeping collections in shape: what may be given up is, one collection at a time, off the controller's
+thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mzplan.controller.storage import Extent, Storage
+from mzplan.controller.types import CollectionState, GlobalId, Place, Step
+
+log = logging.getLogger("mzplan.storage")
+
+EVERY = 60.0  # seconds
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surveyed:
+    """What was found of a collection: how far it reaches, and from where each of its exports has to read."""
+
+    id: GlobalId
+    place: Place
+    extent: Extent
+    needed: Mapping[GlobalId, Step]
+
+
+class Maintenance:
+    """Looks at each collection every `every` seconds. `clock` gives seconds, monotonic."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        pool: Pool,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        every: float = EVERY,
+    ):
+        self.wake = wake
+        self.storage = storage
+        self.pool = pool
+        self.clock = clock
+        self.every = every
+        self._looked: dict[Place, float] = {}
+        self._survey: tuple[Place, Future[Surveyed]] | None = None
+        self._work: tuple[Place, Future[None]] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way, or its end not yet taken in."""
+        return self._survey is not None or self._work is not None
+
+    def surveyed(self) -> Surveyed | None:
+        """What the last survey has found, once."""
+        if self._survey is None or not self._survey[1].done():
+            return None
+        place, found = self._survey
+        self._survey = None
+        try:
+            return found.result()
+        except OSError as problem:
+            log.warning("collection %s g%d: %s", *place, problem)
+        except Exception as problem:  # a defect here must not end the runner
+            log.warning("collection %s g%d: %s: %s", *place, type(problem).__name__, problem)
+        return None
+
+    def look(
+        self,
+        collections: Mapping[GlobalId, CollectionState],
+        exports: Mapping[GlobalId, Mapping[GlobalId, Place]],
+    ) -> None:
+        """Survey the collection that was looked at longest ago, if it is due. `exports` are the places of the
+        exports of each collection."""
+        now = self.clock()
+        places = {state.place: id_ for id_, state in collections.items()}
+        for gone in self._looked.keys() - places.keys():
+            del self._looked[gone]
+        for place in places.keys() - self._looked.keys():
+            self._looked[place] = now  # its query has just been started: let it
+        if self.busy or not self._looked:
+            return
+        due = min(self._looked, key=self._looked.__getitem__)
+        if now - self._looked[due] >= self.every:
+            self._looked[due] = now
+            readers = dict(exports.get(places[due], {}))
+            self._survey = (due, self._start(self._look, places[due], due, readers))
+
+    def maintain(self, place: Place, since: Step) -> None:
+        """Let storage give up what only earlier steps need. One at a time; a later look asks again."""
+        if self._work is None:
+            self._work = (place, self._start(self.storage.maintain, place, since))
+
+    def harvest(self) -> None:
+        """Take in how maintenance has ended: what went wrong is said, and tried again later."""
+        if self._work is None or not self._work[1].done():
+            return
+        place, done = self._work
+        self._work = None
+        problem = done.exception()
+        if problem is not None:
+            log.warning("collection %s g%d is not maintained: %s", *place, problem)
+
+    def _start(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        future = self.pool.submit(work, *arguments)
+        future.add_done_callback(lambda _: self.wake())
+        return future
+
+    def _look(self, id_: GlobalId, place: Place, readers: Mapping[GlobalId, Place]) -> Surveyed:
+        return Surveyed(
+            id=id_,
+            place=place,
+            extent=self.storage.extent(place),
+            needed={export: self.storage.needed(reader, place) for export, reader in readers.items()},
+        )

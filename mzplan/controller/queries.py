@@ -1,0 +1,245 @@
+"""The queries of one instance: what is wanted of each, what is there, and the next step between the two.
+
+Starts, stops and checks run on a pool, one at a time for each address; a round never blocks on the engine or
+a server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from mzplan.controller.claims import Claims, Place, places_read
+from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
+from mzplan.controller.identity import RunningIds
+from mzplan.controller.reconcile import (
+    DEFAULT_PACE,
+    Accept,
+    Command,
+    Decision,
+    Desired,
+    Drop,
+    Memory,
+    Pace,
+    Stop,
+    Switch,
+    decide,
+    fallback_failed,
+    key_of,
+    rejected,
+    start_failed,
+)
+from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.failpoints import Failpoint, failpoint
+from mzplan.inline import Description, references_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.secrets import Secrets
+
+log = logging.getLogger("mzplan.runner")
+
+Decide = Callable[[Address, Desired | None, list[QueryReport], Memory, float, Pace], Decision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a command ended: `problem` is None when it did what it should. `checked` tells a failed check,
+    which has stopped nothing, from a failed start."""
+
+    command: Command
+    problem: Diagnostic | None = None
+    checked: bool = True
+    upstream: Any = None
+
+
+class Queries:
+    """Keeps the queries of one project on one engine as they are wanted. `wake` is called when a command has
+    ended; `clock` gives seconds, monotonic."""
+
+    def __init__(
+        self,
+        project: str,
+        executor: Executor,
+        secrets: Secrets,
+        claims: Claims,
+        secrets_used: SecretsUsed,
+        pool: Pool,
+        wake: Callable[[], None],
+        clock: Callable[[], float],
+    ):
+        self.project = project
+        self.executor = executor
+        self.secrets = secrets
+        self.claims = claims
+        self.secrets_used = secrets_used
+        self.pool = pool
+        self.wake = wake
+        self.clock = clock
+        self.epoch = 0
+        self.pace = DEFAULT_PACE
+        # Who leads the instance may have some queries wait for others (see mzplan.runner.canaries).
+        self.decide: Decide = decide
+        self.started: Callable[[Address], None] = lambda address: None
+        self.desired: dict[Address, Desired] = {}
+        self.claimed: set[Place] = set()
+        self.memories: dict[Address, Memory] = {a: Memory(accepted=d) for a, d in claims.accepted.items()}
+        self.under_way: dict[Address, Future[Done]] = {}
+        self.upstreams: dict[Address, Any] = {}
+        self.running_ids = RunningIds()
+        self._references: dict[Address, set[str]] = {}
+        self._accepted_changed = False
+
+    def want(self, desired: Mapping[Address, Desired], claimed: set[Place]) -> None:
+        """What is to run from now on, and which storage somebody claims, whether it runs or not."""
+        self.desired = dict(desired)
+        self._references = {a: references_of(d.description) for a, d in desired.items() if not d.paused}
+        self.claimed = claimed
+
+    def harvest(self) -> None:
+        """Take in how commands have ended."""
+        for address in [a for a, future in self.under_way.items() if future.done()]:
+            done = self.under_way.pop(address).result()
+            if done.upstream is not None:
+                self.upstreams[address] = done.upstream
+            if isinstance(done.command, Switch):
+                self._remember(address, done.command, done)
+
+    def round(self) -> dict[Address, Decision]:
+        """Look at each query, and do its next step."""
+        reports: dict[Address, list[QueryReport]] = {}
+        for report in self.executor.reports():
+            reports.setdefault(report.name.address, []).append(report)
+        now = self.clock()
+        decisions: dict[Address, Decision] = {}
+        # Sources first: a sink may wait for its source to come up with a new column.
+        known = {*self.desired, *reports, *self.memories}
+        for address in sorted(known, key=lambda one: (one.kind != "source", one)):
+            memory = self.memories.get(address) or Memory()
+            there = reports.get(address, [])
+            desired = self.desired.get(address)
+            decision = self.running_ids.strangers(address, desired, there, memory)
+            if decision is None:
+                decision = self.decide(address, desired, there, memory, now, self.pace)
+            if isinstance(decision.command, Switch) and self.running_ids.is_elsewhere(
+                decision.command, reports
+            ):
+                decision = replace(decision, command=None, condition="starting")
+            if address in self.under_way:
+                # What the command in flight will find is not known yet: report, but don't act or remember.
+                decision = replace(decision, command=None)
+                if decision.condition == "running" and desired is not None and not desired.paused:
+                    # It runs, but its start has not returned: what it was started with is not noted yet.
+                    decision = replace(decision, condition="starting")
+            else:
+                self.memories[address] = decision.memory
+                if decision.command is not None:
+                    self._carry_out(decision.command)
+            decisions[address] = decision
+        self._write_accepted()
+        return decisions
+
+    def reclaim(self, decisions: Mapping[Address, Decision]) -> None:
+        """Remove storage that nothing claims or reads any more, once it is due."""
+        running = {(d.description.id, d.description.generation) for d in self.desired.values()}
+        wanted = {a: d.description for a, d in self.desired.items()}
+        read = places_read(wanted) | places_read(self.claims.accepted)
+        stopping = any(a not in self.desired and d.shown is not None for a, d in decisions.items())
+        if not stopping:  # a query that is being stopped still writes to what it has lost
+            self.claims.reclaim(self.claimed | running, read, self.pool)
+
+    def digests(self) -> dict[str, str]:
+        """Digests of the secrets' values that the queries run with, by reference."""
+        return self.secrets_used.digests(self._references)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Accept():
+                self._accepted_changed = True
+            case Drop():
+                dropped = self.memories.pop(command.address, Memory())
+                self._accepted_changed |= dropped.accepted is not None
+            case Stop() | Switch():
+                self.under_way[command.address] = self.pool.submit(self._work, command)
+            case _:
+                assert_never(command)
+
+    def _write_accepted(self) -> None:
+        """Once a round, however many queries were accepted in it."""
+        if not self._accepted_changed:
+            return
+        accepted = {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
+        self.claims.record(accepted, self.claimed)
+        self._accepted_changed = False
+
+    # --- on the pool
+
+    def _work(self, command: Stop | Switch) -> Done:
+        try:
+            match command:
+                case Stop(names=names):
+                    for name in names:
+                        self.executor.stop(name)
+                    return Done(command=command)
+                case Switch():
+                    return self._switch(command)
+        except MzplanError as problem:
+            return Done(command=command, problem=problem.diagnostics[0])
+        except Exception as problem:
+            # The loop must outlive a defect in one connector; the log has the whole of it.
+            log.exception("%s: unexpected", command.address)
+            text = f"{type(problem).__name__}: {problem}"
+            return Done(command=command, problem=Diagnostic(code="MZ064", summary=text[:500]))
+        finally:
+            self.wake()
+
+    def _switch(self, command: Switch) -> Done:
+        gone = self._gone(command.description)
+        if gone:
+            return Done(command=command, problem=gone[0], checked=False)
+        result = CheckResult()
+        if command.check:
+            result = self.executor.check(command.description, self.secrets)
+            errors = [d for d in result.diagnostics if d.severity == "error"]
+            if errors:
+                return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
+        failpoint(Failpoint.RUNNER_CHECKED)
+        for name in command.stop:
+            self.executor.stop(name)
+        failpoint(Failpoint.RUNNER_STOPPED_OLD)
+        self.running_ids.starting(QueryName.of(self.project, command.description), command.description.id)
+        values = self.secrets_used.read(command.description, self.secrets)
+        self.executor.start(command.description, self.secrets, self.epoch)
+        self.secrets_used.started(command.address, values)
+        failpoint(Failpoint.RUNNER_STARTED_NEW)
+        self.started(command.address)
+        return Done(command=command, upstream=result.upstream)
+
+    def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
+        """What is missing of a query that has run before: it would begin again, and rows come twice."""
+        accepted = self.claims.accepted.get(description.address)
+        if accepted is None or (accepted.id, accepted.generation) != (description.id, description.generation):
+            return ()
+        return self.executor.missing(description)
+
+    def _remember(self, address: Address, switch: Switch, done: Done) -> None:
+        memory = self.memories.get(address) or Memory()
+        what = "started" if done.problem is None else f"[{done.problem.code}] {done.problem.summary}"
+        log.info("%s g%d %s", address, switch.description.generation, what)
+        if done.problem is None:
+            return
+        text = _sentence(done.problem)
+        if memory.target != key_of(switch.description):
+            self.memories[address] = fallback_failed(memory, self.clock(), self.pace)
+        elif done.checked:
+            self.memories[address] = start_failed(memory, text, done.problem.code, self.clock(), self.pace)
+        else:
+            self.memories[address] = rejected(memory, text, done.problem.code, self.clock(), self.pace)
+
+
+def _sentence(problem: Diagnostic) -> str:
+    parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
+    return " ".join(part.rstrip(".") + "." for part in parts if part)

@@ -1,0 +1,55 @@
+"""What the controller asks of the storage of collections and checkpoints.
+
+Two implementations: DeltaStorage (mzplan.spark.delta_storage) and InMemoryStorage (mzplan.controller.memory).
+Storage decides nothing: which step may be given up, and when, is the controller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mzplan.controller.types import AppendCommand, CollectionDescription, Diff, Place, Row, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How far a query's storage reaches: `since`, the oldest step that was not given up; `upper`, the next
+    one; `times`, when each known step became durable (seconds since the epoch), in order."""
+
+    since: Step = 0
+    upper: Step = 0
+    times: Sequence[tuple[Step, float]] = field(default=())
+
+
+class Storage(Protocol):
+    """Called from several threads, for one place at a time. Every method raises OSError for what the storage
+    did, with a message that says what."""
+
+    def extent(self, place: Place, source: Place | None = None) -> Extent:
+        """Of a collection; of an export, whose collection is at `source`. Of one that has no storage yet: no
+        steps at all."""
+
+    def needed(self, export: Place, source: Place) -> Step:
+        """The oldest step of its collection that an export has still to read; the collection's upper if there
+        is none."""
+
+    def maintain(self, place: Place, since: Step) -> None:
+        """Give up what only steps below `since` need: reclaim it, and merge small files so that a collection
+        that is fed in small steps does not rot. May take long. Again, it finds nothing to do; stopped
+        half-way, the next time finishes it."""
+
+    def append(self, description: CollectionDescription, command: AppendCommand) -> None:
+        """Make the updates durable steps of a local input, unless an append of this key has. Raises
+        StorageError (see StorageController.append), and then nothing was written."""
+
+    def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
+        """All updates up to a step that is there, consolidated. Raises ReadBeforeSinceError for what was
+        removed."""
+
+    def migrate(self, places: Sequence[Place]) -> None:
+        """Bring the storage of these to today's layout. Raises StorageError for a later one."""
+
+    def listed(self) -> list[Place]:
+        """All places that there is any storage of."""

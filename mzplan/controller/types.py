@@ -1,0 +1,218 @@
+"""What the storage controller speaks of (seed 004): ids, frontiers, policies, collections, exports.
+
+Times are steps: the micro-batches of a source, counted from 0. A *frontier* (the seed's antichain of one
+total order) is the least step that may still come, or that can still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mzplan.controller.reconcile import DEFAULT_PACE, Pace
+from mzplan.inline import Description
+from mzplan.model.state import Condition
+
+GlobalId: TypeAlias = str
+"""A resource's id: it names a collection or an export for life, whatever it is called and however often it is
+replaced."""
+
+InstanceId: TypeAlias = str
+"""The name of a storage instance."""
+
+Step: TypeAlias = int
+Diff: TypeAlias = int
+Row: TypeAlias = Mapping[str, Any]
+Place: TypeAlias = tuple[GlobalId, int]
+"""The storage of one generation of a resource: id, generation."""
+
+
+class StorageError(Exception):
+    """A command that can't be carried out; nothing of it was. The message is a sentence for people."""
+
+
+class IdentifierMissingError(StorageError):
+    """There is no such collection, export or instance, and there was none."""
+
+    def __init__(self, what: str, id_: str):
+        super().__init__(f"There is no {what} {id_}.")
+        self.id = id_
+
+
+class IdentifierReusedError(StorageError):
+    """There is one already, of another kind or at another place."""
+
+
+class UpdateBeyondUpperError(StorageError):
+    """An update whose step is not below the upper that its append is to advance to, or not in its order."""
+
+
+class InvalidUppersError(StorageError):
+    """The upper that an append was made on is no longer the collection's: somebody else has appended."""
+
+    def __init__(self, id_: GlobalId, expected: Step, current: Step):
+        super().__init__(f"The upper of {id_} is {current}, not {expected}: nothing was written.")
+        self.id, self.expected, self.current = id_, expected, current
+
+
+class ReadBeforeSinceError(StorageError):
+    """A read as of a step that was expired, or of one that is not there yet."""
+
+
+class InstanceInUseError(StorageError):
+    """An instance that has queries or a live runner can't be dropped: that would leak them."""
+
+
+class NotAttachedError(StorageError):
+    """No runner, or another one, is attached to the instance: this controller may not act on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionDescription:
+    """A source: the query that feeds the collection, as it is to run. `instance` hosts it."""
+
+    query: Description
+    instance: InstanceId
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportDescription:
+    """A sink: the query that writes a collection to its target, as it is to run."""
+
+    query: Description
+    instance: InstanceId
+    paused: bool = False
+
+    @property
+    def from_id(self) -> GlobalId:
+        """The collection that it reads."""
+        if self.query.upstream is None:
+            raise StorageError(f"{self.query.address} reads no collection.")
+        return self.query.upstream.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagSteps:
+    """`since` follows `upper` at so many steps: that many of the newest can be read."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagDuration:
+    """`since` follows at a time: steps that became durable in the last so many seconds can be read."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainFrom:
+    """Nothing from this step on is given up."""
+
+    step: Step
+
+
+ReadPolicy = LagSteps | LagDuration | RetainFrom
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectionState:
+    """What is known of a collection.
+
+    `upper`: the next step. `implied`: the read capability that follows from the policy. `holds`: read
+    capabilities of others, by who holds them; each keeps what is needed from its step on. `since`: the least
+    of all capabilities, as far as storage was told; it never goes back. `condition` is that of the query.
+    """
+
+    description: CollectionDescription
+    since: Step = 0
+    upper: Step = 0
+    implied: Step = 0
+    policy: ReadPolicy = field(default_factory=lambda: RetainFrom(step=0))
+    holds: dict[str, Step] = field(default_factory=dict)
+    condition: Condition = "starting"
+
+    @property
+    def place(self) -> Place:
+        return (self.description.query.id, self.description.query.generation)
+
+    @property
+    def wanted_since(self) -> Step:
+        """The least of all read capabilities, and never before `since`."""
+        return max(self.since, min([self.implied, *self.holds.values()]))
+
+
+@dataclass(slots=True, kw_only=True)
+class ExportState:
+    """What is known of an export. `read_hold`: from which step on it still reads its collection. `upper`: its
+    own next step."""
+
+    description: ExportDescription
+    read_hold: Step = 0
+    upper: Step = 0
+    condition: Condition = "starting"
+
+    @property
+    def place(self) -> Place:
+        return (self.description.query.id, self.description.query.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateExportToken:
+    """The right to create one export: it holds the collection's since at `step` until it is used or
+    cancelled."""
+
+    id: GlobalId
+    from_id: GlobalId
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A row that comes (`diff` 1) or goes (-1) at a step."""
+
+    row: Row
+    step: Step
+    diff: Diff = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendCommand:
+    """Updates for a local input, whose upper is then `upper`. The same append again, known by `key`, is the
+    one that was made."""
+
+    id: GlobalId
+    updates: tuple[Update, ...]
+    upper: Step
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLocation:
+    """A runner: this process. `owner` tells it from any other, also one of the same pid on the same
+    machine."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageParameters:
+    """What can be changed without a restart; times in seconds. `parallelism`: starts, stops and checks at
+    once. `pace`: how failed queries are tried again. `retain_dropped`: how long storage that nothing claims
+    is kept. `maintain_every`: between two looks at what a collection may give up."""
+
+    parallelism: int = 8
+    pace: Pace = DEFAULT_PACE
+    retain_dropped: float = 86_400.0
+    maintain_every: float = 60.0
+
+
+def consolidated(rows: Iterable[Row]) -> list[tuple[Row, Diff]]:
+    """Equal rows once, with how often they are there; in the order in which they came."""
+    found: dict[str, tuple[Row, Diff]] = {}
+    for row in rows:
+        key = repr(sorted(row.items()))
+        found[key] = (row, found[key][1] + 1 if key in found else 1)
+    return list(found.values())

@@ -1,0 +1,85 @@
+"""Storage of collections: Delta tables and checkpoints below a warehouse, without Spark but for merging
+files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mzplan.columns_of import columns_of
+from mzplan.connectors.checkpoints import Checkpoint, places_below
+from mzplan.controller.appending import planned_steps, step_key, to_table
+from mzplan.controller.storage import Extent
+from mzplan.controller.types import (
+    AppendCommand,
+    CollectionDescription,
+    Diff,
+    InvalidUppersError,
+    Place,
+    ReadBeforeSinceError,
+    Row,
+    Step,
+    StorageError,
+    consolidated,
+)
+from mzplan.steps.history import StepHistory
+from mzplan.steps.needs import needed_by
+from mzplan.steps.replay import GoneError
+from mzplan.steps.snapshot import snapshot_batches
+
+LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
+_TIMES = 10_000  # of the newest steps, the times are looked at
+
+
+class DeltaStorage:
+    """Implements mzplan.controller.storage.Storage. `merge(collection)` merges the small files of a table."""
+
+    def __init__(self, warehouse: str, merge: Callable[[str], None]):
+        self._warehouse = warehouse
+        self._merge = merge
+
+    def extent(self, place: Place, source: Place | None = None) -> Extent:
+        steps = StepHistory(self._warehouse, place, source).read(_TIMES)
+        times = [(r.step, r.time) for r in steps.records if r.committed and r.time is not None]
+        return Extent(since=steps.since, upper=steps.upper, times=times)
+
+    def needed(self, export: Place, source: Place) -> Step:
+        sink = StepHistory(self._warehouse, export, source)
+        needed = needed_by(sink)
+        return StepHistory(self._warehouse, source).upper() if needed is None else needed
+
+    def maintain(self, place: Place, since: Step) -> None:
+        StepHistory(self._warehouse, place).index.expire(since)
+
+    def append(self, description: CollectionDescription, command: AppendCommand) -> None:
+        from mzplan.endpoints.local import LocalSteps, StaleStepError
+
+        query = description.query
+        columns = columns_of(query.type, query.body)
+        steps = LocalSteps(Checkpoint.of(self._warehouse, query.id, query.generation).steps)
+        known = steps.find(command.key)
+        first = steps.steps().stop if known is None else known
+        tables = [to_table(columns, rows) for rows in planned_steps(command, first)]
+        for index, table in enumerate(tables):
+            try:
+                steps.append(table, step_key(command.key, index), expect=first + index)
+            except StaleStepError as stale:
+                raise InvalidUppersError(command.id, first, stale.next_step) from None
+
+    def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
+        try:
+            batches = snapshot_batches(StepHistory(self._warehouse, place), as_of)
+            return consolidated(row for batch in batches for row in batch.to_pylist())
+        except GoneError as gone:
+            raise ReadBeforeSinceError(str(gone)) from None
+
+    def migrate(self, places: Sequence[Place]) -> None:
+        for place in places:
+            layout = Checkpoint.of(self._warehouse, *place).layout()
+            if layout > LAYOUT:
+                raise StorageError(
+                    f"The storage of {place[0]} g{place[1]} has layout {layout}, of a later mzplan: "
+                    f"this one knows {LAYOUT}."
+                )
+
+    def listed(self) -> list[Place]:
+        return places_below(self._warehouse)

@@ -1,0 +1,28 @@
+"""Runners on a controller in memory: no Spark, no server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor as Pool
+
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
+from mzplan.model.state import Lease
+from mzplan.runner.loop import Runner
+from mzplan.secrets import Secrets
+from mzplan.state.store import Store
+
+
+def runner_in_memory(
+    store: Store,
+    executor: InMemoryExecutor,
+    lease: Lease,
+    pool: Pool,
+    clock: Callable[[], float] = time.monotonic,
+    storage: InMemoryStorage | None = None,
+) -> Runner:
+    """A runner that leads under this lease, which nobody renews."""
+    controller = InMemoryStorageController(store, Secrets("."), pool, executor, storage, clock)
+    controller.create_instance(lease.instance)
+    controller.attach(lease.instance, lease)
+    return Runner(store, controller, pool, clock)
