@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -263,16 +264,177 @@ def test_the_templates_are_yaml_and_call_what_is_there() -> None:
         subprocess.run(["bash", "-n", str(CI / name)], check=True)
 
 
-def test_the_action_runs_as_a_composite_action_would(remote: Path, tmp_path: Path) -> None:
-    """Its shell step, with what GitHub sets."""
-    job = checkout(remote, "action")
-    steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
-    step = next(s for s in steps if s.get("id") == "run")
-    environment = {
-        "GITHUB_ACTION_PATH": str(CI),
-        "RUNNER_TEMP": str(tmp_path / "temp"),
-        "MZPLAN_PROJECT": ".",
+# --- each shell step of each template, run
+
+
+def shims(folder: Path) -> Path:
+    """What a CI machine has on its PATH: mzplan; a `python` whose pip installs nothing and says what it was
+    asked for; `gh`, which keeps comments in a file."""
+    tools = folder / "tools"
+    tools.mkdir()
+    python = '[ "$1 $2" = "-m pip" ] && { echo "pip: $*" >>"$PIP_LOG"; exit 0; }\n'
+    for name, text in (
+        ("mzplan", f'#!/bin/sh\nexec {MZPLAN} "$@"\n'),
+        ("python", f'#!/bin/sh\n{python}exec {sys.executable} "$@"\n'),
+        ("gh", GH.replace("/usr/bin/env python3", sys.executable)),
+    ):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    return tools
+
+
+class Action:
+    """Runs action.yml as GitHub would: each step in its own shell, its `env` and its `if` filled in."""
+
+    def __init__(self, folder: Path, event: str):
+        self.folder, self.event = folder, event
+        self.steps = yaml.safe_load((CI / "action.yml").read_text())["runs"]["steps"]
+        self.temp, self.summary = folder.parent / f"{folder.name}-temp", folder.parent / f"{folder.name}.md"
+        self.comments = folder.parent / f"{folder.name}.json"
+        self.comments.write_text("[]")
+        self.temp.mkdir()
+        self.tools = shims(self.temp)
+
+    def run(self, command: str) -> int:
+        """All steps; the code of the first that fails. After it only those go on that ask for it."""
+        values = {
+            "inputs.command": command,
+            "inputs.project": ".",
+            "inputs.version": "mzplan==1.2; echo owned",  # whatever it is, it is no shell
+            "inputs.apply-options": "",
+            "inputs.token": "t",
+            "github.event_name": self.event,
+            "github.event.pull_request.number": "7",
+        }
+        failed = 0
+        for step in self.steps:
+            condition = step.get("if", "")
+            wanted = self._holds(condition, values) if condition else not failed
+            if "run" not in step or not wanted:
+                continue
+            given = {
+                name: re.sub(r"\$\{\{ *(.*?) *\}\}", lambda m: values[m[1]], str(value))
+                for name, value in step.get("env", {}).items()
+            }
+            done = subprocess.run(
+                ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    **given,
+                    "PATH": f"{self.tools}:{os.environ['PATH']}",
+                    "GITHUB_ACTION_PATH": str(CI),
+                    "GITHUB_REPOSITORY": "o/r",
+                    "GITHUB_STEP_SUMMARY": str(self.summary),
+                    "RUNNER_TEMP": str(self.temp),
+                    "COMMENTS": str(self.comments),
+                    "PIP_LOG": str(self.temp / "pip.log"),
+                },
+                capture_output=True,
+                text=True,
+            )
+            assert "owned" not in done.stdout
+            failed = failed or done.returncode
+        return failed
+
+    @staticmethod
+    def _holds(condition: str, values: dict[str, str]) -> bool:
+        """`${{ … }}` of the few forms that the action uses."""
+        text = condition.removeprefix("${{").removesuffix("}}").replace("!cancelled()", "True")
+        text = re.sub(r"\b(?:inputs|github)\.[a-z_]+", lambda m: repr(values[m[0]]), text)
+        return bool(eval(text.replace("&&", "and").replace("||", "or"), {"__builtins__": {}}))
+
+
+def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
+    action = Action(checkout(remote, "main-job"), "push")
+    for command in ("validate", "plan", "apply", "drift"):
+        assert action.run(command) == 0, command
+    assert json.loads(action.comments.read_text()) == []  # no pull request
+    assert "mzplan==1.2; echo owned" in (action.temp / "pip.log").read_text()
+    assert "**No drift.**" in action.summary.read_text()
+
+    push_edit(remote, "feature", "a:9092", "b:9092")
+    review = Action(checkout(remote, "review-job", "feature"), "pull_request")
+    for _ in range(2):
+        assert review.run("plan") == 0
+    (comment,) = json.loads(review.comments.read_text())
+    assert comment["body"].startswith("<!-- mzplan:plan:shop -->")
+
+    push_edit(remote, "broken", "connection: k", "connection: nobody")
+    broken = Action(checkout(remote, "broken-job", "broken"), "pull_request")
+    assert broken.run("plan") == 1  # and the comment step, which runs all the same, does not fail of it
+    assert json.loads(broken.comments.read_text()) == []
+
+    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    assert action.run("drift") == 3
+    assert "`missing-query`" in action.summary.read_text()
+
+
+def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A job of gitlab-ci.yml: what it extends, then its script, in one shell that ends with an error."""
+    jobs = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
+    job = {**jobs[jobs[name]["extends"]], **jobs[name]}
+    lines = [*job["before_script"], *job["script"]]
+    return subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)],
+        cwd=folder,
+        env={**os.environ, **job["variables"], **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_each_job_of_the_gitlab_template(
+    remote: Path, tmp_path: Path, gitlab: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, notes = gitlab
+    tools = shims(tmp_path)
+    common = {"PATH": f"{tools}:{os.environ['PATH']}", "PIP_LOG": str(tmp_path / "pip.log")}
+    request = {
+        "CI_API_V4_URL": url,
+        "CI_PROJECT_ID": "5",
+        "CI_MERGE_REQUEST_IID": "7",
+        "GITLAB_TOKEN": "t",
     }
-    for command in ("validate", "plan", "apply", "plan", "drift"):
-        sh(job, "bash", "-e", "-o", "pipefail", "-c", step["run"], COMMAND=command, **environment)
-    assert (tmp_path / "temp" / "mzplan" / "drift.md").exists()
+    folder = checkout(remote, "gitlab")
+    shutil.copytree(CI, folder / ".ci")  # where the README says that it is copied to
+    for name, more, code in (
+        ("mzplan-validate", request, 0),
+        ("mzplan-plan", request, 0),
+        ("mzplan-plan", {}, 0),  # on the default branch there is no note
+        ("mzplan-apply", {}, 0),
+        ("mzplan-drift", {}, 0),
+        ("mzplan-apply", {}, 5),  # the plan that was applied
+    ):
+        done = gitlab_job(name, folder, **common, **more)
+        assert done.returncode == code, f"{name}: {done.stdout}{done.stderr}"
+    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", "<!-- mzplan:plan:shop -->"]
+    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    assert gitlab_job("mzplan-drift", folder, **common).returncode == 3
+    assert (folder / "mzplan-out" / "drift.md").exists()
+
+
+def test_the_drift_job_of_systemd_and_of_cron(remote: Path, tmp_path: Path) -> None:
+    """The lines as they stand there, with this machine's folders."""
+    folder = checkout(remote, "served")
+    ci(folder, "plan", "out")
+    ci(folder, "apply", "out")
+    service = (CI / "mzplan-drift.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)$", service, re.MULTILINE)
+    (variable,) = re.findall(r"^Environment=(.*)$", service, re.MULTILINE)
+    (line,) = re.findall(r"^#   17 \* \* \* \* (.*)$", (CI / "mzplan-drift.timer").read_text(), re.MULTILINE)
+
+    def here(text: str) -> str:
+        text = text.replace("/srv/mzplan/project", str(folder)).replace("/srv/mzplan/ci", str(CI))
+        return text.replace("/var/lib/mzplan/drift", str(tmp_path / "drift"))
+
+    for script in (f"{here(variable)} exec {here(command)}", here(line)):
+        sh(tmp_path, "sh", "-c", script)
+    assert "**No drift.**" in (tmp_path / "drift" / "drift.md").read_text()
+    (remote.parent / "shared-state" / "status" / "local.json").unlink()
+    for script in (f"{here(variable)} exec {here(command)}", here(line)):
+        sh(tmp_path, "sh", "-c", script, code=3)
+    if shutil.which("systemd-analyze"):
+        for name in ("mzplan-drift.service", "mzplan-drift.timer"):
+            (tmp_path / name).write_text(here((CI / name).read_text()).replace("User=mzplan\n", ""))
+        sh(tmp_path, "systemd-analyze", "verify", "--man=no", *map(str, tmp_path.glob("mzplan-drift.*")))
