@@ -22,6 +22,11 @@ def is_reference(value: object) -> bool:
     return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
+def has_login(value: object) -> bool:
+    """Whether it is an address with a user, and so perhaps a password, in it."""
+    return isinstance(value, str) and re.search(r"://[^/\s]*@", value) is not None
+
+
 def references_in(value: Any) -> Iterator[str]:
     """Every secret reference in a value, at any depth, as written."""
     if isinstance(value, str):

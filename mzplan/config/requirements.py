@@ -33,6 +33,14 @@ _PATTERNS = {
     r"^[A-Za-z][A-Za-z0-9_]*( BINARY)?$": ("are a column's name, or NAME BINARY", "customer_id"),
     r"^[0-9]+(ms|s|m|h)$": ("are a whole number with a unit: ms, s, m or h", "500ms"),
     r"^[a-zA-Z0-9._-]{1,249}$": ("hold at most 249 letters, digits, dots, _ and -", "orders.v1"),
+    r"^https?://[^@\s/]+[^@\s]*$": (
+        "begin with http:// or https:// and hold neither user nor password",
+        "https://registry:8081",
+    ),
+    r"^(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$": (
+        "are public keys as OpenSSH writes them, of one line",
+        "ssh-ed25519 AAAAC3Nza…",
+    ),
     r"^[^.\s]+(\.[^.\s]+)?$": ("are written table, or schema.table", "public.orders"),
 }
 _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}

@@ -13,6 +13,7 @@ from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.validators import errors_of, schema_at, value_at
 from mzplan.kinds import Json, load_schema
 from mzplan.model.address import Address
+from mzplan.secrets import has_login
 
 _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
 
@@ -186,13 +187,15 @@ class BodyCheck:
                 )
 
     def _value(self, rule: str, inner: Json, value: Any, path: Path) -> None:
-        found = "" if self.sensitive(path) else f"{shown(value)} can't be used here. "
+        secret = self.sensitive(path) or has_login(value)
+        found = "" if secret else f"{shown(value)} can't be used here. "
         self.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
             f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
             value_hint(rule, inner),
             path,
+            conceal=secret,
         )
 
     def _name(self, path: Path) -> str:

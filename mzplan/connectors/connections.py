@@ -68,8 +68,15 @@ def _ssh_tunnel(query: ResolvedQuery) -> Diagnostic | None:
     return None
 
 
+def _schema_registry(query: ResolvedQuery) -> Diagnostic | None:
+    from mzplan.connectors.registry import reach
+
+    return reach(query.link, query.directory, query.address)
+
+
 _CHECKS: Mapping[str, Callable[[ResolvedQuery], Diagnostic | None]] = {
     "kafka": _kafka,
     "postgres": _postgres,
+    "schema-registry": _schema_registry,
     "ssh-tunnel": _ssh_tunnel,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns_of import included_columns, record_columns
@@ -10,6 +11,7 @@ from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.records import Records, parse_records
+from mzplan.connectors.registry import ROLE, check_source
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -29,8 +31,13 @@ class KafkaSource:
         self._probe = KafkaProbe()
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """The topic's identity: `{type, cluster_id, topic, topic_id, partitions}`."""
-        return self._probe.probe(query)
+        """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and what the schema
+        registry says of it."""
+        found = self._probe.probe(query)
+        if ROLE in query.connections:
+            columns = record_columns(query.description.type, query.body)
+            found = replace(found, diagnostics=(*found.diagnostics, *check_source(query, columns)))
+        return found
 
     def place(self, query: ResolvedQuery) -> str:
         return place(query)

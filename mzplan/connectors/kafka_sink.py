@@ -11,6 +11,7 @@ from mzplan.connectors.kafka_exactly_once import ExactlyOnce
 from mzplan.connectors.kafka_options import producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.latest import latest_rows
+from mzplan.connectors.registry import check_sink
 from mzplan.connectors.replays import HASH
 from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import MzplanError
@@ -39,8 +40,9 @@ class KafkaSink:
         return place(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the topic is there and may be written."""
-        return Probe(diagnostics=self._probe.probe(query, writes=True).diagnostics)
+        """Whether the topic is there and may be written, and its schema allows the columns."""
+        found = self._probe.probe(query, writes=True).diagnostics
+        return Probe(diagnostics=(*found, *check_sink(query, outputs)))
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         body = run.query.body

@@ -11,7 +11,7 @@ from mzplan.kinds import ResourceKind, SqlOption
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.edits import PropertyEdit
-from mzplan.secrets import is_reference
+from mzplan.secrets import has_login, is_reference
 from mzplan.sql.places import point
 from mzplan.sql.statements import Action, AlterConnection, At, Value
 
@@ -47,6 +47,7 @@ def clear_places(statement: AlterConnection, kind: ResourceKind) -> tuple[At, ..
         if action.value is not None
         and (option := kind.sql_options.get(action.option.text)) is not None
         and not kind.is_sensitive(option.path)
+        and not has_login(action.value.value)
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from examples.servers import produce_json
+from examples.servers.registry import SchemaRegistry
 from tests.support import (
     Project,
     eventually,
@@ -26,14 +29,23 @@ TABLES = ("far", "near", "plain")
 
 
 class Nested:
-    """A source into three sinks: `far` through the inner tunnel, which goes through the outer one; `near`
-    through the outer one; `plain` through none. Names sort before and after what they refer to."""
+    """A source, whose schema registry is behind the outer tunnel, into three sinks: `far` through the inner
+    tunnel, which goes through the outer one; `near` through the outer one; `plain` through none. Names sort
+    before and after what they refer to."""
 
     def __init__(self, project: Project, kafka: KafkaBroker, topic: str, dsn: str):
         self.project, self.kafka, self.topic, self.dsn = project, kafka, topic, dsn
         self.rows = 0
 
-    def declare(self, postgres: PostgresServer, database: str, inner: SshServer, outer: SshServer) -> None:
+    def declare(
+        self,
+        postgres: PostgresServer,
+        database: str,
+        inner: SshServer,
+        outer: SshServer,
+        registry: SchemaRegistry,
+    ) -> None:
+        registry.register(f"{self.topic}-value", {"properties": {"id": {"type": "integer"}}})
         for table in TABLES:
             execute(self.dsn, f"CREATE TABLE {table} (id bigint, customer text, amount numeric(10,2))")
         pg = postgres_connection("", postgres, database).removeprefix("  : {").removesuffix("}\n")
@@ -44,9 +56,11 @@ class Nested:
             + f"  ne_a_pg: {{{pg}, ssh_tunnel: ne_z_inner}}\n"
             + f"  ne_z_pg: {{{pg}, ssh_tunnel: ne_m_outer}}\n"
             + f"  ne_plain: {{{pg}}}\n"
+            + f"  ne_reg: {{type: schema-registry, url: '{registry.url}', ssh_tunnel: ne_m_outer}}\n"
             + tunnel("ne_z_inner", inner, "    ssh_tunnel: ne_m_outer\n")
             + tunnel("ne_m_outer", outer)
             + "sources:\n" + orders_source("ne_s", "ne_k", self.topic)
+            + "    schema_registry: ne_reg\n"
             + "sinks:\n" + orders_sink("ne_far", "ne_s", "ne_a_pg", "far")
             + orders_sink("ne_near", "ne_s", "ne_z_pg", "near")
             + orders_sink("ne_plain", "ne_s", "ne_plain", "plain"),
@@ -86,6 +100,12 @@ class Nested:
         return document, {address for address in after if after[address] != before[address]}
 
 
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as server:
+        yield server
+
+
 def tunnel(name: str, server: SshServer, more: str = "") -> str:
     return (
         f"  {name}:\n    type: ssh-tunnel\n    host: 127.0.0.1\n    port: {server.port}\n"
@@ -104,10 +124,11 @@ def test_ssh_servers_two_hops_away(
     topic: Callable[..., str],
     database: Callable[..., str],
     ssh_servers: Callable[[str], SshServer],
+    registry: SchemaRegistry,
 ) -> None:
     outer, inner, name = ssh_servers("outer"), ssh_servers("inner"), database()
     nested = Nested(project, kafka, topic("nested"), postgres.dsn(name))
-    nested.declare(postgres, name, inner, outer)
+    nested.declare(postgres, name, inner, outer, registry)
     # Without keys the tunnels can't be used; ROTATE KEYS makes them, and shows what the servers must know.
     keys = {}
     for connection, server in (("ne_z_inner", inner), ("ne_m_outer", outer)):
@@ -121,6 +142,7 @@ def test_ssh_servers_two_hops_away(
     break_and_repair(nested, inner, outer)
     changes_that_do_not_hold(nested, outer)
     new_keys(nested, inner, keys["ne_z_inner"]["secondary_key"])
+    another_registry(nested, registry)
     another_host_key(nested, inner)
 
     for place in ("state", ".mzplan", "warehouse"):
@@ -150,6 +172,7 @@ def changes_that_do_not_hold(nested: Nested, outer: SshServer) -> None:
     assert {d["address"]: d["code"] for d in broken["diagnostics"]} == {
         "sink.ne_far": "MZ121",
         "sink.ne_near": "MZ121",
+        "source.ne_s": "MZ121",
     }
 
     def rejected() -> Any:
@@ -162,8 +185,9 @@ def changes_that_do_not_hold(nested: Nested, outer: SshServer) -> None:
     assert restarts(document) == {
         "sink.ne_far": "connection.ne_m_outer changed, through connection.ne_a_pg and connection.ne_z_inner",
         "sink.ne_near": "connection.ne_m_outer changed, through connection.ne_z_pg",
+        "source.ne_s": "connection.ne_m_outer changed, through connection.ne_reg",
     }
-    assert [p["condition"] for p in document["pending"]] == ["rejected", "rejected"] and not restarted
+    assert [p["condition"] for p in document["pending"]] == ["rejected"] * 3 and not restarted
     nested.alter(f"ALTER CONNECTION ne_m_outer SET PORT = {outer.port}")
 
 
@@ -183,8 +207,23 @@ def new_keys(nested: Nested, inner: SshServer, secondary: str) -> None:
     assert restarts(nested.project.json("plan")) == {
         "sink.ne_far": f"{what}, through connection.ne_a_pg and connection.ne_z_inner",
         "sink.ne_near": f"{what}, through connection.ne_z_pg",
+        "source.ne_s": f"{what}, through connection.ne_reg",
     }
-    assert nested.restarted_by(nested.project.apply)[1] == {"sink.ne_far", "sink.ne_near"}
+    assert nested.restarted_by(nested.project.apply)[1] == {"sink.ne_far", "sink.ne_near", "source.ne_s"}
+
+
+def another_registry(nested: Nested, registry: SchemaRegistry) -> None:
+    """Validated by default: it must be there, with the subject; then the source that uses it restarts."""
+    with SchemaRegistry() as other:
+        missing = nested.alter(f"ALTER CONNECTION ne_reg SET URL = '{other.url}'", code=1)
+        assert [(d["code"], d["address"]) for d in missing["diagnostics"]] == [("MZ127", "source.ne_s")]
+    elsewhere = registry.url.replace("127.0.0.1", "localhost")
+    _, restarted = nested.restarted_by(
+        lambda: nested.alter(f"ALTER CONNECTION ne_reg SET URL = '{elsewhere}'")
+    )
+    assert restarted == {"source.ne_s"}
+    nested.more()
+    nested.arrive()
 
 
 def another_host_key(nested: Nested, inner: SshServer) -> None:

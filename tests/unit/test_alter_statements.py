@@ -49,6 +49,7 @@ connections:
     host_keys: [ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij]
     private_key: "${file:keys/bastion-1}"   # primary
     secondary_key: "${env:NEXT}"
+  reg: {type: schema-registry, url: "http://registry:8081"}
   far_pg: {type: postgres, host: db, database: s, user: u, ssh_tunnel: bastion}
 sources:
   orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}

@@ -1,0 +1,121 @@
+"""A schema registry, in this process: the part of Confluent's HTTP API that looks schemas up.
+
+There is none to be had from package registries that runs by itself, so this is a small one, with the paths,
+status codes, error codes and bodies of Confluent's documentation. It keeps schemas in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from examples.servers.ports import HOST, free_port
+
+_TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+class SchemaRegistry:
+    """A registry on 127.0.0.1, with HTTP basic authentication if it has a ``user``. As a context manager it
+    runs meanwhile. ``tls``: the files of its certificate and of the key to that. ``asked`` are the paths that
+    it was asked for."""
+
+    def __init__(
+        self, user: str | None = None, password: str = "", *, tls: tuple[Path, Path] | None = None
+    ) -> None:
+        self.tls = tls
+        self.port = free_port()
+        self.login = f"{user}:{password}" if user is not None else None
+        self.asked: list[str] = []
+        self._subjects: dict[str, list[dict[str, Any]]] = {}
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"{'https' if self.tls else 'http'}://{HOST}:{self.port}"
+
+    def register(self, subject: str, schema: object, type_: str = "JSON") -> int:
+        """Register another version of a subject; returns the schema's id."""
+        versions = self._subjects.setdefault(subject, [])
+        id_ = 1 + sum(len(found) for found in self._subjects.values())
+        found = {"subject": subject, "version": len(versions) + 1, "id": id_, "schema": json.dumps(schema)}
+        if type_ != "AVRO":  # as Confluent's: the first type that there was is not named
+            found["schemaType"] = type_
+        versions.append(found)
+        return id_
+
+    def start(self) -> None:
+        """Answer on the port, unless it does."""
+        if self._server is None:
+            registry = self
+
+            class Handler(_Handler):
+                of = registry
+
+            self._server = ThreadingHTTPServer((HOST, self.port), Handler)
+            if self.tls is not None:
+                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                context.load_cert_chain(*self.tls)
+                self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Answer no more. The schemas stay."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def __enter__(self) -> SchemaRegistry:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def answer(self, path: str, authorization: str | None) -> tuple[int, object]:
+        """Status and body for a GET."""
+        if self.login is not None:
+            wanted = f"Basic {base64.b64encode(self.login.encode()).decode()}"
+            if authorization != wanted:
+                return 401, {"error_code": 401, "message": "Unauthorized"}
+        match path.strip("/").split("/"):
+            case ["subjects"]:
+                return 200, sorted(self._subjects)
+            case ["subjects", subject, "versions", version]:
+                return self._version(unquote(subject), version)
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _version(self, subject: str, version: str) -> tuple[int, object]:
+        versions = self._subjects.get(subject)
+        if versions is None:
+            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+        number = len(versions) if version == "latest" else int(version) if version.isdecimal() else 0
+        if not 0 < number <= len(versions):
+            return 404, {"error_code": 40402, "message": f"Version {version} not found."}
+        return 200, versions[number - 1]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    of: SchemaRegistry
+
+    def do_GET(self) -> None:
+        self.of.asked.append(self.path)
+        self._send(*self.of.answer(self.path, self.headers.get("Authorization")))
+
+    def _send(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", _TYPE)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return

@@ -1,0 +1,191 @@
+"""Schema registries in validation: reached, let in, the subject found and compared with the columns."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+import pytest
+
+from examples.servers.registry import SchemaRegistry
+from mzplan.columns import parse_columns
+from mzplan.connectors import tunnels
+from mzplan.connectors.checks import check_description
+from mzplan.connectors.connections import check_connection
+from mzplan.connectors.interface import Output
+from mzplan.connectors.registry_fit import readable, writable
+from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.secrets import Secrets
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, SshServer
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "amount": {"type": ["null", "number"]},
+        "at": {"type": "string"},
+        "tags": {"type": "array"},
+        "who": {"$ref": "#/definitions/who"},
+    },
+    "required": ["id"],
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "wrong", "doubtful"),
+    [
+        ("id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags ARRAY<STRING>, who STRUCT<a: INT>", "", ""),
+        ("id STRING, amount STRING, at DATE, tags STRING, who INT", "", ""),
+        ("id DOUBLE, at DECIMAL(3,1)", "", ""),
+        ("id BOOLEAN", "its field id is integer, and the column BOOLEAN", ""),
+        ("amount BIGINT", "its field amount is number, and the column BIGINT", ""),
+        ("at BIGINT, tags MAP<STRING,INT>", "its field at is string, and the column BIGINT", ""),
+        ("id BIGINT, other STRING", "", "it has no field other: the column would be NULL in every row"),
+        ("ID BIGINT", "", "it has no field ID: the column would be NULL in every row"),
+    ],
+)
+def test_what_can_be_read(columns: str, wrong: str, doubtful: str) -> None:
+    found = readable(SCHEMA, parse_columns(columns))
+    assert (found[0][:1], found[1][:1]) == ([wrong] if wrong else [], [doubtful] if doubtful else [])
+
+
+def test_what_may_be_written() -> None:
+    def outputs(**types: str | None) -> list[Output]:
+        return [Output(name=name, type=type_) for name, type_ in types.items()]
+
+    assert writable(SCHEMA, outputs(id="BIGINT", amount="INT", at="DATE", who=None)) == ([], [])
+    wrong, doubtful = writable(SCHEMA, outputs(amount="STRING", other="INT"))
+    assert wrong == [
+        "its field amount is number, and the sink writes string (STRING)",
+        "its field id is required, and the sink does not write it",
+    ]
+    assert doubtful == ["it has no field other, which the sink writes"]
+    closed = {**SCHEMA, "additionalProperties": False}
+    assert writable(closed, outputs(id="INT", other="INT")) == (
+        ["it has no field other, which the sink writes"],
+        [],
+    )
+    assert readable({"type": "array"}, parse_columns("x INT")) == ([], []) == writable(True, outputs(x="INT"))
+
+
+def connection(url: str, **body: Any) -> InlinedConnection:
+    given = {"type": "schema-registry", "url": url, **body}
+    return InlinedConnection(address=Address("connection", "reg"), type="schema-registry", body=given)
+
+
+def source(
+    kafka: KafkaBroker, registry: InlinedConnection, topic: str, columns: str, **body: Any
+) -> Description:
+    cluster = {"type": "kafka", "brokers": [kafka.bootstrap]}
+    return Description(
+        address=Address("source", "s"),
+        id="s",
+        generation=1,
+        digest="1:a",
+        type="kafka",
+        body={"topic": topic, "format": {"type": "json", "schema": columns}, **body},
+        connections={
+            "connection": InlinedConnection(address=Address("connection", "k"), type="kafka", body=cluster),
+            "schema_registry": registry,
+        },
+    )
+
+
+def sink(of: Description, topic: str, **body: Any) -> Description:
+    upstream = Upstream(address=of.address, id="s", generation=1, type="kafka", body=of.body)
+    given = {"from": "s", "topic": topic, **body}
+    return replace(of, address=Address("sink", "o"), body=given, upstream=upstream)
+
+
+def test_validation_asks_the_registry(
+    kafka: KafkaBroker, topic: Callable[..., str], ssh_servers: Callable[[str], SshServer], tmp_path: Path
+) -> None:
+    name = topic("registry")
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    environment = {"PW": "hunter2", "BAD": "hunter3", "KEY": key.export_private_key().decode()}
+    secrets = Secrets(str(tmp_path), environment)
+
+    def found(description: Description) -> list[tuple[str, str]]:
+        diagnostics = check_description(description, secrets).diagnostics
+        assert "hunter" not in repr(diagnostics)
+        return [(d.code, d.severity) for d in diagnostics]
+
+    def first(description: Description) -> Diagnostic:
+        return check_description(description, secrets).diagnostics[0]
+
+    with SchemaRegistry("app", "hunter2") as server:
+        registry = connection(server.url, user="app", password="${env:PW}")
+        assert (
+            first(source(kafka, registry, name, "id BIGINT")).summary
+            == f"Subject {name}-value does not exist"
+        )
+        server.register(f"{name}-value", SCHEMA)
+        server.register("a/b", {"type": "record"}, "AVRO")
+        assert found(source(kafka, registry, name, "id BIGINT")) == []
+        assert found(source(kafka, registry, name, "id BOOLEAN, x INT")) == [
+            ("MZ128", "error"),
+            ("MZ128", "warning"),
+        ]
+        avro = first(source(kafka, registry, name, "id BIGINT", subject="a/b"))
+        assert avro.code == "MZ128" and "of type AVRO, and source.s reads plain JSON" in avro.detail
+        assert found(sink(source(kafka, registry, name, "id BIGINT, at DATE"), name)) == []
+        assert found(sink(source(kafka, registry, name, "id STRING"), name)) == [("MZ128", "error")]
+        server.register(f"{name}-value", {**SCHEMA, "properties": {"id": {"type": "string"}}})
+        latest = first(source(kafka, registry, name, "id BIGINT"))
+        assert "version 2: its field id is string, and the column BIGINT" in latest.detail
+
+        for wrong in (connection(server.url), connection(server.url, user="app", password="${env:BAD}")):
+            assert found(source(kafka, wrong, name, "id STRING")) == [("MZ126", "error")]
+            assert [d.code for d in check_connection(wrong, secrets, ".") or ()] == ["MZ126"]
+        assert check_connection(registry, secrets, ".") == ()
+
+        # Through an SSH server, two hops away from the source.
+        door = ssh_servers("door")
+        door.authorize(key.export_public_key().decode())
+        tunnel = InlinedConnection(
+            address=Address("connection", "door"),
+            type="ssh-tunnel",
+            body={"host": "127.0.0.1", "port": door.port, "user": door.user, "host_keys": [door.host_key]}
+            | {"private_key": "${env:KEY}"},
+        )
+        far = replace(registry, connections={"ssh_tunnel": tunnel})
+        assert found(source(kafka, far, name, "id STRING")) == []
+        assert door.sessions() == 1
+        server.stop()
+        assert first(source(kafka, far, name, "id STRING")).detail.startswith("connection.door")
+        assert found(source(kafka, registry, name, "id STRING")) == [("MZ125", "error")]
+        door.stop()
+        assert found(source(kafka, far, name, "id STRING")) == [("MZ121", "error")]
+    tunnels.close_forwards()
+    other = first(source(kafka, connection(f"http://{kafka.bootstrap}"), name, "id STRING"))
+    assert other.code == "MZ125"
+    assert first(source(kafka, connection("http://nowhere.invalid"), name, "id STRING")).code == "MZ125"
+
+
+def test_certificates(tmp_path: Path) -> None:
+    make = ("req", "-newkey", "rsa:2048", "-nodes", "-x509", "-days", "2", "-subj", "/CN=registry")
+    names = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem")
+    subprocess.run(["openssl", *make, *names], cwd=tmp_path, check=True, capture_output=True)
+    secrets = Secrets(str(tmp_path), {})
+
+    def problem(inlined: InlinedConnection) -> str:
+        found = check_connection(inlined, secrets, str(tmp_path)) or ()
+        assert {d.code for d in found} <= {"MZ125"}
+        return " ".join(d.detail for d in found)
+
+    with SchemaRegistry(tls=(tmp_path / "ca.pem", tmp_path / "key.pem")) as server:
+        assert problem(connection(server.url, tls={"ca": "ca.pem"})) == ""
+        assert "its certificate is not trusted" in problem(connection(server.url))
+        named = server.url.replace("127.0.0.1", "localhost")
+        assert "its certificate is not trusted" in problem(connection(named, tls={"ca": "ca.pem"}))
+        assert problem(connection(server.url, tls={"ca": "nope.pem"})) != ""
+    with SchemaRegistry() as server:
+        assert "no TLS there" in problem(connection(server.url.replace("http:", "https:")))
