@@ -1,0 +1,131 @@
+"""One query first, on real Kafka, PostgreSQL and Spark: good, rejected, and without progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from examples.servers import produce_json
+from tests.support import (
+    Project,
+    eventually,
+    execute,
+    kafka_connection,
+    orders,
+    orders_sink,
+    orders_source,
+    postgres_connection,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+BROKEN = "ALTER CONNECTION ca_k SET BROKERS = ('127.0.0.1:1') WITH (VALIDATE = false)"
+
+
+class Pairs:
+    """Two sources of one cluster, each with a sink into one database."""
+
+    def __init__(
+        self, project: Project, kafka: KafkaBroker, postgres: PostgresServer, topics: list[str], database: str
+    ):
+        self.project, self.kafka, self.postgres = project, kafka, postgres
+        self.topics, self.database, self.dsn = topics, database, postgres.dsn(database)
+        self.sent = 0
+        for i in range(2):
+            execute(self.dsn, f"CREATE TABLE t{i} (id bigint, customer text, amount numeric(10,2))")
+
+    def declare(self, broker: str, trigger: str = "500ms") -> None:
+        sinks = "".join(orders_sink(f"ca_t{i}", f"ca_s{i}", "ca_pg", f"t{i}") for i in range(2))
+        self.project.write(
+            "canary",
+            "connections:\n" + kafka_connection("ca_k", broker)
+            + postgres_connection("ca_pg", self.postgres, self.database)
+            + "sources:\n" + "".join(orders_source(f"ca_s{i}", "ca_k", self.topics[i]) for i in range(2))
+            + "sinks:\n" + sinks.replace("500ms", trigger),
+        )  # fmt: skip
+
+    def flows(self, what: str, *tables: int) -> None:
+        """Ten rows more in each topic; in these tables (by default both) each row is there once."""
+        for one in self.topics:
+            produce_json(self.kafka.bootstrap, one, orders(self.sent, self.sent + 10), key="id")
+        self.sent += 10
+        for i in tables or range(2):
+            eventually(f"{what}: {self.sent} rows in t{i}", lambda i=i: len(self.ids(i)) >= self.sent)  # type: ignore[misc]
+            assert self.ids(i) == list(range(self.sent))
+
+    def ids(self, table: int) -> list[int]:
+        return [row[0] for row in rows_of(self.dsn, f"SELECT id FROM t{table} ORDER BY id")]
+
+    def restarted(self, before: dict[str, str]) -> set[str]:
+        now = self.project.run_ids("ca_")
+        return {address for address in now if now[address] != before[address]}
+
+
+def ended(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """How each query that did not converge ended, and why."""
+    return {p["address"]: (p["condition"], p["reason"]) for p in document["pending"]}
+
+
+def test_one_goes_first_and_the_others_process_meanwhile(
+    project: Project,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> None:
+    pairs = Pairs(project, kafka, postgres, [topic(f"canary-{i}") for i in range(2)], database())
+    pairs.declare(kafka.bootstrap)
+    project.apply()
+    pairs.flows("at first")
+    before = project.run_ids("ca_")
+
+    # An address where nobody answers, committed unseen: the runner rejects it for the first alone.
+    refused = project.json("alter", BROKEN, "--canary", "--auto-approve", code=8)
+    assert [(c["address"], c["holds"]) for c in refused["canaries"]] == [("source.ca_s0", ["source.ca_s1"])]
+    found = ended(refused)
+    assert {a: c for a, (c, _) in found.items()} == {"source.ca_s0": "rejected", "source.ca_s1": "pending"}
+    assert "ca_k" in found["source.ca_s0"][1] and "source.ca_s0" in found["source.ca_s1"][1]
+    pairs.flows("while one is held")
+    assert pairs.restarted(before) == set()
+    assert [d["address"] for d in project.json("drift")["drift"]] == ["source.ca_s0"]
+    assert project.run("state", "rollback", "--auto-approve").returncode == 0
+    pairs.declare(kafka.bootstrap)
+    assert project.apply()["changes"] == [] and pairs.restarted(before) == set()
+
+    # The broker's other address: the first restarts, then the other.
+    pairs.declare(kafka.bootstrap2)
+    good = project.apply("--canary")
+    seconds = {c["address"]: c["seconds"] for c in good["changes"] if c["address"] != "connection.ca_k"}
+    assert seconds["source.ca_s0"] < seconds["source.ca_s1"]
+    assert pairs.restarted(before) == set(seconds)
+
+    pairs.flows("at the other address")
+    _without_progress(pairs)
+    pairs.flows("at last")
+    assert project.apply()["changes"] == []
+
+
+def _without_progress(pairs: Pairs) -> None:
+    """The first can't write, for its table is locked: it goes back, and the other runs on all the time."""
+    project = pairs.project
+    before = project.run_ids("ca_")
+    pairs.declare(pairs.kafka.bootstrap2, trigger="400ms")
+    with psycopg.connect(pairs.dsn) as lock:
+        lock.execute("LOCK TABLE t0 IN ACCESS EXCLUSIVE MODE")
+        pairs.flows("beside the lock", 1)
+        found = ended(project.apply("--canary", "--canary-wait", "3s", code=8))
+        assert set(found) == {"sink.ca_t0", "sink.ca_t1"}
+        assert found["sink.ca_t0"][0] == "failed" and "within 3 s" in found["sink.ca_t0"][1]
+        pairs.flows("still beside the lock", 1)
+        assert pairs.restarted(before) <= {"sink.ca_t0"}
+        lock.rollback()
+    pairs.flows("on what it ran before")
+    queries = project.queries()
+    assert queries["sink.ca_t1"]["held"] and queries["sink.ca_t0"]["condition"] == "failed"
+    # The next apply goes on with both.
+    assert project.apply()["goes_on"] == ["sink.ca_t0", "sink.ca_t1"]
+    assert pairs.restarted(before) == {"sink.ca_t0", "sink.ca_t1"}
