@@ -86,6 +86,19 @@ class Checkpoint:
         planned, done = (max(numbers[inner], default=-1) for inner in ("offsets", "commits"))
         return planned if planned > done else None
 
+    def done(self) -> int:
+        """The last micro-batch that Spark has noted down as done; -1 if there is none. Raises OSError."""
+        return self._last("commits")
+
+    def query_id(self) -> str | None:
+        """The id of the streaming query that this checkpoint is of; None before its first start. Raises
+        OSError."""
+        text = _read(f"{self.spark}/metadata")
+        try:
+            return str(json.loads(text)["id"]) if text else None
+        except (ValueError, KeyError, TypeError) as problem:
+            raise OSError(f"{self.spark}/metadata is damaged: {problem}") from None
+
     def upstream(self) -> dict[str, Any] | None:
         """The recorded identity of the upstream, None if there is none. Raises OSError, also for a file
         that holds something else."""

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from mzplan.connectors.interface import SinkRun
+from mzplan.connectors.interface import ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_options import transaction_options
+from mzplan.connectors.kafka_probe import place
 from mzplan.connectors.kafka_problems import FENCED, Problems
 from mzplan.connectors.kafka_record import StepRecord
 from mzplan.connectors.kafka_task import REPORT, StopError, Transaction, task
 from mzplan.connectors.replays import HASH, Replay, later_steps, measure
+from mzplan.connectors.target_change import another_target
 from mzplan.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,6 +36,22 @@ if TYPE_CHECKING:
 # runner that was pushed aside gives the newer one this long to note down that it has taken over.
 _TRIES = 4
 _PAUSE_S = 1.0
+
+
+_IDENTITY = ("cluster_id", "topic", "topic_id")
+
+
+def compare_target(
+    query: ResolvedQuery, note: Mapping[str, Any], found: Mapping[str, Any]
+) -> Diagnostic | None:
+    """Whether a sink's checkpoint can go on in the topic that was found: None, or MZ043."""
+    recorded = note.get("target")
+    if not recorded or all(recorded.get(name) == found[name] for name in _IDENTITY):
+        return None
+    what = f"topic {found['topic']} was deleted and created again"
+    if recorded.get("cluster_id") != found["cluster_id"]:
+        what = f"Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
+    return another_target(query, f"{place(query)}: {what}")
 
 
 class ExactlyOnce:
@@ -141,7 +160,7 @@ class ExactlyOnce:
     def _target(self) -> dict[str, Any]:
         found = self._identify()
         self._partitions = found["partitions"]
-        return {name: found[name] for name in ("cluster_id", "topic", "topic_id")}
+        return {name: found[name] for name in _IDENTITY}
 
     def _begin(
         self, found: StepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
@@ -157,6 +176,8 @@ class ExactlyOnce:
         if note is None or note.get("delivery") != "exactly-once":
             return fresh  # a sink that begins; or one that wrote at least once, without steps, until now
         if note.get("target") != target:
+            if self._run.query.body.get("on_target_change") == "accept":
+                return fresh
             raise self._problems.other_topic(note.get("target") or {}, target)
         if found is None or found.generation < fresh.generation:
             if step == self._unfinished:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
-from mzplan.connectors.kafka_exactly_once import ExactlyOnce
+from mzplan.connectors.kafka_exactly_once import ExactlyOnce, compare_target
 from mzplan.connectors.kafka_options import producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.registry import check_sink
 from mzplan.connectors.replays import HASH
 from mzplan.connectors.spark_types import quoted
-from mzplan.model.diagnostics import MzplanError
+from mzplan.connectors.target_change import unreadable
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.spark.content_hash import row_hash
 
 if TYPE_CHECKING:
@@ -40,9 +42,20 @@ class KafkaSink:
         return place(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the topic is there and may be written, and its schema allows the columns."""
-        found = self._probe.probe(query, writes=True).diagnostics
-        return Probe(diagnostics=(*found, *check_sink(query, outputs)))
+        """Whether the topic is there and may be written, is the one that was written until now, and its schema
+        allows the columns."""
+        found = self._probe.probe(query, writes=True)
+        more = (*self._other_target(query, found), *check_sink(query, outputs))
+        return replace(found, diagnostics=(*found.diagnostics, *more))
+
+    def _other_target(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
+        if found.upstream is None or query.checkpoint is None or query.body["delivery"] != "exactly-once":
+            return ()
+        try:
+            other = compare_target(query, query.checkpoint.delivery() or {}, found.upstream)
+        except OSError as problem:
+            other = unreadable(query, problem)
+        return (other,) if other is not None else ()
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         body = run.query.body

@@ -24,6 +24,7 @@ import psycopg
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.postgres_client import connect, connect_problem, hang_up, place, reached, said
+from mzplan.connectors.postgres_identity import compare_target, identify, written
 from mzplan.connectors.postgres_ingest import REPORT, SESSION, ingest
 from mzplan.connectors.postgres_moves import Move, Position, staging_shape
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
@@ -105,7 +106,7 @@ class _Batches:
         """One micro-batch: all of it and its step, or nothing."""
         with reached(self._query, self._writer.application) as info, connect(info) as connection:
             self._connection, self._conninfo = connection, info
-            prepared = self._prepared or self._prepare(connection, batch)
+            prepared = self._prepared or self._prepare(connection, batch, step)
             self._prepared = prepared
             prepared.writer.check_target(connection, prepared.move.table)
             rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
@@ -168,7 +169,7 @@ class _Batches:
         if self._connection is not None:
             hang_up(self._connection)
 
-    def _prepare(self, connection: Connection, batch: DataFrame) -> _Prepared:
+    def _prepare(self, connection: Connection, batch: DataFrame, step: int) -> _Prepared:
         run, body = self._run, self._query.body
         table = find_table(connection, body["table"])
         errors = [d for d in check_table(self._query, table, run.outputs) if d.severity == "error"]
@@ -179,8 +180,26 @@ class _Batches:
         move = self._plan_move(writer, table, batch)
         straight = not move.keys and table.takes_copy and copies_straight(_types(run.outputs), move.targets)
         shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
-        writer.register(connection, shape, table if empties_target(run) else None)
+        goes_on = step if self._take_target(connection) else None
+        writer.register(connection, shape, table if empties_target(run) else None, goes_on)
+        self._record_target(connection)
         return _Prepared(writer=writer, move=move, straight=straight)
+
+    def _take_target(self, connection: Connection) -> bool:
+        """See that this is still the database that the steps are in; whether it is taken for that although it
+        is not. Raises MzplanError MZ043 or MZ069."""
+        found = compare_target(self._query, identify(connection), written(connection, self._query))
+        errors = [d for d in found if d.severity == "error"]
+        if errors:
+            raise MzplanError(errors)
+        return any(d.code in ("MZ043", "MZ069") for d in found)
+
+    def _record_target(self, connection: Connection) -> None:
+        """Note down which database it is; last, so that a run that was killed decides the same again."""
+        target, checkpoint = identify(connection), self._run.checkpoint
+        note = {"delivery": "exactly-once", "target": target}
+        if target is not None and checkpoint.delivery() != note:
+            checkpoint.record_delivery(note)
 
     def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
         body = self._query.body

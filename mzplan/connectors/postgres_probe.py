@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import psycopg
 
@@ -17,8 +18,10 @@ from mzplan.connectors.postgres_client import (
     reached,
     said,
 )
+from mzplan.connectors.postgres_identity import compare_target, identify, written
 from mzplan.connectors.postgres_target import Connection, Table, find_table, split_name
 from mzplan.connectors.postgres_types import created_type, fit, shown
+from mzplan.connectors.target_change import unreadable
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 _KEEP_FAILURE_S = 3.0
@@ -50,11 +53,11 @@ class PostgresProbe:
         """What stands in the way of this sink; nothing is changed. Never raises for what a server did."""
         try:
             with reached(query) as info:
-                return Probe(diagnostics=tuple(self._ask(info, query, outputs)))
+                return self._ask(info, query, outputs)
         except MzplanError as problem:  # of its tunnel
             return Probe(diagnostics=problem.diagnostics)
 
-    def _ask(self, info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    def _ask(self, info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         def reach() -> Exception | None:
             try:
                 bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
@@ -64,13 +67,16 @@ class PostgresProbe:
 
         failed = self._failures.get(fingerprint({"conninfo": info}), reach)
         if failed is not None:
-            return [connect_problem(query, failed)]
+            return Probe(diagnostics=(connect_problem(query, failed),))
         try:
             return bounded(lambda: _ask(info, query, outputs), patience(query))
         except psycopg.OperationalError as problem:
-            return [connect_problem(query, problem) if problem.sqlstate is None else _failed(query, problem)]
+            lost = problem.sqlstate is None
+            return Probe(
+                diagnostics=(connect_problem(query, problem) if lost else _failed(query, problem),)
+            )
         except (psycopg.Error, TimeoutError, OSError) as problem:
-            return [_failed(query, problem)]
+            return Probe(diagnostics=(_failed(query, problem),))
 
 
 def check_table(query: ResolvedQuery, table: Table | None, outputs: Sequence[Output]) -> list[Diagnostic]:
@@ -164,14 +170,32 @@ def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
     return f"CREATE TABLE {_shown_table(query)} (\n{body}\n);"
 
 
-def _ask(info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+def _ask(info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
     with connect(info, PROBE_TIMEOUT_S) as connection:
-        table = find_table(connection, query.body["table"])
-        found = check_table(query, table, outputs)
-        if table is not None:
-            found += _privileges(connection, query, table, outputs)
-            found += _unique_index(connection, query, table)
-        return found + _staging_privileges(connection, query)
+        target = identify(connection)
+        found = [*_ask_table(connection, query, outputs), *_compare(connection, query, target)]
+    return Probe(diagnostics=tuple(found), upstream=target)
+
+
+def _compare(
+    connection: Connection, query: ResolvedQuery, target: Mapping[str, Any] | None
+) -> list[Diagnostic]:
+    """Whether it is the database that the checkpoint's steps are in."""
+    try:
+        return compare_target(query, target, written(connection, query))
+    except psycopg.errors.InsufficientPrivilege:
+        return []  # what is missing is among the other findings
+    except OSError as problem:
+        return [unreadable(query, problem)]
+
+
+def _ask_table(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    table = find_table(connection, query.body["table"])
+    found = check_table(query, table, outputs)
+    if table is not None:
+        found += _privileges(connection, query, table, outputs)
+        found += _unique_index(connection, query, table)
+    return found + _staging_privileges(connection, query)
 
 
 def _privileges(

@@ -87,10 +87,12 @@ class Writer:
         connection: Connection,
         shape: Sequence[tuple[str, str]] | None,
         emptied: Table | None = None,
+        goes_on: int | None = None,
     ) -> None:
         """Once a run: make what is missing, take over from older runs and generations, and lay out the
         staging table in that shape (None: it is not used). The table `emptied`, if any, is emptied by a
-        generation's first run, and only once.
+        generation's first run, and only once. `goes_on`: the steps before
+        this one are taken for written, and for ours, whatever is found.
 
         Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
         """
@@ -100,6 +102,8 @@ class Writer:
         self._end_earlier_runs(connection)
         with connection.transaction():
             self._begin(connection, emptied)
+            if goes_on is not None:
+                self._go_on(connection, goes_on - 1)
             self.lock(connection)
             connection.execute(
                 f"UPDATE {self._writers} SET epoch = %s, address = %s, updated_at = now() "
@@ -133,6 +137,13 @@ class Writer:
         )
         if begun.rowcount and emptied is not None:
             connection.execute(f"DELETE FROM {emptied.sql}")
+
+    def _go_on(self, connection: Connection, last: int) -> None:
+        connection.execute(
+            f"UPDATE {self._writers} SET query_id = %s, target = NULL, step = %s "
+            "WHERE sink = %s AND generation = %s AND epoch <= %s AND (query_id <> %s OR step < %s)",
+            (self.query_id, last, self.sink, self.generation, self.epoch, self.query_id, last),
+        )
 
     def _lay_out(self, connection: Connection, wanted: list[tuple[str, str]]) -> None:
         if connection.execute(_SHAPE, (self.stage_sql,)).fetchall() != wanted:

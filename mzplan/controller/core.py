@@ -353,11 +353,11 @@ class Controller:
         its caller validates before it commands.)"""
         return self.executor.check(description, self.secrets)
 
-    def inspect(self, description: Description) -> tuple[Diagnostic, ...]:
-        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and of a
-        source the upstream. Changes nothing; any thread may. (Not in the seed.)"""
+    def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
+        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
+        `whole` of it) its upstream or target. Changes nothing; any thread may. (Not in the seed.)"""
         gone = self.executor.missing(description)
-        if gone or description.address.kind != "source":
+        if gone or not whole:
             return gone
         return self.validate(description).diagnostics
 

@@ -15,12 +15,13 @@ STALLED = 300.0  # seconds; and at least three triggers
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
-# What a runner says of a query that has lost what it goes on from: it reads another upstream than its
-# checkpoint is of, or one that lacks what comes next; its checkpoint or its collection is gone; or it was
-# stopped by hand.
+# What a runner says of a query that has lost what it goes on from: it has another upstream or target than its
+# checkpoint is of, or one that lacks what comes next or what was written; its checkpoint or its collection is
+# gone; or it was stopped by hand.
 LOST = {
     "MZ043": "upstream-changed",
     "MZ067": "upstream-changed",
+    "MZ069": "upstream-changed",
     "MZ160": "checkpoint-missing",
     "MZ161": "collection-missing",
     "MZ162": "missing-query",

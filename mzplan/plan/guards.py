@@ -157,6 +157,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
     if change.after is None or change.effect != "restart" or not reached:
         return
     kind = resource_kind(change.address.kind, change.after.type)
+    what = "target" if change.address.kind == "sink" else "upstream"
     for name, schema in kind.schema["properties"].items():
         texts = schema.get("x-upstream")
         text = texts.get(change.after.body.get(name)) if texts else None
@@ -164,7 +165,7 @@ def _other_upstream(change: Change) -> Iterator[Diagnostic]:
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
-                summary=f"{change.address}: if the connection leads to another upstream now, {text}",
+                summary=f"{change.address}: if the connection leads to another {what} now, {text}",
                 detail=f"It says {name}: {change.after.body[name]}. Whether it is another one is decided in "
                 "validation, before the commit, and once more before the query stops.",
                 address=change.address,

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
+from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.inline import Description, InlinedConnection, Upstream
 from mzplan.model.address import Address
@@ -187,6 +188,11 @@ class Lab:
 
     def checkpoint(self, description: Description) -> Path:
         return self.folder / "warehouse" / "checkpoints" / description.id / f"g{description.generation}"
+
+    def checkpoint_done(self, description: Description) -> bool:
+        """Whether every planned batch is noted down as done."""
+        checkpoint = Checkpoint(str(self.checkpoint(description)))
+        return checkpoint.done() >= 0 and checkpoint.unfinished() is None
 
     def undo_commit(self, description: Description) -> int:
         """As if the driver had been killed after the last batch reached its target and before Spark noted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
         bad = found.get(description.address.name)
         return CheckResult(diagnostics=(bad,) if bad else ())
 
-    def look_at(description: Description) -> tuple[Diagnostic, ...]:
+    def look_at(description: Description, whole: bool) -> tuple[Diagnostic, ...]:
         return executor.check(description, Secrets(".")).diagnostics
 
     executor, now = InMemoryExecutor("shop"), [0.0]
@@ -68,6 +69,28 @@ def test_each_source_is_looked_at_now_and_then_one_at_a_time() -> None:
         for _ in range(4):
             round_()
         assert watch.changed == {}
+
+
+def test_the_target_of_a_sink_is_looked_at_more_rarely() -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def look_at(description: Description, whole: bool) -> tuple[Diagnostic, ...]:
+        asked.append((str(description.address), whole))
+        return (OTHER,) if whole and description.address.kind == "sink" else ()
+
+    now = [0.0]
+    address, description = source("a")
+    out = Address("sink", "out")
+    running = {address: description, out: replace(description, address=out)}
+    with ThreadPoolExecutor(1) as pool:
+        watch = UpstreamWatch(look_at, pool, lambda: now[0], every=60.0)
+        for now[0] in range(0, 400, 10):
+            watch.look(running)
+            pool.submit(lambda: None).result()
+    assert asked.count(("source.a", True)) == 6
+    # Its storage as often, its target at every fifth look; what was found stays meanwhile.
+    assert [whole for name, whole in asked if name == "sink.out"] == [False] * 4 + [True, False]
+    assert watch.changed == {out: OTHER}
 
 
 def test_it_is_in_the_status_of_a_query_that_runs_on() -> None:
