@@ -72,9 +72,7 @@ class PostgresProbe:
             return bounded(lambda: _ask(info, query, outputs), patience(query))
         except psycopg.OperationalError as problem:
             lost = problem.sqlstate is None
-            return Probe(
-                diagnostics=(connect_problem(query, problem) if lost else _failed(query, problem),)
-            )
+            return Probe(diagnostics=(connect_problem(query, problem) if lost else _failed(query, problem),))
         except (psycopg.Error, TimeoutError, OSError) as problem:
             return Probe(diagnostics=(_failed(query, problem),))
 
