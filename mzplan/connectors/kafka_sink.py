@@ -42,8 +42,8 @@ class KafkaSink:
         return place(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the topic is there and may be written, is the one that was written until now, and its schema
-        allows the columns."""
+        """Whether the topic is there and may be written, is the one that was written until now, and has a
+        schema that allows the columns."""
         found = self._probe.probe(query, writes=True)
         more = (*self._other_target(query, found), *check_sink(query, outputs))
         return replace(found, diagnostics=(*found.diagnostics, *more))
