@@ -113,5 +113,15 @@ def command_schema(invocation: Invocation, kind: str | None) -> int:
         return ExitCode.OK
     if kind not in names:
         raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
-    invocation.document(load_schema(kind))
+    schema = load_schema(kind)
+    connection = schema["properties"].get("connection", {})
+    if "x-reference" in connection:  # by its name, or written out: see mzplan.config.declared
+        schema = {
+            **schema,
+            "properties": {
+                **schema["properties"],
+                "connection": {**connection, "type": ["string", "object"]},
+            },
+        }
+    invocation.document(schema)
     return ExitCode.OK

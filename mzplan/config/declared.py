@@ -18,12 +18,14 @@ _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 @dataclass(slots=True)
 class Declared:
-    """A resource with its body as written. `type` is None where it can't be known."""
+    """A resource with its body as written. `type` is None where it can't be known. `inside`: the path of a
+    connection that is written inside its only user."""
 
     address: Address
     body: Any
     file: SourceFile
     type: str | None = None
+    inside: Path = ()
 
     @property
     def label(self) -> str:
@@ -37,7 +39,7 @@ class Declared:
     def place(
         self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
     ) -> Place:
-        whole = (_BY_KIND[self.address.kind], self.address.name, *path)
+        whole = (*(self.inside or (_BY_KIND[self.address.kind], self.address.name)), *path)
         return Place(self.file, whole, at_key or not path, offset, length)
 
 
@@ -69,7 +71,32 @@ def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, 
                         place=resource.place(),
                         related=first.place(),
                     )
+    for resource in [r for r in declared.values() if r.address.kind != "connection"]:
+        _take_out_inline(resource, declared, findings)
     return declared
+
+
+def _take_out_inline(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
+    """A connection that is written inside a source or sink becomes one of its own, `source_orders`: so it is
+    planned, validated and kept in the state like any other, and moving it out is no change of what runs."""
+    inline = value_at(resource.body, ("connection",))
+    if not isinstance(inline, dict) or resource.valid_address is None:
+        return
+    kind, name = resource.address
+    address = Address("connection", f"{kind}_{name}")
+    implied = Declared(address, inline, resource.file, inside=(_BY_KIND[kind], name, "connection"))
+    first = declared.setdefault(address, implied)
+    if first is not implied:
+        findings.add(
+            "MZ003",
+            f"{implied.label} is declared twice",
+            f"The connection written inside {resource.label} has this name, and it is also at {HERE}.",
+            "rename the other one, or declare this one under `connections:` too.",
+            address=address,
+            place=implied.place(at_key=True),
+            related=first.place(),
+        )
+    resource.body = {**resource.body, "connection": address.name}
 
 
 def _section(document: Document, section: str, findings: Findings) -> dict[str, Any]:

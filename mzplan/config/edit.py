@@ -111,8 +111,9 @@ def _declaring(directory: str, address: Address) -> tuple[SourceFile, str]:
     found = Diagnostic(
         code="MZ075",
         summary=f"{address} can't be edited in place",
-        detail="No file writes it out: it comes in by an alias or a merge (`<<`).",
-        hint="edit the file by hand, then run `mzplan apply`; or write the resource out first.",
+        detail="No file writes it out by its name: it comes in by an alias or a merge (`<<`), or it is "
+        "written inside the source or sink that uses it.",
+        hint="edit the file by hand, then run `mzplan apply`; or write it out under its name first.",
         address=address,
     )
     raise MzplanError(found)

@@ -42,7 +42,7 @@ class References:
                 resource,
                 "MZ005",
                 'Wrong type for "connection"',
-                f"Expected the name of a connection, found {kind_of(name)}.",
+                f"Expected the name of a connection, or one written out, found {kind_of(name)}.",
                 "write the name of a connection.",
                 ("connection",),
             )
