@@ -8,9 +8,9 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import Any, TextIO
 
+from mzplan.files import write_whole
 from mzplan.model.diagnostics import error
 
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
@@ -99,14 +99,14 @@ class Output:
 
 
 def write_text(path: str, text: str) -> None:
-    """A result into a file (or a pipe: nothing is put beside it first). Raises MzplanError MZ035."""
+    """A result into a file, whole or not at all (or into a pipe). Raises MzplanError MZ035."""
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: str, data: bytes) -> None:
     """The same, of bytes."""
     try:
-        Path(path).write_bytes(data)
+        write_whole(path, data)
     except OSError as problem:
         why = f"{problem.strerror or problem}."
         raise error("MZ035", f"Cannot write {path}", why, "check the folder and its permissions.") from None

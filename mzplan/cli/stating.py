@@ -14,6 +14,7 @@ from mzplan.cli.applying import approval, finish, wait_option
 from mzplan.cli.context import Invocation, command, global_options
 from mzplan.cli.output import write_bytes
 from mzplan.cli.types import ADDRESS, QUERY
+from mzplan.files import read_bounded
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.plan import Plan
@@ -149,7 +150,7 @@ def state_pull(invocation: Invocation, out: str | None) -> int:
     write_bytes(out, data)
     if carried is None:
         beside(out).unlink(missing_ok=True)  # of an earlier pull
-    else:
+    elif Path(out).is_file():  # nothing is put beside a pipe or a device
         write_bytes(str(beside(out)), carried)
         invocation.note(
             f"Wrote {beside(out)} too: what runners have noted down. `state push` takes it along."
@@ -188,7 +189,7 @@ def _read(file: str) -> tuple[bytes, str]:
     if file == "-":
         return sys.stdin.buffer.read(), "stdin"
     try:
-        return Path(file).read_bytes(), file
+        return read_bounded(file), file
     except OSError as problem:
         raise error(
             "MZ030", f"Cannot read {file}", f"{problem.strerror or problem}.", "name what `state pull` wrote."
@@ -220,7 +221,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> int:
     if held is None:
         there = store.holder()
         detail = f"The lock that is held has id {there.id}." if there else "No lock is held."
-        raise error("MZ070", f"There is no lock {safe(lock_id)}", detail, exit_code=ExitCode.USAGE)
+        raise error("MZ070", f"There is no lock {safe(lock_id)!r}", detail, exit_code=ExitCode.USAGE)
     if invocation.json:
         invocation.document({"released": held.to_json(), "by": getpass.getuser()})
     else:

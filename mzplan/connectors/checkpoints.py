@@ -3,12 +3,15 @@
     <warehouse>/collections/<id>/g<n>              the Delta table of a source
     <warehouse>/checkpoints/<id>/g<n>/spark        Spark's checkpoint
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
+    <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
 
-`upstream.json` is written before the very first start, for Spark's offsets don't say what they count. It is
-read without Spark, so that a check works before a session is open. `delivery.json` says how a sink has
-written last, and where to: what its target remembers of steps means something only with that.
+`collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
+removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,
+for Spark's offsets don't say what they count. It is read without Spark, so that a check works before a
+session is open. `delivery.json` says how a sink has written last, and where to: what its target remembers
+of steps means something only with that.
 """
 
 from __future__ import annotations
@@ -140,6 +143,15 @@ class Checkpoint:
     def _last(self, log: str) -> int:
         return max((int(n) for n in _names(f"{self.spark}/{log}") if n.isdecimal()), default=-1)
 
+    def collection(self) -> str | None:
+        """The id of the Delta table that the source writes, None if it was not noted down. Raises OSError."""
+        noted = self._fact("collection")
+        return str(noted["table"]) if noted is not None else None
+
+    def record_collection(self, table_id: str) -> None:
+        """Write down, durably and whole, which table the source writes: another one is not its own."""
+        self._record("collection", {"table": table_id})
+
     def delivery(self) -> dict[str, Any] | None:
         """How the sink has written last: `{delivery, target}`, where `target` is its target's identity. None
         if nothing was noted down. Raises OSError, also for a file that holds something else."""
@@ -185,6 +197,19 @@ def places_below(warehouse: str) -> list[tuple[str, int]]:
                 if name[:1] == "g" and name[1:].isdecimal():
                     found.add((id_, int(name[1:])))
     return sorted(found)
+
+
+def table_id(collection: str) -> str | None:
+    """The id that a Delta table got when it was made; None where its log does not reach back to that (it is
+    an old one), or has none. Raises OSError."""
+    for line in (_read(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
+        try:
+            action = json.loads(line)
+        except ValueError:
+            return None
+        if isinstance(action, dict) and isinstance(action.get("metaData"), dict):
+            return str(action["metaData"].get("id"))
+    return None
 
 
 def is_untouched(collection: str) -> bool:
@@ -262,9 +287,12 @@ def _write_durably(path: Path, text: str) -> None:
 
 
 def remote(place: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it."""
+    """The file system of a URI, and the path in it. Raises OSError, also for what is no URI of any."""
     from pyarrow import fs
 
     # Hadoop says s3a, everybody else s3.
-    system, path = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+    try:
+        system, path = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+    except ValueError as problem:
+        raise OSError(f"{place}: {problem}") from None
     return system, path

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
+from mzplan.files import read_regular, write_whole
 from mzplan.kinds import is_type
 from mzplan.model import reading
 from mzplan.model.address import Address
@@ -32,23 +31,16 @@ from mzplan.model.resources import INSTANCE_TYPES, Instance
 from mzplan.model.state import ResourceState
 
 FORMAT_VERSION = 1
-MAX_BYTES = 1 << 30
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write the plan file: beside the path first, then in its place. Raises MzplanError MZ035."""
-    place = Path(path)
-    beside = place.with_name(f"{place.name}.{os.getpid()}.tmp")
     try:
-        try:
-            beside.write_bytes(encode_plan(plan))
-            beside.replace(place)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(path, encode_plan(plan))
     except OSError as problem:
         raise error(
             "MZ035",
-            f"Cannot write the plan to {place}",
+            f"Cannot write the plan to {path}",
             f"{problem.strerror or problem}. What was there before is intact.",
             "check the folder, its permissions and the space on its disk.",
         ) from None
@@ -58,8 +50,7 @@ def read_plan(path: str | Path) -> Plan:
     """Read a plan file. Raises MzplanError: MZ070 (usage) where there is none, MZ030 for what can't be read,
     MZ036 (exit 5) for what is not a whole plan file."""
     try:
-        # Without waiting: it may be a pipe.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = read_regular(path)
     except FileNotFoundError:
         raise error(
             "MZ070",
@@ -69,13 +60,7 @@ def read_plan(path: str | Path) -> Plan:
         ) from None
     except OSError as problem:
         raise _unreadable(path, problem.strerror or str(problem)) from None
-    info = os.fstat(handle)
-    if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_BYTES:
-        os.close(handle)
-        what = f"it has more than {MAX_BYTES:,} bytes" if stat.S_ISREG(info.st_mode) else "it is no file"
-        raise _unreadable(path, what)
-    with os.fdopen(handle, "rb") as file:
-        return decode_plan(file.read(), str(path))
+    return decode_plan(data, str(path))
 
 
 def _unreadable(path: str | Path, why: str) -> MzplanError:

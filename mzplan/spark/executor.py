@@ -14,7 +14,7 @@ from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
 from mzplan.connectors.storage import remove_storage
-from mzplan.connectors.stored import missing_storage
+from mzplan.connectors.stored import ensure_collection, missing_storage, remember_collection
 from mzplan.connectors.tunnels import close_forwards
 from mzplan.connectors.upstream_change import take_upstream
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
@@ -190,8 +190,11 @@ class SparkExecutor:
         collection = collection_path(self._warehouse, place.id, place.generation)
         if description.upstream is not None:
             self._collections.wait_for_writer(collection, query.columns, lambda: self._source_runs(query))
+        if description.address.kind == "source":
+            ensure_collection(self._checkpoint(query), description.address, collection)
         self._collections.ensure(spark, collection, query.columns, self._position(query))
         if description.address.kind == "source":
+            remember_collection(self._checkpoint(query), collection)
             self._collections.is_written_with(collection, query.columns)
             return source_writer(spark, self._connectors.source(description.type), query, collection)
 

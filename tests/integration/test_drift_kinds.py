@@ -180,7 +180,6 @@ def test_a_stalled_one(
         holder.execute("LOCK TABLE stuck IN ACCESS EXCLUSIVE MODE")
         produce_json(kafka.bootstrap, "drift-flow", orders(1_000_000, 1_000_010))
         crew.finds("sink.stuck_pg", "stalled-query")
-        assert crew.drift() == {("sink.stuck_pg", "stalled-query")}
         holder.rollback()
     monkeypatch.undo()
     dsn = postgres.dsn("drifting")
@@ -228,6 +227,10 @@ def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: s
     """Its runner tells, wherever the warehouse is; and starts nothing that would begin again."""
     crew.is_clean()
     shutil.rmtree(crew.storage(what, address))
+    if kind == "collection-missing":  # Spark makes the table anew, and would go on with it
+        drop(crew.folder / "swept", 4)
+        written = crew.storage("collections", address) / "g1" / "_delta_log"
+        eventually("another table in its place", (written / f"{0:020}.json").exists)
     crew.finds(address, kind)
     crew.stop_by_hand(address)
     time.sleep(2.5)  # the runner has tried to heal it
@@ -243,7 +246,8 @@ def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: s
     assert ran.code == 0, ran
     crew.is_clean()
     collection = crew.storage("collections", address) / "g2"
-    eventually("every row once", lambda: _ids(crew, collection) == [1, 2, 3])
+    rows = [1, 2, 3, 4] if kind == "collection-missing" else [1, 2, 3]
+    eventually("every row once", lambda: _ids(crew, collection) == rows)
 
 
 def _ids(crew: Crew, collection: Path) -> list[int]:

@@ -1,0 +1,101 @@
+"""Whether what a query goes on from is still there: on a disk, and in an object store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mzplan.connectors import checkpoints, stored
+from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_there
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from tests.contract.stores import ObjectServer
+
+A = Address("source", "orders")
+SINK = Address("sink", "out")
+Remove = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    server = ObjectServer()
+    server.start()
+    server.bucket("warehouses")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "local":
+        return str(tmp_path)
+    server = request.getfixturevalue("server")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-key")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    return f"s3a://warehouses/{tmp_path.name}"
+
+
+@pytest.fixture
+def remove(warehouse: str, request: pytest.FixtureRequest) -> Remove:
+    def delete(place: str) -> None:
+        if not place.startswith("s3a:"):
+            path = Path(place)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            return
+        server = request.getfixturevalue("server")
+        url = f"{server.url}/{place.removeprefix('s3a://')}"
+        urllib.request.urlopen(urllib.request.Request(url, method="DELETE")).read()
+
+    return delete
+
+
+def make_table(table: str, id_: str) -> str:
+    """Its log, as Delta begins it; returns the path of the entry."""
+    entry = f"{table}/_delta_log/{0:020}.json"
+    actions = [{"commitInfo": {}}, {"metaData": {"id": id_}}, {"protocol": {}}]
+    checkpoints._write(entry, "\n".join(map(json.dumps, actions)))
+    return entry
+
+
+def codes(warehouse: str, address: Address = A, place: tuple[str, int] = ("o", 1)) -> list[str]:
+    return [d.code for d in stored.missing_storage(warehouse, address, place, (A, "o", 1))]
+
+
+def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
+    assert codes(warehouse) == ["MZ160", "MZ161"]
+    checkpoint, table = Checkpoint.of(warehouse, "o", 1), collection_path(warehouse, "o", 1)
+    metadata = f"{checkpoint.spark}/metadata"
+    checkpoints._write(metadata, "{}")
+    entry = make_table(table, "one")
+    assert codes(warehouse) == [] and is_there(metadata)
+    stored.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
+    stored.remember_collection(checkpoint, table)
+    stored.remember_collection(checkpoint, table)
+    stored.ensure_collection(checkpoint, A, table)
+    assert checkpoint.collection() == "one" and codes(warehouse) == []
+    assert codes(warehouse, SINK, ("k", 1)) == ["MZ160"]  # its own checkpoint, its source's collection
+
+    make_table(table, "another")  # removed, and made anew by the query that ran
+    assert codes(warehouse) == ["MZ161"] and codes(warehouse, SINK, ("o", 1)) == ["MZ161"]
+    with pytest.raises(MzplanError) as caught:
+        stored.ensure_collection(checkpoint, A, table)
+    assert "another one was made there" in caught.value.diagnostics[0].detail
+
+    remove(entry)
+    checkpoints._write(f"{table}/_delta_log/_last_checkpoint", "{}")
+    assert codes(warehouse) == []  # an old table, whose log was cleaned up
+    remove(metadata)
+    assert codes(warehouse) == ["MZ160"]
+
+
+def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    (tmp_path / "collections").write_text("a file")
+    assert stored.missing_storage("s3a://no bucket/x", A, ("o", 1), (A, "o", 1)) == ()

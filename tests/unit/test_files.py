@@ -1,0 +1,82 @@
+"""Files that people name: written whole or not at all, a device left as it is, and nothing read for ever."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from mzplan import files
+from tests.unit.cli_runs import apply, mzplan, write
+
+
+def test_a_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    files.write_whole(path, b"before")
+    path.chmod(0o600)
+    files.write_whole(path, b"after")
+    assert path.read_bytes() == b"after" and path.stat().st_mode & 0o777 == 0o600
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
+        with pytest.raises(OSError, match="large"):
+            files.write_whole(path, b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == b"after" and [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    files.write_whole(tmp_path / "link", b"there")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_bytes() == b"there"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    files.write_whole(pipe, b"x" * 100_000)
+    reader.join(20)
+    assert got == [b"x" * 100_000] and pipe.is_fifo()
+
+
+def test_what_is_no_file_or_never_ends_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    for read in (files.read_regular, files.read_bounded):
+        with pytest.raises(OSError):
+            read("/dev/zero")
+        with pytest.raises(OSError):
+            read(tmp_path)
+        (tmp_path / "large").write_bytes(b"x" * 1001)
+        with pytest.raises(OSError, match="more than"):
+            read(tmp_path / "large")
+        (tmp_path / "small").write_bytes(b"x")
+        assert read(tmp_path / "small") == b"x"
+
+
+def test_results_of_commands_into_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "p")
+    apply(folder)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for arguments in (
+        ("plan", "--out"),
+        ("plan", "--markdown"),
+        ("drift", "--markdown"),
+        ("state", "pull", "--out"),
+    ):
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda got=got: got.append(pipe.read_bytes()))  # type: ignore[misc]
+        reader.start()
+        assert mzplan(folder, *arguments, str(pipe)).code == 0
+        reader.join(20)
+        assert got[0] and pipe.is_fifo() and not Path(f"{pipe}.runners").exists()
+    monkeypatch.setattr(files, "MAX_BYTES", 100_000)
+    ran = mzplan(folder, "state", "push", "/dev/zero", "--json")
+    assert ran.code == 1 and "more than" in ran.error()["detail"]
