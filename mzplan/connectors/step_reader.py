@@ -3,7 +3,8 @@ endpoint_source.py when a query starts, and by the Python processes that Spark s
 
 How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
 
-    latestOffset()          offers the next step, if it is durable or `read` of it brings rows
+    latestOffset()          offers the next step, if it is durable or `read` of it brings rows; the very first
+                            one in any case
     (Spark logs the offsets)
     partitions(start, end)  the point of `commit(step)`; after a crash it comes first, without a latestOffset
     read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own
@@ -110,6 +111,7 @@ class StepReader(DataSourceStreamReader):
         self._plan = plan
         self._endpoint: DurableInputEndpoint | None = None
         self._next = plan.resume
+        self._begun = plan.resume is not None
         self._read: Step | None = None  # the step beyond the durable ones that was read, and not committed
 
     # ── what Spark calls, in its order
@@ -154,7 +156,9 @@ class StepReader(DataSourceStreamReader):
         rows = Rows(keep=False)
         endpoint.read(step, rows)
         self._read = step
-        return {"step": step + 1 if rows.count else step}
+        # Spark makes a first micro-batch whether there is anything or not: it is the first step, if an empty
+        # one, so that from now on the numbers of both are the same.
+        return {"step": step + 1 if rows.count or not self._begun else step}
 
     def _commit(self, steps: range) -> list[InputPartition]:
         endpoint = self._made()
@@ -167,7 +171,7 @@ class StepReader(DataSourceStreamReader):
                     endpoint.read(step, Rows(keep=False))
                 endpoint.commit(step)
             self._read = None
-        self._next = steps.stop
+        self._next, self._begun = steps.stop, True
         return [StepPartition(step) for step in steps]
 
     def _read_durable(self, step: Step, rows: Rows) -> None:

@@ -125,7 +125,9 @@ class InMemoryExecutor:
         self.log.append(("reclaim", f"{id_} g{generation}"))
 
     def close(self) -> None:
-        """A dry instance's queries are only its status: there is nothing to stop."""
+        """A dry instance's queries are only its status, from which the next process goes on with them."""
+        with self._lock:
+            self._reports.clear()
 
 
 class InMemoryStorage:

@@ -25,6 +25,7 @@ from mzplan.controller.types import (
     ExportState,
     GlobalId,
     InstanceId,
+    Place,
     ReadPolicy,
     ReplicaLocation,
     Row,
@@ -170,5 +171,5 @@ class StorageController(Protocol):
         claims, and list the storage that nothing claims (`unclaimed`). Queries of other projects are never
         touched, and no storage is removed."""
 
-    def unclaimed(self) -> Iterable[tuple[GlobalId, int]]:
+    def unclaimed(self) -> Iterable[Place]:
         """Storage (id, generation) that `reconcile_state` found and nothing claims."""

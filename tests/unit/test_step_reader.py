@@ -92,24 +92,27 @@ def rows(made: StepReader, partition: Any) -> list[Any]:
 def test_a_micro_batch() -> None:
     upstream = Upstream()
     made = reader(upstream)
-    assert (made.latestOffset(), made.initialOffset()) == ({"step": 0}, {"step": 0})
-    assert made.partitions({"step": 0}, {"step": 0}) == []
+    # The first one, with nothing there: Spark's micro-batch 0 is step 0 all the same.
+    assert (made.latestOffset(), made.initialOffset()) == ({"step": 1}, {"step": 0})
+    (empty,) = made.partitions({"step": 0}, {"step": 1})
+    assert rows(reader(upstream), empty) == []
+    assert made.latestOffset() == {"step": 1}
     upstream.rows += [7, 8]
     upstream.calls.clear()
-    assert made.latestOffset() == {"step": 1}
-    (partition,) = made.partitions({"step": 0}, {"step": 1})
+    assert made.latestOffset() == {"step": 2}
+    (partition,) = made.partitions({"step": 1}, {"step": 2})
     upstream.rows.append(9)  # after the offsets were logged: of the next step
     # Spark may ask for the partitions of a batch more than once.
-    assert len(made.partitions({"step": 0}, {"step": 1})) == 1
-    assert upstream.calls == [("read", 0), ("commit", 0)], "what was offered is committed, and not read again"
+    assert len(made.partitions({"step": 1}, {"step": 2})) == 1
+    assert upstream.calls == [("read", 1), ("commit", 1)], "what was offered is committed, and not read again"
     assert rows(reader(upstream), partition) == [
-        {"id": 7, "more": None, "_position": {"step": 0, "row": 0}},
-        {"id": 8, "more": None, "_position": {"step": 0, "row": 1}},
+        {"id": 7, "more": None, "_position": {"step": 1, "row": 0}},
+        {"id": 8, "more": None, "_position": {"step": 1, "row": 1}},
     ]
-    assert made.latestOffset() == {"step": 2}
-    made.partitions({"step": 1}, {"step": 2})
-    made.commit({"step": 1})
-    assert upstream.calls[-1] == ("expire", 1)
+    assert made.latestOffset() == {"step": 3}
+    made.partitions({"step": 2}, {"step": 3})
+    made.commit({"step": 2})
+    assert upstream.calls[-1] == ("expire", 2)
 
 
 def test_after_a_crash_the_partitions_come_first() -> None:

@@ -1,0 +1,218 @@
+"""What the contract of the storage controller is tried on: in memory, and on Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from mzplan.controller.core import Controller
+from mzplan.controller.executor import Executor, ExecutorContext
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
+from mzplan.controller.types import (
+    AppendCommand,
+    CollectionDescription,
+    Diff,
+    ExportDescription,
+    ReplicaLocation,
+    Row,
+    Step,
+    Update,
+)
+from mzplan.inline import Description, Upstream
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+
+SECONDS = 60.0
+D = TypeVar("D", CollectionDescription, ExportDescription)
+_numbers = itertools.count(1)
+
+
+class Make(Protocol):
+    """Makes a controller of a project, on whatever is below it."""
+
+    def __call__(self, store: Store, pool: ThreadPoolExecutor) -> Controller: ...
+
+
+class World:
+    """A project's store, and its controllers one after another: `crash` is what kill -9 leaves."""
+
+    def __init__(self, folder: Path, make: Make):
+        self.store = Store(LocalBackend(folder / "state"), "shop")
+        self.pool = ThreadPoolExecutor(4)
+        self.make = make
+        self.controllers: list[Controller] = []
+
+    def controller(self, *, complete: bool = True) -> Controller:
+        """A new one that leads the instance `local`."""
+        made = self.make(self.store, self.pool)
+        made.create_instance("local")
+        made.connect_replica("local", ReplicaLocation(owner=f"test {next(_numbers)}"))
+        if complete:
+            made.initialization_complete()
+        self.controllers.append(made)
+        return made
+
+    def crash(self) -> None:
+        """The last controller is gone with its queries; its lease and what it wrote stay."""
+        controller = self.controllers[-1]
+        controller.close_engine()
+        controller.instances._keeper = None
+
+    def close(self) -> None:
+        for controller in self.controllers:
+            controller.close_engine()
+            controller.release()
+        self.pool.shutdown()
+
+
+def in_memory(folder: Path) -> Iterator[World]:
+    storage = InMemoryStorage()
+
+    def make(store: Store, pool: ThreadPoolExecutor) -> Controller:
+        return InMemoryStorageController(store, Secrets("."), pool, storage=storage)
+
+    world = World(folder, make)
+    yield world
+    world.close()
+
+
+def on_spark(folder: Path) -> Iterator[World]:
+    from mzplan.spark.controller import SparkStorageController
+    from mzplan.spark.executor import SparkExecutor
+
+    class Shared(SparkExecutor):
+        """On the session of all tests, which stays when this one closes."""
+
+        def close(self) -> None:
+            self._spark = None
+            super().close()
+
+    context = ExecutorContext(
+        project="shop",
+        directory=str(folder),
+        warehouse=str(folder / "warehouse"),
+        options={"spark.master": "local[2,2]"},
+    )
+
+    def make(store: Store, pool: ThreadPoolExecutor) -> Controller:
+        executor = Shared(context)
+        executor.open()
+        return SparkStorageController(context, store, Secrets(str(folder)), pool, executor=executor)
+
+    world = World(folder, make)
+    yield world
+    world.close()
+
+
+# ── descriptions
+
+
+def local_source(id_: str, **body: Any) -> CollectionDescription:
+    """A source that is appended to: `id`, `name`."""
+    query = Description(
+        address=Address("source", f"s_{id_}"),
+        id=id_,
+        generation=1,
+        digest="1:a",
+        type="local",
+        body={
+            "type": "local",
+            "schema": "id BIGINT NOT NULL, name STRING",
+            "trigger": {"interval": "100ms"},
+            **body,
+        },
+    )
+    return CollectionDescription(query=query, instance="local")
+
+
+def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
+    """A sink that only counts."""
+    query = Description(
+        address=Address("sink", f"k_{id_}"),
+        id=id_,
+        generation=1,
+        digest="1:a",
+        type="console",
+        body={"type": "console", "from": source.query.address.name, "trigger": {"interval": "100ms"}},
+        upstream=Upstream(
+            address=source.query.address,
+            id=source.query.id,
+            generation=source.query.generation,
+            type=source.query.type,
+            body=source.query.body,
+        ),
+    )
+    return ExportDescription(query=query, instance="local")
+
+
+def altered(description: D, digest: str, **other: Any) -> D:
+    """The same with another digest, as after a change of its connection."""
+    return replace(description, query=replace(description.query, digest=digest, **other))
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"id": number, "name": f"n{number}"} for number in range(first, first + count)]
+
+
+def appending(id_: str, step: Step, *given: dict[str, Any], key: str | None = None) -> AppendCommand:
+    """Rows at one step, which the append makes the last one."""
+    updates = tuple(Update(row=row, step=step) for row in given)
+    return AppendCommand(id=id_, updates=updates, upper=step + 1, key=key or f"append {next(_numbers)}")
+
+
+# ── doing
+
+
+def create(controller: Controller, *descriptions: CollectionDescription) -> None:
+    asyncio.run(controller.create_collections([(one.query.id, one) for one in descriptions]))
+
+
+def create_sink(controller: Controller, *descriptions: ExportDescription) -> None:
+    tokens = [(controller.prepare_export(one.query.id, one.from_id), one) for one in descriptions]
+    asyncio.run(controller.create_exports(tokens))
+
+
+def settle(controller: Controller, until: Callable[[], bool] | None = None) -> None:
+    """Process until nothing is under way, and `until` holds."""
+
+    async def work() -> None:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            await controller.process()
+            if not controller.busy and (until is None or until()):
+                return
+            assert time.monotonic() < deadline, "the controller does not settle"
+            await asyncio.wait_for(controller.ready(), 5.0)
+
+    asyncio.run(work())
+
+
+def running(controller: Controller) -> set[str]:
+    """What runs, by address."""
+    return {str(report.name.address) for report in controller.executor.reports() if report.active}
+
+
+def run_ids(executor: Executor) -> dict[str, str]:
+    return {str(report.name.address): report.run_id for report in executor.reports() if report.active}
+
+
+def snapshot(controller: Controller, id_: str, as_of: Step) -> list[tuple[Row, Diff]]:
+    """A collection as of a step, by `id`."""
+    return sorted(asyncio.run(controller.snapshot(id_, as_of)), key=lambda one: one[0]["id"])
+
+
+def play(controller: Controller, id_: str, upper: Step) -> None:
+    """Wait until a collection has come so far; in memory, where nothing reads, it is said to have."""
+    if isinstance(controller.executor, InMemoryExecutor):
+        controller.update_write_frontiers([(id_, upper)])
+        settle(controller)
+    else:
+        settle(controller, lambda: controller.collection(id_).upper >= upper)

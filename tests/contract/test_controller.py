@@ -1,0 +1,491 @@
+"""The contract of the storage controller (mzplan.controller.protocol): the same tests in memory and on Spark.
+
+Each method: what it does, its errors, calling it again, and what a controller that comes after a crash
+makes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mzplan.controller.core import Controller
+from mzplan.controller.protocol import StorageController
+from mzplan.controller.reconcile import Pace
+from mzplan.controller.types import (
+    IdentifierMissingError,
+    IdentifierReusedError,
+    InstanceInUseError,
+    InvalidUppersError,
+    LagDuration,
+    LagSteps,
+    NotAttachedError,
+    ReadBeforeSinceError,
+    ReplicaLocation,
+    RetainFrom,
+    StorageError,
+    StorageParameters,
+    Update,
+    UpdateBeyondUpperError,
+)
+from mzplan.model.address import Address
+from mzplan.model.resources import Instance
+from mzplan.model.state import ResourceState, State
+from tests.contract.controllers import (
+    World,
+    altered,
+    appending,
+    create,
+    create_sink,
+    in_memory,
+    local_source,
+    on_spark,
+    play,
+    rows,
+    run_ids,
+    running,
+    settle,
+    sink_of,
+    snapshot,
+)
+
+SEED = [
+    "initialization_complete",
+    "update_configuration",
+    "collection",
+    "create_instance",
+    "drop_instance",
+    "connect_replica",
+    "collection_mut",
+    "collections",
+    "migrate_collections",
+    "create_collections",
+    "export",
+    "export_mut",
+    "create_exports",
+    "prepare_export",
+    "cancel_prepare_export",
+    "drop_sources",
+    "drop_sinks",
+    "drop_sinks_unvalidated",
+    "drop_sources_unvalidated",
+    "append",
+    "snapshot",
+    "set_read_policy",
+    "update_write_frontiers",
+    "update_read_capabilities",
+    "ready",
+    "process",
+    "reconcile_state",
+]
+
+
+@pytest.fixture(params=["memory", "spark"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    yield from (in_memory if request.param == "memory" else on_spark)(tmp_path)
+
+
+def test_the_protocol_has_the_seeds_27_methods_and_the_controller_implements_it() -> None:
+    assert len(SEED) == 27
+    named = [name for name, _ in inspect.getmembers(StorageController, inspect.isfunction) if name[0] != "_"]
+    assert set(SEED) <= set(named)
+    for name in named:
+        wanted, there = (inspect.signature(getattr(one, name)) for one in (StorageController, Controller))
+        assert wanted == there, name
+        assert (getattr(StorageController, name).__doc__ or "").strip(), name
+
+
+# ── initialization
+
+
+def test_commands_before_the_end_of_initialization_are_held(world: World) -> None:
+    controller = world.controller(complete=False)
+    create(controller, local_source("a"))
+    settle(controller)
+    assert running(controller) == set()
+    controller.initialization_complete()
+    controller.initialization_complete()
+    settle(controller)
+    assert running(controller) == {"source.s_a"}
+
+
+def test_configuration_changes_without_a_restart(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"))
+    settle(controller)
+    before = run_ids(controller.executor)
+    controller.update_configuration(
+        StorageParameters(pace=Pace(first=9.0), retain_dropped=5.0, maintain_every=7.0, parallelism=2)
+    )
+    settle(controller)
+    assert run_ids(controller.executor) == before
+    assert controller.queries is not None
+    assert controller.queries.pace.first == 9.0 and controller.queries.claims.retain == 5.0
+    assert controller.maintenance.every == 7.0
+
+
+# ── instances
+
+
+def test_instances(world: World) -> None:
+    controller = world.controller()
+    controller.create_instance("other")
+    with pytest.raises(IdentifierReusedError, match="other"):
+        controller.create_instance("other")
+    controller.drop_instance("other")
+    for missing in (
+        controller.drop_instance,
+        lambda i: controller.connect_replica(i, ReplicaLocation(owner="x")),
+    ):
+        with pytest.raises(IdentifierMissingError, match="other"):
+            missing("other")
+    create(controller, local_source("a"))
+    with pytest.raises(InstanceInUseError, match=r"source\.s_a"):
+        controller.drop_instance("local")
+    controller.drop_sources(["a"])
+    with pytest.raises(InstanceInUseError, match="epoch 1"):
+        controller.drop_instance("local")
+    controller.release()  # a lease that is given back, or has lapsed, counts as none
+    controller.drop_instance("local")
+
+
+def test_a_new_replica_severs_the_old_one_and_goes_on(world: World) -> None:
+    old = world.controller()
+    create(old, local_source("a"))
+    old.append([appending("a", 0, *rows(0, 2))]).result(20)
+    play(old, "a", 1)
+    new = world.controller()
+    assert new.instances.attached is not None and new.instances.attached[1].epoch == 2
+    old.instances.lost = old.instances.lost or _lost(old)
+    with pytest.raises(NotAttachedError):
+        settle(old)
+    assert running(old) == set()
+    with pytest.raises(NotAttachedError):
+        create(old, local_source("b"))
+    create(new, local_source("a"))
+    settle(new)
+    assert running(new) == {"source.s_a"}
+    new.append([appending("a", 1, *rows(2, 1))]).result(20)
+    play(new, "a", 2)
+    assert snapshot(new, "a", 1) == [(row, 1) for row in rows(0, 3)]
+
+
+def _lost(controller: Controller) -> str:
+    """What its keeper finds within a heartbeat: the lease is another one's."""
+    assert controller.instances.attached is not None
+    assert controller.store.renew_lease(controller.instances.attached[1]) is None
+    return "another runner leads this instance now"
+
+
+def test_without_a_replica_nothing_is_commanded(world: World) -> None:
+    controller = world.make(world.store, world.pool)
+    with pytest.raises(NotAttachedError):
+        create(controller, local_source("a"))
+    with pytest.raises(NotAttachedError):
+        asyncio.run(controller.process())
+
+
+# ── collections
+
+
+def test_collections_are_created_altered_and_looked_at(world: World) -> None:
+    controller = world.controller()
+    source = local_source("a")
+    asyncio.run(controller.migrate_collections([("a", source)]))
+    create(controller, source)
+    settle(controller)
+    before = run_ids(controller.executor)
+    create(controller, source)  # again: nothing
+    settle(controller)
+    assert run_ids(controller.executor) == before
+    assert controller.collection("a") is controller.collection_mut("a")
+    assert [id_ for id_, _ in controller.collections()] == ["a"]
+    assert controller.collection("a").condition == "running"
+    create(controller, altered(source, "1:b"))
+    settle(controller)
+    after = run_ids(controller.executor)
+    assert after.keys() == before.keys() and after != before
+    for missing in (controller.collection, controller.collection_mut):
+        with pytest.raises(IdentifierMissingError):
+            missing("nobody")
+
+
+def test_creation_is_all_or_nothing(world: World) -> None:
+    controller = world.controller()
+    a, b = local_source("a"), local_source("b")
+    create(controller, a)
+    create_sink(controller, sink_of(a, "k"))
+    twice = [("b", b), ("b", altered(b, "1:z"))]
+    taken = [("b", b), ("k", local_source("k"))]
+    misnamed = [("b", b), ("c", a)]
+    for wrong, kind in (
+        (twice, IdentifierReusedError),
+        (taken, IdentifierReusedError),
+        (misnamed, StorageError),
+    ):
+        with pytest.raises(kind):
+            asyncio.run(controller.create_collections(wrong))
+        assert [id_ for id_, _ in controller.collections()] == ["a"]
+
+
+def test_a_crash_after_a_command_loses_nothing(world: World) -> None:
+    """Commands are told again from the committed serial; what ran goes on from its checkpoint."""
+    controller = world.controller()
+    create(controller, local_source("a"))
+    controller.append([appending("a", 0, *rows(0, 2))]).result(20)
+    play(controller, "a", 1)
+    world.crash()
+    again = world.controller()
+    create(again, local_source("a"))
+    settle(again)
+    again.append([appending("a", 1, *rows(2, 2))]).result(20)
+    play(again, "a", 2)
+    assert snapshot(again, "a", 1) == [(row, 1) for row in rows(0, 4)]
+
+
+def test_sources_are_dropped(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"), local_source("b"))
+    settle(controller)
+    with pytest.raises(IdentifierMissingError, match="nobody"):
+        controller.drop_sources(["a", "nobody"])
+    assert running(controller) == {"source.s_a", "source.s_b"}
+    controller.drop_sources(["a"])
+    controller.drop_sources_unvalidated(["nobody"])
+    settle(controller, lambda: running(controller) == {"source.s_b"})
+    assert [entry.id for entry in world.store.read_journal("local")] == ["a"]
+    controller.drop_sources(["a"])  # again: it is known from the journal
+    with pytest.raises(IdentifierMissingError):
+        controller.collection("a")
+
+
+def test_a_drop_after_a_crash_is_validated_against_the_durable_history(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"))
+    settle(controller)
+    world.crash()
+    again = world.controller()  # it was told nothing: that `a` ran is written down
+    again.drop_sources(["a"])
+    settle(again, lambda: [e.id for e in world.store.read_journal("local")] == ["a"])
+    committed = State(
+        project="shop", lineage="l", serial=1, warehouse="w", instances=_HERE, resources={_C.address: _C}
+    )
+    world.store.commit(committed, State(project="shop"))
+    world.store.commit(
+        State(project="shop", lineage="l", serial=2, warehouse="w", instances=_HERE), committed
+    )
+    again.drop_sources(["committed-once"])
+    with pytest.raises(IdentifierMissingError):
+        again.drop_sources(["never"])
+    with pytest.raises(IdentifierMissingError):
+        again.drop_sinks(["committed-once"])
+
+
+_HERE = {"local": Instance(name="local", type="embedded")}
+_C = ResourceState(
+    address=Address("source", "c"), id="committed-once", type="local", body={"schema": "a INT"}
+)
+
+
+# ── exports
+
+
+def test_exports(world: World) -> None:
+    controller = world.controller()
+    source = local_source("a")
+    create(controller, source)
+    sink = sink_of(source, "k")
+    with pytest.raises(IdentifierMissingError):
+        controller.prepare_export("k", "nobody")
+    with pytest.raises(IdentifierReusedError):
+        controller.prepare_export("a", "a")
+    token = controller.prepare_export("k", "a")
+    assert controller.prepare_export("k", "a") == token
+    other = controller.prepare_export("other", "a")
+    with pytest.raises(StorageError):
+        asyncio.run(controller.create_exports([(token, sink), (other, sink)]))
+    assert list(controller.exports()) == []
+    asyncio.run(controller.create_exports([(token, sink)]))
+    with pytest.raises(IdentifierMissingError):  # it is consumed
+        asyncio.run(controller.create_exports([(token, sink)]))
+    settle(controller)
+    assert running(controller) == {"source.s_a", "sink.k_k"}
+    assert controller.export("k") is controller.export_mut("k")
+    before = run_ids(controller.executor)
+    create_sink(controller, altered(sink, "1:b"))
+    settle(controller)
+    after = run_ids(controller.executor)
+    assert after["sink.k_k"] != before["sink.k_k"] and after["source.s_a"] == before["source.s_a"]
+    for missing in (controller.export, controller.export_mut):
+        with pytest.raises(IdentifierMissingError):
+            missing("nobody")
+    with pytest.raises(IdentifierMissingError):
+        controller.drop_sinks(["k", "nobody"])
+    controller.drop_sinks(["k"])
+    controller.drop_sinks_unvalidated(["k", "nobody"])
+    settle(controller, lambda: running(controller) == {"source.s_a"})
+
+
+def test_what_a_token_holds_is_held_until_it_is_used_or_cancelled(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"))
+    token = controller.prepare_export("k", "a")
+    controller.set_read_policy([("a", LagSteps(steps=1))])
+    controller.update_write_frontiers([("a", 10)])
+    assert controller.collection("a").since == token.step == 0
+    world.crash()
+    again = world.controller()  # the hold is journalled
+    create(again, local_source("a"))
+    again.set_read_policy([("a", LagSteps(steps=1))])
+    again.update_write_frontiers([("a", 10)])
+    assert again.collection("a").since == 0
+    again.cancel_prepare_export(token)
+    again.cancel_prepare_export(token)
+    again.update_write_frontiers([("a", 11)])
+    assert again.collection("a").since == 10
+    with pytest.raises(IdentifierMissingError):
+        asyncio.run(again.create_exports([(token, sink_of(local_source("a"), "k"))]))
+    assert world.store.read_prepared("local") == []
+
+
+# ── data
+
+
+def test_append_and_snapshot(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"))
+    with pytest.raises(ReadBeforeSinceError):
+        snapshot(controller, "a", 0)
+    first = appending("a", 0, *rows(0, 2), key="first")
+    controller.append([first]).result(20)
+    controller.append([first]).result(20)  # the same append: it is there
+    later = replace(
+        appending("a", 2, *rows(4, 1)),
+        updates=(Update(row=rows(2, 1)[0], step=1), Update(row=rows(2, 1)[0], step=2)),
+        upper=3,
+    )
+    controller.append([later]).result(20)
+    play(controller, "a", 3)
+    assert snapshot(controller, "a", 0) == [(row, 1) for row in rows(0, 2)]
+    assert snapshot(controller, "a", 2) == [*[(row, 1) for row in rows(0, 2)], (rows(2, 1)[0], 2)]
+    for step in (3, 99):
+        with pytest.raises(ReadBeforeSinceError, match="0 to 3"):
+            snapshot(controller, "a", step)
+    with pytest.raises(IdentifierMissingError):
+        snapshot(controller, "nobody", 0)
+
+
+def test_an_append_that_is_refused_writes_nothing(world: World) -> None:
+    controller = world.controller()
+    source = local_source("a")
+    create(controller, source)
+    create_sink(controller, sink_of(source, "k"))
+    controller.append([appending("a", 0, *rows(0, 1))]).result(20)
+    row = rows(5, 1)[0]
+    refused = [
+        (appending("a", 0, row), InvalidUppersError),
+        (replace(appending("a", 1, row), upper=1), InvalidUppersError),
+        (replace(appending("a", 5, row), upper=3), UpdateBeyondUpperError),
+        (appending("a", 1, {"id": "no number"}), StorageError),
+        (appending("a", 1, {"name": "no id"}), StorageError),
+        (appending("a", 1, {"id": 1, "colour": "red"}), StorageError),
+        (replace(appending("a", 1), updates=(Update(row=row, step=1, diff=-1),)), StorageError),
+    ]
+    for command, kind in refused:
+        with pytest.raises(kind):
+            controller.append([command]).result(20)
+    with pytest.raises(IdentifierMissingError):
+        controller.append([appending("nobody", 0, row)])
+    controller.append([appending("a", 1, row)]).result(20)  # the next step is still 1
+    settle(controller)
+    play(controller, "a", 2)
+    assert snapshot(controller, "a", 1) == [(rows(0, 1)[0], 1), (row, 1)]
+
+
+# ── frontiers
+
+
+def test_read_policies_downgrade_at_once_and_never_recover(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"), local_source("b"))
+    state = controller.collection("a")
+    controller.update_write_frontiers([("a", 10)])
+    controller.update_write_frontiers([("a", 4), ("nobody", 7)])  # older, and unknown: ignored
+    assert (state.upper, state.since) == (10, 0)
+    controller.set_read_policy([("a", LagSteps(steps=2)), ("a", LagSteps(steps=3))])  # each in turn
+    assert state.since == 8
+    controller.set_read_policy([("a", RetainFrom(step=2))])
+    assert state.since == 8
+    controller.update_write_frontiers([("a", 20)])
+    assert state.since == 8
+    controller.set_read_policy([("a", LagSteps(steps=5))])
+    assert state.since == 15
+    controller.set_read_policy([("a", LagDuration(seconds=3600.0))])
+    assert state.since == 15
+    with pytest.raises(IdentifierMissingError):
+        controller.set_read_policy([("b", LagSteps(steps=0)), ("nobody", LagSteps(steps=1))])
+    assert controller.collection("b").policy == RetainFrom(step=0)
+
+
+def test_since_follows_the_least_of_all_capabilities(world: World) -> None:
+    controller = world.controller()
+    source = local_source("a")
+    create(controller, source)
+    create_sink(controller, sink_of(source, "k"), sink_of(source, "m"))
+    state = controller.collection("a")
+    controller.set_read_policy([("a", LagSteps(steps=1))])
+    controller.update_write_frontiers([("a", 10), ("k", 3)])
+    assert state.since == 0 and controller.export("k").upper == 3
+    controller.update_read_capabilities({"a": {"k": 7}, "nobody": {"k": 1}})
+    assert (state.since, controller.export("k").read_hold) == (0, 7)
+    controller.update_read_capabilities({"a": {"m": 4, "k": 5}})  # a hold never goes back
+    assert (state.since, controller.export("k").read_hold) == (4, 7)
+    controller.update_read_capabilities({"a": {"m": None}})
+    assert state.since == 7
+    controller.drop_sinks(["k"])
+    controller.update_write_frontiers([("a", 11)])
+    assert state.since == 10
+
+
+# ── work
+
+
+def test_ready_can_be_cancelled(world: World) -> None:
+    controller = world.controller()
+
+    async def work() -> None:
+        waiting = asyncio.create_task(controller.ready())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        controller.woken.set()
+        await asyncio.wait_for(controller.ready(), 10.0)
+
+    asyncio.run(work())
+
+
+def test_what_nothing_claims_is_stopped_and_listed(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"), local_source("b"))
+    controller.append([appending(id_, 0, *rows(0, 1)) for id_ in ("a", "b")]).result(20)
+    for id_ in ("a", "b"):
+        play(controller, id_, 1)
+    world.crash()
+    world.store.write_accepted("local", {})  # nobody remembers them
+    again = world.controller(complete=False)
+    stray = local_source("a").query
+    again.executor.start(stray, again.secrets, 1)
+    create(again, local_source("b"))
+    asyncio.run(again.reconcile_state())
+    asyncio.run(again.reconcile_state())
+    assert running(again) == set()
+    assert list(again.unclaimed()) == [("a", 1)]
+    again.claim_storage([("a", 1)])
+    asyncio.run(again.reconcile_state())
+    assert list(again.unclaimed()) == []
