@@ -7,10 +7,15 @@ step is the sum of its rows' hashes modulo 2^64: whatever their order, and howev
 
 It tells accidents from equality, not attacks; and a value that moved into a neighbouring column that was NULL
 is not seen.
+
+Stored, it is a text that says which hash it is: `1:` and 16 hexadecimal digits. The digits alone are the same
+hash, as versions of mzplan wrote it that had no other; whatever else is stored is of a kind that this version
+can't compute, and is not compared.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +27,11 @@ if TYPE_CHECKING:
 
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
+VERSION = "1"
+HASH = "_mzplan_hash"
+"""The column that carries a row's hash on its way to a target, where it was computed before."""
 SEED = 42
+_STORED = re.compile(rf"(?:{VERSION}:)?([0-9a-f]{{16}})", re.ASCII)
 _MASK = (1 << 64) - 1
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -40,8 +49,14 @@ class ContentHash:
         return ContentHash(self.rows + other.rows, (self.digest + other.digest) & _MASK)
 
     def __str__(self) -> str:
-        """The digest as 16 hexadecimal digits."""
-        return f"{self.digest:016x}"
+        """The digest as it is stored."""
+        return f"{VERSION}:{self.digest:016x}"
+
+    @classmethod
+    def parse(cls, rows: int, stored: str | None) -> ContentHash | None:
+        """What was stored; None where nothing was, or a hash of another kind."""
+        match = _STORED.fullmatch(stored) if stored is not None else None
+        return cls(rows, int(match[1], 16)) if match else None
 
     @classmethod
     def of_sums(cls, rows: int, high: int | None, low: int | None) -> ContentHash:
@@ -60,6 +75,17 @@ def content_hash(parts: Iterable[pa.Table | pa.RecordBatch]) -> ContentHash:
         with np.errstate(over="ignore"):
             total += ContentHash(len(hashes), int(hashes.sum(dtype=np.uint64)))
     return total
+
+
+def hash_of(rows: pa.RecordBatch) -> ContentHash:
+    """The hash of a batch, by the hashes that it carries in the column HASH, if it does. Raises TypeError for
+    a type that no collection has."""
+    import numpy as np
+
+    if HASH in rows.schema.names:
+        carried = _buffer(rows.column(HASH), "u8")
+        return ContentHash(rows.num_rows, int(carried.sum(dtype=np.uint64)))
+    return content_hash([rows])
 
 
 def hash_order(names: Iterable[str]) -> list[str]:
@@ -92,18 +118,23 @@ def _large(type_: pa.DataType) -> pa.DataType:
 
 def _hashed(values: pa.Array, seeds: Hashes) -> Hashes:
     """The hash of each value, with a seed of its own."""
-    import numpy as np
-    import pyarrow.compute as pc
     from pyarrow import types
 
     if len(values) == 0 or values.null_count == len(values):
         return seeds
-    there = None if values.null_count == 0 else np.asarray(pc.is_valid(values))
+    there = None if values.null_count == 0 else _present(values)
     if there is not None and not types.is_struct(values.type):
         hashed = seeds.copy()
         hashed[there] = _hashed(values.drop_null(), seeds[there])
         return hashed
     return _hash_of(values.type)(values, seeds)
+
+
+def _present(values: pa.Array) -> Any:
+    """Which of the values are not NULL."""
+    import pyarrow as pa
+
+    return _buffer(values.is_valid().cast(pa.uint8()), "u1") != 0
 
 
 def _hash_of(type_: pa.DataType) -> Callable[[pa.Array, Hashes], Hashes]:
@@ -151,14 +182,28 @@ def _is_list(type_: Any) -> bool:
 
 
 def _words(values: pa.Array, dtype: str) -> Any:
-    return values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    """Numbers of a fixed width."""
+    kind = "f" if dtype.startswith("f") else "i"
+    return _buffer(values, f"{kind}{values.type.bit_width // 8}").astype(dtype, copy=False)
+
+
+def _buffer(values: pa.Array, dtype: str) -> Any:
+    """The values of an array of fixed width, of which none is NULL. (`to_numpy` would import pandas, which is
+    a second of CPU for a process.)"""
+    import numpy as np
+
+    data = values.buffers()[1]
+    if data is None or not len(values):
+        return np.empty(0, dtype)
+    width = np.dtype(dtype).itemsize
+    return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * width)
 
 
 def _floats(values: pa.Array, seeds: Hashes) -> Hashes:
     """By their bits, with one NaN and one zero."""
     import numpy as np
 
-    found = values.to_numpy(zero_copy_only=False)
+    found = _buffer(values, f"f{values.type.bit_width // 8}")
     plain = np.where(np.isnan(found), np.array(np.nan, found.dtype), found)
     plain = np.where(plain == 0, np.array(0, found.dtype), plain)
     if found.dtype == np.float64:
@@ -225,12 +270,13 @@ def _sequences(parts: tuple[pa.Array, ...], offsets: pa.Array, seeds: Hashes) ->
     import numpy as np
     import pyarrow as pa
 
-    ends = offsets.to_numpy(zero_copy_only=False)
+    ends = _buffer(offsets, f"i{offsets.type.bit_width // 8}")
     starts, lengths = ends[:-1], np.diff(ends)
     hashes = seeds.copy()
     for n in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > n)
-        places = pa.array(starts[rows] + n)
+        chosen = np.ascontiguousarray(starts[rows] + n, dtype=np.int64)
+        places = pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen)])
         for part in parts:
             hashes[rows] = _hashed(part.take(places), hashes[rows])
     return hashes

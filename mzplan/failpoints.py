@@ -39,6 +39,11 @@ class Failpoint(StrEnum):
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"
+    # In the Python process that writes a step, on an executor: the place goes there with the task.
+    TASK_BEGUN = "task.begun"
+    TASK_SENT = "task.sent"
+    TASK_NOTED = "task.noted"
+    TASK_COMMITTED = "task.committed"
 
 
 _armed = os.environ.get("MZPLAN_FAILPOINT", "")

@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import ExitCode
 if TYPE_CHECKING:
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.project import Project
-    from mzplan.operations.steps import Upstream
+    from mzplan.operations.steps import Target, Upstream
 
 _MAX_STEP = 2**64 - 1
 
@@ -65,10 +65,12 @@ def command_steps(invocation: Invocation, address: Address, count: int | None) -
 def command_verify(
     invocation: Invocation, address: Address, wanted: tuple[int, int | None] | None, from_upstream: bool
 ) -> int:
-    """Replay steps of a source, and compare them with what was recorded: rows and content hash.
+    """Replay steps, and compare them with what was recorded: rows and content hash.
 
-    They are read from the collection, exactly the files that each step has added; no Spark is needed for
-    that. The first difference ends it, with exit code 1.
+    A source's steps are read from its collection, exactly the files that each step has added; no Spark is
+    needed for that. A sink's steps are made again from its source's collection, through its select and where
+    (with Spark, if it has them), and compared with what the target has recorded of them. The first
+    difference ends it, with exit code 1.
     """
     from mzplan.operations.steps import verify
     from mzplan.render.steps import render_verified, verified_to_json
@@ -76,7 +78,12 @@ def command_verify(
     project = invocation.project()
     with _Session(invocation, project) as session:
         found = verify(
-            project, address, wanted, session.upstream if from_upstream else None, invocation.progress
+            project,
+            address,
+            wanted,
+            session.upstream if from_upstream else None,
+            session.target,
+            invocation.progress,
         )
     if invocation.json:
         invocation.document(verified_to_json(found))
@@ -142,4 +149,21 @@ class _Session:
                 absolute(settings.directory, settings.warehouse),
             )
         found: Upstream = self._opened
+        return found
+
+    def target(self, state: State, resource: ResourceState) -> Target:
+        from mzplan.connectors.paths import absolute
+        from mzplan.inline import describe
+        from mzplan.secrets import Secrets
+        from mzplan.spark.downstream import Downstream
+
+        settings = self._project.settings
+        with self._invocation.progress.working(f"asking the target of {resource.address}"):
+            self._opened = Downstream.open(
+                describe(resource, state.resources),
+                Secrets(settings.directory),
+                settings.directory,
+                absolute(settings.directory, settings.warehouse),
+            )
+        found: Target = self._opened
         return found

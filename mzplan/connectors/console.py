@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun
+from mzplan.connectors.recorded import nothing_recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +23,10 @@ class ConsoleSink:
 
     def place(self, query: ResolvedQuery) -> str:
         return "standard output"
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """Nothing."""
+        raise nothing_recorded(query, "What the console has shown is gone.")
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         most: int = run.query.body["rows"]

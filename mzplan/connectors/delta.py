@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
 from mzplan.connectors.files import folder_of, place, target_problems
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.paths import local_path
+from mzplan.connectors.recorded import DeltaRecorded
 from mzplan.connectors.spark_types import quoted
 from mzplan.model.diagnostics import Diagnostic
 
@@ -29,6 +30,10 @@ class DeltaSink:
 
     def place(self, query: ResolvedQuery) -> str:
         return place(query)
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """As far as the table's log goes back; of an upsert only rows."""
+        return DeltaRecorded(query, query.checkpoint.query_id() if query.checkpoint else None)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from mzplan.columns import POSITION
 from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name, explained, secret_values
 from mzplan.connectors.endpoint_source import diagnostics_of
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun
+from mzplan.connectors.recorded import EndpointRecorded, nothing_recorded
 from mzplan.connectors.records import MARK
 from mzplan.endpoints.interface import OutputEndpoint, OutputFactory, Step
 
@@ -44,14 +45,21 @@ class EndpointSink:
             return Probe(diagnostics=diagnostics_of(problem, query))
         return Probe()
 
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """What the connector's endpoint says of it, if it does."""
+        config = self._config(query, outputs, epoch=0)
+        name = endpoint_name(query)
+        parallelism = int(getattr(self._factory, "parallelism", 1))
+        names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
+        made = [self._factory.new_endpoint(one, config) for one in names]
+        if not all(hasattr(one, "written") for one in made):
+            raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
+        return EndpointRecorded(made)
+
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         query, factory = run.query, self._factory
         name = endpoint_name(query)
-        config = {
-            **endpoint_config(query, run.outputs),
-            "compare": query.body.get("compare", "warn"),
-            "epoch": run.epoch,
-        }
+        config = self._config(query, run.outputs, run.epoch)
         secrets = secret_values(query)
         parallelism = int(getattr(factory, "parallelism", 1))
 
@@ -71,6 +79,10 @@ class EndpointSink:
                 raise
 
         return rows.writeStream.foreachBatch(write_batch)
+
+    def _config(self, query: ResolvedQuery, outputs: Sequence[Output], epoch: int) -> dict[str, Any]:
+        compare = query.body.get("compare", "warn")
+        return {**endpoint_config(query, outputs), "compare": compare, "epoch": epoch}
 
 
 def push_step(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
 from mzplan.connectors.files import folder_of, place, target_problems
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.recorded import FilesRecorded
 from mzplan.model.diagnostics import Diagnostic, error
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class FilesSink:
         if query.body["format"]["type"] == "csv":
             found += _not_for_csv(query, outputs)
         return Probe(diagnostics=tuple(found))
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """What the files hold that the list names; only rows, unless they are Parquet."""
+        return FilesRecorded(query)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         folder = folder_of(run.query)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mzplan.columns import Column
 from mzplan.columns_of import columns_of
 from mzplan.connectors.checkpoints import Checkpoint
+from mzplan.endpoints.replay import Written
 from mzplan.inline import Description, InlinedConnection
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -86,7 +87,8 @@ class SinkRun:
     `checkpoint` is its own, and `begins` says that it is still empty. `fail` takes the error of a batch, to
     be shown to people instead of what Spark makes of it; `warn` what they should know although the query
     goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
-    and it still runs."""
+    and it still runs. `covers` gives the first and last step of the source that a planned step of the sink
+    covers, at least in part; None where that is not known."""
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
@@ -96,6 +98,21 @@ class SinkRun:
     fail: Callable[[BaseException], None]
     warn: Callable[[Diagnostic], None]
     interrupt: Callable[[Callable[[], None]], None]
+    covers: Callable[[int], tuple[int, int] | None]
+
+
+class Recorded(Protocol):
+    """What a target has recorded of a sink's steps, or still holds of them. `keys`: of each of these keys,
+    only the last row of a step counts; empty: all rows do."""
+
+    keys: Sequence[str]
+
+    def step(self, step: int) -> Written | None:
+        """Count and content hash; None where the target knows nothing of that step (any more). Raises
+        MzplanError for what a server did, GoneError where the rows of a step can't be read."""
+
+    def close(self) -> None:
+        """Leave the server."""
 
 
 def empties_target(run: SinkRun) -> bool:
@@ -140,6 +157,10 @@ class SinkConnector(Connector, Protocol):
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets."""
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """What is recorded of its steps. Raises MzplanError MZ100 for a target that keeps nothing, and for
+        what a server did."""
 
 
 def resolve(

@@ -1,4 +1,4 @@
-"""The kafka sink, exactly once: each step's records and its step record in one transaction (see kafka_task).
+"""The kafka sink, exactly once: a step's records and its step record in one transaction (see kafka_output).
 
 One task writes a step, so a step is there whole or not at all, and what was mapped to which partition by
 a failed attempt is never seen. A run's first batch claims the sink: the step record gets the lease's epoch,
@@ -20,14 +20,15 @@ from confluent_kafka import KafkaException
 
 from mzplan.connectors.interface import ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_options import transaction_options
+from mzplan.connectors.kafka_output import REPORT, report, task
 from mzplan.connectors.kafka_probe import place
 from mzplan.connectors.kafka_problems import FENCED, Problems
-from mzplan.connectors.kafka_record import StepRecord
-from mzplan.connectors.kafka_task import REPORT, StopError, Transaction, task
-from mzplan.connectors.replays import HASH, Replay, later_steps, measure
+from mzplan.connectors.kafka_record import EMPTY, UNKNOWN, StepRecord
+from mzplan.connectors.kafka_transaction import CHANGED, StopError, Transaction
+from mzplan.connectors.replays import differs, later_steps
 from mzplan.connectors.target_change import another_target
 from mzplan.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,12 +66,10 @@ class ExactlyOnce:
         self._unfinished = run.checkpoint.unfinished()
         self._problems = Problems(query)
         self._partitions = 1
-        self._transaction = Transaction(
-            transaction_options(query.link.body, query.directory),
-            f"mzplan.{query.description.id}",
-            query.body["topic"],
-            _milliseconds(query.body["transaction_timeout"]),
-        )
+        self._client = transaction_options(query.link.body, query.directory)
+        self._name = transactional_id(query)
+        self._topic: str = query.body["topic"]
+        self._timeout_ms = milliseconds(query.body["transaction_timeout"])
         self._record: StepRecord | None = None
 
     def write(self, records: DataFrame, step: int) -> None:
@@ -81,16 +80,13 @@ class ExactlyOnce:
             if attempt:
                 time.sleep(_PAUSE_S)
             record = self._record or self._claim(step, query_id)
-            if record is None:
-                continue
-            if self._attempt(one, record, step):
+            if record is not None and self._attempt(one, record, step):
                 return
-        raise self._problems.pushed_aside(self._transaction.name)
+        raise self._problems.pushed_aside(self._name)
 
     def _attempt(self, records: DataFrame, record: StepRecord, step: int) -> bool:
+        """Whether the step is written. If not: `_record` is what there is now, or None, to claim it again."""
         match record.verdict(step):
-            case "write":
-                return self._send(records, record, record.next(step))
             case "gap":
                 raise self._problems.lost(
                     f"the last step written there is {record.step}, and the checkpoint goes on with {step}"
@@ -98,60 +94,65 @@ class ExactlyOnce:
             case "later":
                 self._run.warn(later_steps(self._run, step, record.step))
                 return True
-            case "replay":
-                return self._replay(records, record)
+            case "write" | "replay":
+                return self._push(records, record, step)
 
-    # ── a step that was written
-
-    def _replay(self, records: DataFrame, record: StepRecord) -> bool:
-        """Discard what is pushed again up to the written length, compare it, and append what is beyond."""
-        replay = Replay(run=self._run, step=record.step, rows=record.rows, hash=record.hash)
-        beyond = replay.beyond(lambda most: measure(records if most is None else records.limit(most), HASH))
-        if not beyond:
-            return True
-        return self._send(records.offset(record.rows), record, record)
-
-    # ── one transaction
-
-    def _send(self, records: DataFrame, seen: StepRecord, becomes: StepRecord) -> bool:
-        """Whether it is written. If not: `_record` is what there is now, or None, to claim it again."""
+    def _push(self, records: DataFrame, record: StepRecord, step: int) -> bool:
         failpoint(Failpoint.SINK_BEFORE_STEP)
-        work = task(self._transaction, seen.text, becomes.fields(), self._partitions)
-        (report,) = records.mapInArrow(work, REPORT).collect()
-        took = self._took(report.asDict())
+        compare = self._run.query.body["compare"]
+        work = task(self._transaction(), record, step, self._partitions, compare)
+        reports = records.mapInArrow(work, REPORT).collect()
+        if reports:
+            found = reports[0].asDict()
+        else:  # a batch without partitions has no task
+            found = dict(
+                report(self._transaction(), record, step, (), partitions=self._partitions, compare=compare)
+            )
+        if found["outcome"] != "written":
+            return self._failed(found["outcome"], found["detail"], found["seconds"])
+        self._record = self._parsed(found["record"])
+        for text in found["told"]:
+            self._run.warn(differs(self._run, text, fails=False))
         failpoint(Failpoint.SINK_WRITTEN)
-        return took
+        return True
 
-    def _took(self, report: Mapping[str, Any]) -> bool:
-        if report["outcome"] == "written":
-            self._record = self._parsed(report["record"])
-            return True
-        if report["outcome"] in FENCED and report["seconds"] * 1000 < self._transaction.timeout_ms:
+    def _failed(self, outcome: str, detail: str, seconds: float) -> bool:
+        """False where another attempt is due. Raises MzplanError for all else."""
+        if outcome in FENCED and seconds * 1000 < self._timeout_ms:
             return False  # by a newer runner, which the record will tell; or by one that has already given up
-        if report["outcome"] != "changed":
-            raise self._problems.of(report["outcome"], report["detail"], self._transaction)
-        # An attempt of ours that seemed to have failed did not; or somebody else writes; or it is gone.
+        if outcome == "differs":
+            raise MzplanError(differs(self._run, detail, fails=True))
+        if outcome != CHANGED:
+            raise self._problems.of(outcome, detail, self._transaction())
+        # Somebody else writes; or the record is gone.
         self._record = None
         return False
+
+    def _transaction(self) -> Transaction:
+        return Transaction(self._client, self._name, self._topic, self._timeout_ms)
 
     # ── whose steps these are
 
     def _claim(self, step: int, query_id: str) -> StepRecord | None:
         """Note down that this run writes, before `step`; the record then. None: another attempt is due."""
         target = self._target()
+        began = time.monotonic()
+        transaction = self._transaction()
         try:
-            text = self._transaction.read()
+            text = transaction.read()
+            found = self._parsed(text) if text is not None else None
+            ours = self._begin(found, step, query_id, target)
+            if ours != found:
+                transaction.note(text, ours.step, ours.text)
         except StopError as stop:
-            raise self._problems.of(stop.outcome, stop.detail, self._transaction) from None
+            self._failed(stop.outcome, stop.detail, time.monotonic() - began)
+            return None
         except KafkaException as problem:
-            failure = self._transaction.cause(problem.args[0])
-            raise self._problems.of(failure.name(), failure.str(), self._transaction) from None
-        found = self._parsed(text) if text is not None else None
-        ours = self._begin(found, step, query_id, target)
-        if ours != found:
-            report = self._transaction.write(text, ours.fields(), (), lambda i: 0)
-            if not self._took(report):
-                return None
+            failure = transaction.cause(problem.args[0])
+            self._failed(failure.name(), failure.str(), time.monotonic() - began)
+            return None
+        finally:
+            transaction.close()
         self._record = ours
         failpoint(Failpoint.SINK_CLAIMED)
         self._note(target)
@@ -168,7 +169,11 @@ class ExactlyOnce:
         """What the record must say before this run writes."""
         description = self._run.query.description
         fresh = StepRecord(
-            generation=description.generation, epoch=self._run.epoch, query=query_id, step=step - 1
+            generation=description.generation,
+            epoch=self._run.epoch,
+            query=query_id,
+            step=step - 1,
+            hash=EMPTY if step == 0 else UNKNOWN,
         )
         if found is not None and found.is_newer_than(fresh):
             raise self._problems.newer(found)
@@ -197,9 +202,14 @@ class ExactlyOnce:
         try:
             return StepRecord.parse(text)
         except ValueError as problem:
-            raise self._problems.not_ours(self._transaction.name, str(problem)) from None
+            raise self._problems.not_ours(self._name, str(problem)) from None
 
 
-def _milliseconds(text: str) -> int:
+def transactional_id(query: ResolvedQuery) -> str:
+    """The id under which a sink writes, and the group of its step record."""
+    return f"mzplan.{query.description.id}"
+
+
+def milliseconds(text: str) -> int:
     unit = text.lstrip("0123456789")
     return int(text.removesuffix(unit)) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[unit]

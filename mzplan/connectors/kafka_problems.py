@@ -8,7 +8,7 @@ from typing import Any
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.kafka_probe import place
 from mzplan.connectors.kafka_record import StepRecord
-from mzplan.connectors.kafka_task import Transaction
+from mzplan.connectors.kafka_transaction import Transaction
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}

@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun
+from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_exactly_once import ExactlyOnce, compare_target
 from mzplan.connectors.kafka_options import producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
+from mzplan.connectors.kafka_recorded import KafkaRecorded
 from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.registry import check_sink
-from mzplan.connectors.replays import HASH
 from mzplan.connectors.spark_types import quoted
 from mzplan.connectors.target_change import unreadable
+from mzplan.content_hash import HASH
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.spark.content_hash import row_hash
 
@@ -56,6 +57,10 @@ class KafkaSink:
         except OSError as problem:
             other = unreadable(query, problem)
         return (other,) if other is not None else ()
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """Exactly once: of the last steps, rows and hash."""
+        return KafkaRecorded(query)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         body = run.query.body

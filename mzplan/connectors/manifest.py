@@ -39,9 +39,10 @@ def _files(entry: Path) -> list[str]:
     if version != _VERSION:
         raise ValueError(f"{entry} is of version {version!r}, not {_VERSION!r}")
     found = (json.loads(line) for line in lines)
-    return [_path(file["path"]) for file in found if file.get("action", "add") == "add"]
+    return [listed_path(file["path"]) for file in found if file.get("action", "add") == "add"]
 
 
-def _path(uri: str) -> str:
+def listed_path(uri: str) -> str:
+    """A path of the list, as a path or, in an object store, as its URI."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri

@@ -14,7 +14,7 @@ runner that was cut off is fenced, for the row holds the epoch of the newest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,25 +22,43 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.columns import POSITION
-from mzplan.connectors.interface import Output, Probe, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.interface import (
+    Output,
+    Probe,
+    Recorded,
+    ResolvedQuery,
+    SinkRun,
+    empties_target,
+)
 from mzplan.connectors.postgres_client import connect, connect_problem, hang_up, place, reached, said
 from mzplan.connectors.postgres_identity import compare_target, identify, written
-from mzplan.connectors.postgres_ingest import REPORT, SESSION, ingest
 from mzplan.connectors.postgres_moves import Move, Position, staging_shape
+from mzplan.connectors.postgres_output import (
+    REPORT,
+    FencedError,
+    PostgresOutput,
+    Target,
+    run_here,
+    straight_task,
+)
 from mzplan.connectors.postgres_probe import PostgresProbe, check_table
+from mzplan.connectors.postgres_recorded import PostgresRecorded
+from mzplan.connectors.postgres_staged import EmptiedError, StagedOutput
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import copies_straight, staged_as_json
-from mzplan.connectors.postgres_writer import Entry, Writer
-from mzplan.connectors.replays import HASH, Replay, later_steps, measure
+from mzplan.connectors.postgres_writer import Writer
+from mzplan.connectors.replays import differs, later_steps
 from mzplan.connectors.spark_types import quoted
 from mzplan.connectors.tunnels import tunnel_elsewhere
+from mzplan.content_hash import HASH
+from mzplan.endpoints.replay import Written
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.spark.content_hash import row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -56,6 +74,10 @@ class PostgresSink:
 
     def place(self, query: ResolvedQuery) -> str:
         return place(query.link)
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """Of the newest 100,000 steps, rows and hash."""
+        return PostgresRecorded(query)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         batches = _Batches(run)
@@ -108,34 +130,22 @@ class _Batches:
             self._connection, self._conninfo = connection, info
             prepared = self._prepared or self._prepare(connection, batch, step)
             self._prepared = prepared
-            prepared.writer.check_target(connection, prepared.move.table)
-            rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
-            entry = self._entry(connection, prepared.writer, rows, step)
-            if entry is None:
+            writer = prepared.writer
+            writer.check_target(connection, prepared.move.table)
+            last = writer.lock(connection, for_update=False)
+            if step < last:
+                self._run.warn(later_steps(self._run, step, last))
                 return
-            if entry.continues:
-                rows = rows.coalesce(1).offset(entry.rows)
+            if not writer.expect(last, step):
+                writer.written(connection, step)  # it must be known, to tell what is new
+            rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
             failpoint(Failpoint.SINK_BEFORE_STEP)
             if prepared.straight:
-                self._write_straight(connection, prepared, rows, entry)
+                self._write_straight(connection, prepared, rows, step, last)
             else:
-                self._write_staged(connection, prepared, rows, entry)
+                self._write_staged(connection, prepared, rows, step)
             failpoint(Failpoint.SINK_WRITTEN)
-            prepared.writer.prune(connection, step)
-
-    def _entry(self, connection: Connection, writer: Writer, rows: DataFrame, step: int) -> Entry | None:
-        """What is to be written of a step: all; if it was written, what is beyond its length; or None."""
-        last = writer.lock(connection, for_update=False)
-        if writer.expect(last, step):
-            return Entry(step=step, after=step - 1)
-        if step < last:
-            self._run.warn(later_steps(self._run, step, last))
-            return None
-        written = writer.written(connection, step)
-        one = rows.coalesce(1)
-        replay = Replay(run=self._run, step=step, rows=written.rows, hash=written.hash)
-        beyond = replay.beyond(lambda most: measure(one if most is None else one.limit(most), HASH))
-        return written if beyond else None
+            writer.expire(connection, step)
 
     def explained(self, problem: BaseException) -> BaseException:
         """The problem, as a person should read it."""
@@ -217,53 +227,76 @@ class _Batches:
     # ── straight into the table
 
     def _write_straight(
-        self, connection: Connection, prepared: _Prepared, rows: DataFrame, entry: Entry
+        self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int, last: int
     ) -> None:
-        writer, move = prepared.writer, prepared.move
-        statements = (SESSION, writer.claim(entry), writer.note(entry))
-        table = (move.table.schema, move.table.name)
-        columns = [target.name for target in move.targets]
-        elsewhere = self._elsewhere(rows)
-        task = ingest(self._conninfo, self._secret, table, columns, statements, entry.total, elsewhere)
+        table = prepared.move.table
+        output = PostgresOutput(
+            self._target(rows, (table.schema, table.name), [one.name for one in prepared.move.targets]),
+            prepared.writer.ledger,
+            compare=self._query.body["compare"],
+            sources=self._run.covers(step),
+        )
+        task = straight_task(output, step)
         try:
             reports = rows.coalesce(1).mapInArrow(task, REPORT).collect()
         except Exception:
             # It may have committed, and failed only to say so.
-            if writer.is_due(connection, entry):
+            if step == last or prepared.writer.lock(connection, for_update=False) != step:
                 raise
             return
-        if not reports:
-            self._record_empty(connection, writer, entry)
-        elif reports[0].row_count < 0 and writer.is_due(connection, entry):
-            raise self._refused("the step could not be claimed")
+        report = reports[0].asDict() if reports else run_here(task)
+        if report["outcome"] == "fenced":
+            prepared.writer.lock(connection, for_update=False)
+            raise self._refused(report["detail"])
+        self._tell([report])
 
-    def _record_empty(self, connection: Connection, writer: Writer, entry: Entry) -> None:
-        with connection.transaction():
-            if writer.is_due(connection, entry, for_update=True):
-                writer.record(connection, entry, 0, 0)
+    def _tell(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """What the tasks had to say. Raises MzplanError MZ088 where rows are not those that are written."""
+        for report in reports:
+            if report["outcome"] == "differs":
+                raise MzplanError(differs(self._run, report["detail"], fails=True))
+            for text in report["told"]:
+                self._run.warn(differs(self._run, text, fails=False))
+
+    def _target(self, rows: DataFrame, table: tuple[str, str], columns: Sequence[str]) -> Target:
+        return Target(
+            conninfo=self._conninfo,
+            table=table,
+            columns=tuple(columns),
+            secret=self._secret,
+            elsewhere=self._elsewhere(rows),
+        )
 
     # ── through staging
 
-    def _write_staged(
-        self, connection: Connection, prepared: _Prepared, rows: DataFrame, entry: Entry
-    ) -> None:
-        writer = prepared.writer
-        reports = self._stage(rows, prepared)
-        attempts = {row.attempt: row.row_count for row in reports}
-        with connection.transaction():
-            if not writer.is_due(connection, entry, for_update=True):
-                return
-            if attempts and not prepared.move.move(connection, attempts):
-                raise self._emptied(writer)
-            total = sum(row.content_hash for row in reports)
-            writer.record(connection, entry, sum(attempts.values()), total)
-
-    def _stage(self, rows: DataFrame, prepared: _Prepared) -> list[Row]:
-        staged = rows.select(*self._staged(prepared.move), HASH)
-        writer = prepared.writer
-        table, elsewhere = (writer.schema, writer.stage), self._elsewhere(rows)
-        task = ingest(self._conninfo, self._secret, table, staged.columns[:-1], elsewhere=elsewhere)
-        return staged.mapInArrow(task, REPORT).collect()
+    def _write_staged(self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int) -> None:
+        writer, move = prepared.writer, prepared.move
+        staged = rows.select(*self._staged(move), HASH)
+        output = StagedOutput(
+            connection,
+            writer,
+            move,
+            self._target(rows, (writer.schema, writer.stage), staged.columns[:-1]),
+            compare=self._query.body["compare"],
+            sources=self._run.covers(step),
+        )
+        output.start_step(step)
+        task = output.task()
+        rows_of = staged.coalesce(1) if output.repeats else staged
+        reports = [row.asDict() for row in rows_of.mapInArrow(task, REPORT).collect()]
+        if output.repeats and not reports:
+            reports = [run_here(task)]
+        self._tell(reports)
+        output.staged(
+            (one["attempt"], one["staged"], Written(rows=one["row_count"], digest=one["content_hash"]))
+            for one in reports
+        )
+        try:
+            output.finish_step()
+        except EmptiedError:
+            raise self._emptied(writer) from None
+        except FencedError as problem:
+            raise self._refused(str(problem)) from None
 
     def _elsewhere(self, rows: DataFrame) -> Callable[[], AbstractContextManager[int]] | None:
         """What opens the connection's SSH tunnel for tasks on other machines; those on this one use ours."""

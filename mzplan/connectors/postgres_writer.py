@@ -1,9 +1,7 @@
-"""Who writes, and which steps are written: mzplan's own tables in a PostgreSQL database.
+"""Who writes: mzplan's own tables in a PostgreSQL database, made and taken over by a run, on the driver.
 
-In the schema `staging_schema`:
-- `writers`: one row per sink and generation: who may write (epoch, query) and the last step written.
-- `steps`: one row per step: what was written when, and the content hash of its rows.
-- `stage_<id>_g<n>`: rows on their way, UNLOGGED; worthless outside a step.
+Beside those of the ledger (postgres_ledger) there is, in the schema `staging_schema`, `stage_<id>_g<n>`: rows
+on their way, UNLOGGED; worthless outside a step.
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psycopg import sql
-
+from mzplan.connectors.postgres_ledger import Ledger
 from mzplan.connectors.postgres_target import Connection, Table
 from mzplan.connectors.postgres_types import quoted
-from mzplan.content_hash import ContentHash
+from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError, error
 
 # An advisory lock's number: who creates mzplan's own tables does so alone.
@@ -26,32 +23,17 @@ _KEPT_STEPS = 100_000
 _PRUNE_EVERY = 1_000
 
 # Columns that tables of earlier versions lack.
-_ADDED = {"writers": "target text", "steps": "content_hash text"}
+_ADDED = (
+    ("writers", "target text"),
+    ("steps", "content_hash text"),
+    ("steps", "source_first bigint"),
+    ("steps", "source_last bigint"),
+)
 
 _SHAPE = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A step that is about to be written. `after` is the step that must be the last one then: the one before
-    it, or itself, of which `rows` (with `hash`, None: not known) are written already."""
-
-    step: int
-    after: int
-    rows: int = 0
-    hash: str | None = str(ContentHash())
-
-    @property
-    def continues(self) -> bool:
-        """Whether the step is there, and only what is beyond its length is to be written."""
-        return self.after == self.step
-
-    @property
-    def total(self) -> int:
-        return int(self.hash, 16) if self.hash is not None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +46,16 @@ class Writer:
     generation: int
     epoch: int
     query_id: str
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(
+            schema=self.schema,
+            sink=self.sink,
+            generation=self.generation,
+            epoch=self.epoch,
+            query_id=self.query_id,
+        )
 
     @property
     def application(self) -> str:
@@ -190,78 +182,17 @@ class Writer:
             raise self._lost(f"the last step written here is {last}, and the checkpoint goes on with {step}")
         return True
 
-    def written(self, connection: Connection, step: int) -> Entry:
+    def written(self, connection: Connection, step: int) -> Written:
         """What is noted down of a step that is written. Raises MzplanError MZ069 where its row is gone."""
-        found = connection.execute(
-            f"SELECT row_count, content_hash FROM {self._steps} "
-            "WHERE sink = %s AND generation = %s AND step = %s",
-            (self.sink, self.generation, step),
-        ).fetchone()
+        found = connection.execute(self.ledger.written(step).encode()).fetchone()
         if found is None:
             raise self._lost(f"step {step} is written, and its row in steps is gone")
-        return Entry(step=step, after=step, rows=found[0], hash=found[1])
+        return Written(rows=found[0], digest=found[1])
 
-    def is_due(self, connection: Connection, entry: Entry, for_update: bool = False) -> bool:
-        """Whether the entry is still to be written. Raises MzplanError as `lock` and `expect` do."""
-        last = self.lock(connection, for_update)
-        if not entry.continues:
-            return self.expect(last, entry.step)
-        return last == entry.step and self.written(connection, entry.step).rows == entry.rows
-
-    def record(self, connection: Connection, entry: Entry, rows: int, total: int) -> None:
-        """Note the step down, in the transaction of its rows; `total` is the sum of their hashes."""
-        connection.execute(self.claim(entry).encode())
-        hash_ = f"{(entry.total + total) % 2**64:016x}"
-        connection.execute(self.note(entry).replace("{rows}", str(rows)).replace("{hash}", hash_).encode())
-
-    def prune(self, connection: Connection, step: int) -> None:
+    def expire(self, connection: Connection, step: int) -> None:
         """Forget steps long past, now and then: one a second makes thirty million a year."""
         if step % _PRUNE_EVERY == _PRUNE_EVERY - 1:
-            connection.execute(
-                f"DELETE FROM {self._steps} WHERE sink = %s AND generation = %s AND step < %s",
-                (self.sink, self.generation, step - _KEPT_STEPS),
-            )
-
-    def claim(self, entry: Entry) -> str:
-        """A statement for a transaction that has written the entry's rows: it notes the step down as the last
-        one, and affects one row; none when we are fenced, or the rows are written, or another step is due."""
-        length = (
-            f" AND EXISTS (SELECT 1 FROM {self._steps} s WHERE s.sink = w.sink "
-            "AND s.generation = w.generation AND s.step = w.step AND s.row_count = {before})"
-        )
-        return self._filled(
-            f"UPDATE {self._writers} AS w SET step = {{step}}, updated_at = now() WHERE sink = {{sink}} "
-            "AND generation = {generation} AND epoch = {epoch} AND query_id = {query_id} AND step = {after} "
-            f"AND NOT EXISTS (SELECT 1 FROM {self._writers} n WHERE n.sink = w.sink "
-            f"AND n.generation > w.generation){length if entry.continues else ''}",
-            entry,
-        )
-
-    def note(self, entry: Entry) -> str:
-        """The statement that goes with `claim`: the step's own row. `{rows}` stands for how many rows were
-        written, and `{hash}` for the content hash of the whole step."""
-        hash_ = "NULL" if entry.hash is None else "'{hash}'"
-        return self._filled(
-            f"INSERT INTO {self._steps} AS s (sink, generation, step, row_count, epoch, content_hash) "
-            f"VALUES ({{sink}}, {{generation}}, {{step}}, {{rows}}, {{epoch}}, {hash_}) "
-            "ON CONFLICT (sink, generation, step) DO UPDATE "
-            "SET row_count = s.row_count + EXCLUDED.row_count, epoch = EXCLUDED.epoch, "
-            "content_hash = EXCLUDED.content_hash, written_at = now()",
-            entry,
-        )
-
-    def _filled(self, statement: str, entry: Entry) -> str:
-        values = {
-            "sink": self.sink,
-            "generation": self.generation,
-            "epoch": self.epoch,
-            "query_id": self.query_id,
-            "step": entry.step,
-            "after": entry.after,
-            "before": entry.rows,
-        }
-        literals = {name: sql.Literal(value).as_string(None) for name, value in values.items()}
-        return statement.format(**literals, rows="{rows}", hash="{hash}")
+            connection.execute(self.ledger.expire(step - _KEPT_STEPS).encode())
 
     def check_target(self, connection: Connection, table: Table) -> None:
         """See that the table is the one that was written until now, and was not emptied. A rewritten table
@@ -307,11 +238,11 @@ class Writer:
 
     @property
     def _steps(self) -> str:
-        return f"{quoted(self.schema)}.steps"
+        return self.ledger.steps
 
     @property
     def _writers(self) -> str:
-        return f"{quoted(self.schema)}.writers"
+        return self.ledger.writers
 
     def _create(self, connection: Connection) -> None:
         # Asked first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
@@ -322,14 +253,14 @@ class Writer:
             "target text, PRIMARY KEY (sink, generation)",
             "steps": "sink text, generation integer, step bigint, row_count bigint NOT NULL, "
             "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), content_hash text, "
-            "PRIMARY KEY (sink, generation, step)",
+            "source_first bigint, source_last bigint, PRIMARY KEY (sink, generation, step)",
         }
         if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for name, columns in tables.items():
             if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
                 connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
-        for name, column in _ADDED.items():
+        for name, column in _ADDED:
             shape = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
             if column.split()[0] not in {found for found, _ in shape}:
                 connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}")

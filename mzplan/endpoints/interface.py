@@ -102,7 +102,11 @@ class DurableInputFactory(Protocol):
 
 @runtime_checkable
 class OutputEndpoint(Protocol):
-    """An output that knows which step it is writing."""
+    """An output that knows which step it is writing.
+
+    It may also have `written(step) -> Written | None`, which says what it has recorded of a step (None:
+    nothing is known of it): `mzplan verify` compares that with the collection.
+    """
 
     def start_step(self, step: Step) -> None:
         """ "Notifies the output endpoint that data subsequently written by `push_buffer` belong to the given

@@ -1,6 +1,6 @@
 """The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
 
-    <storage>/00000000000000000007-<hash of the id>.arrow  step 7: its rows; id and digest as metadata
+    <storage>/00000000000000000007-<hash of the id>.arrow  step 7: its rows; id and hash as metadata
     <storage>/expired.json                                 the first step that is not expired, and the ids of
                                                            appends that are, so that a repeated one is known
 
@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mzplan.content_hash import ContentHash, content_hash
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
-from mzplan.endpoints.digest import RowDigest
 from mzplan.endpoints.folder import open_folder
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 
@@ -79,19 +79,17 @@ class LocalSteps:
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
         """Make the rows the next step, unless an append of this id has. Raises StaleStepError."""
         key = _hash(id_)
-        digest = RowDigest(rows.schema)
-        for batch in rows.to_batches():
-            digest.update(batch)
+        content = content_hash([rows])
         with self._folder.lock():
             view = self._look()
             known = self._known(view, key)
             if known is not None:
-                return Appended(
-                    step=known[0], rows=known[1], repeated=True, differs=known[2] != digest.hexdigest()
-                )
+                before = ContentHash.parse(known[1], known[2])
+                differs = known[1] != content.rows or before not in (None, content)
+                return Appended(step=known[0], rows=known[1], repeated=True, differs=differs)
             if expect is not None and expect != view.stop:
                 raise StaleStepError(expect, view.stop)
-            self._folder.write(_name(view.stop, key), _encoded(rows, id_, digest.hexdigest()))
+            self._folder.write(_name(view.stop, key), _encoded(rows, id_, str(content)))
             return Appended(step=view.stop, rows=rows.num_rows)
 
     def find(self, id_: str) -> Step | None:

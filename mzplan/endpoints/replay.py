@@ -1,6 +1,6 @@
 """The output rule of seed 003, over Arrow batches and without I/O, so that each connector need not write it.
 
-    replay = StepReplay(step, written=what the output recorded of the step, later=the newest step in it)
+    replay = StepReplay(step, written=what the output recorded of the step, last=the newest step in it)
     for batch in pushed:
         fresh = replay.push(batch)        # what is to be written; nothing, while it repeats what is there
         …write fresh, in one transaction with…
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from mzplan.endpoints.digest import RowDigest
+from mzplan.content_hash import ContentHash, hash_of
 from mzplan.endpoints.interface import Step, StepError, checked_step
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ COMPARES: tuple[Compare, ...] = get_args(Compare)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What an output records of a step: how many rows, and their RowDigest (None: not known)."""
+    """What an output records of a step: how many rows, and the text of their ContentHash (None: not known).
+    One that this version does not know is not compared."""
 
     rows: int
     digest: str | None = None
@@ -68,7 +69,9 @@ class StepReplay:
         self._tell = tell
         self._pushed = 0
         self._surplus = 0
-        self._digest: RowDigest | None = None
+        self._hash = ContentHash()
+        # Of the rows that are written: None where that was not recorded, or in a way that we don't know.
+        self._known = ContentHash.parse(written.rows, written.digest) if written else ContentHash()
         self._compared = written is None or self._length == 0
         if written is None and not self._is_last:
             raise StepError(
@@ -109,20 +112,19 @@ class StepReplay:
             )
         if self._before is not None and (self._pushed <= self._length or not self._is_last):
             return self._before
-        return Written(rows=self._pushed, digest=self._digest.hexdigest() if self._digest else None)
+        return Written(rows=self._pushed, digest=str(self._hash) if self._known is not None else None)
 
     def _take(self, rows: RecordBatch) -> None:
-        if self._compare == "off":
-            return
-        if self._digest is None:
-            self._digest = RowDigest(rows.schema)
-        self._digest.update(rows)
+        if rows.num_rows:
+            self._hash += hash_of(rows)
 
     def _check(self) -> None:
+        """All rows that were written have come again."""
         self._compared = True
-        known = self._before.digest if self._before else None
-        if self._digest is None or known is None or self._digest.hexdigest() == known:
+        again = self._hash
+        if self._known is None or self._known == again:
             return
+        self._hash = self._known  # what is written stays, and what is appended is added to it
         self._differs(f"the first {self._length} rows differ from those that are written")
 
     def _differs(self, how: str) -> None:

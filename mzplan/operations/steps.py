@@ -9,6 +9,7 @@ from typing import Protocol
 
 from mzplan.connectors.paths import absolute
 from mzplan.content_hash import ContentHash, content_hash
+from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
@@ -33,6 +34,17 @@ class Upstream(Protocol):
         Raises GoneError."""
 
 
+class Target(Protocol):
+    """What a sink has written, and what it should have."""
+
+    def recorded(self, step: int) -> Written | None:
+        """What the target has recorded of a step, or holds of it; None where it knows nothing of it (any
+        more). Raises GoneError, MzplanError."""
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """Of the rows that the step makes of its source's collection. Raises GoneError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A step that is not what was recorded of it. A hash is None where none was recorded."""
@@ -47,13 +59,15 @@ class Difference:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """What verify found. `equal` are the steps that are as recorded; `by_rows` those of them of which no hash
-    was recorded. The first difference ends the work."""
+    was recorded. `unknown` are steps of a sink of which its target has no record (any more). The first
+    difference ends the work."""
 
     address: Address
     equal: tuple[int, ...]
     by_rows: tuple[int, ...]
     difference: Difference | None
     problems: tuple[Diagnostic, ...]
+    unknown: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,26 +91,85 @@ def verify(
     address: Address,
     wanted: Range | None,
     upstream: Callable[[State, ResourceState], Upstream] | None,
+    target: Callable[[State, ResourceState], Target],
     reporter: Reporter,
 ) -> Verified:
     """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
-    them with what was recorded."""
+    them with what was recorded: of a sink, by its `target`."""
     state = read_state(project.store, reporter)
     resource = _resource(state, address)
-    if address.kind != "source":
+    if address.kind == "sink" and upstream is not None:
         raise error(
             "MZ094",
-            f"The steps of {address} can't be replayed",
-            "A sink's steps are those of its source, read from the source's collection.",
-            f"verify its source: mzplan verify source.{resource.body.get('from', 'NAME')}",
+            f"{address} can't be read again from an upstream",
+            "A sink's steps are read from the collection of its source.",
+            "leave out --from-upstream.",
             address=address,
             exit_code=ExitCode.USAGE,
         )
     history = _history(project, state, resource)
     with reporter.working(f"reading the steps of {address}"), _readable(address):
         records = _in_range(history, address, wanted)
+    if address.kind == "sink":
+        return _compare_target(address, records, target(state, resource), reporter)
     source = upstream(state, resource) if upstream is not None else None
     return _compare(history, address, records, source, reporter)
+
+
+def _compare_target(
+    address: Address, records: list[StepRecord], target: Target, reporter: Reporter
+) -> Verified:
+    equal: list[int] = []
+    by_rows: list[int] = []
+    unknown: list[int] = []
+    problems: list[Diagnostic] = []
+    difference: Difference | None = None
+    with reporter.working(lambda: f"{len(equal)} of {len(records)} steps verified"):
+        for record in records:
+            try:
+                with _readable(address):
+                    written = target.recorded(record.step)
+                    if written is None:
+                        unknown.append(record.step)
+                        continue
+                    found = target.content_hash(record)
+            except GoneError as problem:
+                problems.append(_gone(address, record, str(problem)))
+                continue
+            known = ContentHash.parse(written.rows, written.digest)
+            if written.rows != found.rows or known not in (None, found):
+                difference = Difference(
+                    step=record.step,
+                    recorded_rows=written.rows,
+                    recorded_hash=written.digest,
+                    found_rows=found.rows,
+                    found_hash=str(found),
+                )
+                break
+            equal.append(record.step)
+            if known is None:
+                by_rows.append(record.step)
+    if unknown and not equal and not problems and difference is None:
+        problems.append(_unknown(address, unknown))
+    return Verified(
+        address=address,
+        equal=tuple(equal),
+        by_rows=tuple(by_rows),
+        difference=difference,
+        problems=tuple(problems),
+        unknown=tuple(unknown),
+    )
+
+
+def _unknown(address: Address, steps: list[int]) -> Diagnostic:
+    listed = str(steps[0]) if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+    return Diagnostic(
+        code="MZ101",
+        summary=f"The target of {address} has no record of step {listed}",
+        detail="It keeps one of so many newest steps (docs/endpoints.md), or what it kept was removed.",
+        hint="verify newer steps, or the source's.",
+        address=address,
+    )
 
 
 def _compare(
@@ -121,7 +194,7 @@ def _compare(
             if difference is not None:
                 break
             equal.append(record.step)
-            if record.digest is None and (upstream is None or upstream.keeps_positions):
+            if ContentHash.parse(0, record.digest) is None and (upstream is None or upstream.keeps_positions):
                 by_rows.append(record.step)
     return Verified(
         address=address,
@@ -140,7 +213,7 @@ def _difference(history: StepHistory, record: StepRecord, upstream: Upstream | N
         found = upstream.content_hash(record)
         if not upstream.keeps_positions:  # then what the collection holds is the measure
             recorded = str(_hash_without_positions(history, record))
-    if found.rows == record.rows and recorded in (None, str(found)):
+    if found.rows == record.rows and ContentHash.parse(found.rows, recorded) in (None, found):
         return None
     return Difference(
         step=record.step,

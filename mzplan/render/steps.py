@@ -119,6 +119,7 @@ def verified_to_json(found: Verified) -> dict[str, Any]:
         "first": found.equal[0] if found.equal else None,
         "last": found.equal[-1] if found.equal else None,
         "without_hash": list(found.by_rows),
+        "unknown": list(found.unknown),
         "difference": _difference_to_json(found.difference) if found.difference else None,
         "diagnostics": [d.to_json() for d in found.problems],
     }
@@ -145,6 +146,9 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
         lines.append(
             f"Of {count(len(found.by_rows), 'step')} only the rows were counted: no hash is recorded."
         )
+    if found.unknown and found.equal:
+        kept = f"{count(len(found.unknown), 'step')} the target keeps no record"
+        lines.append(f"Of {kept} ({_span((found.unknown[0], found.unknown[-1]))}).")
     if found.difference:
         lines.append(paint(_told(found.address, found.difference), "red"))
     if found.problems:

@@ -208,6 +208,7 @@ class SparkExecutor:
             fail=running.fail,
             warn=running.warn,
             interrupt=running.interruptions.append,
+            covers=self._history(description).covers,
         )
 
     def _source_runs(self, query: ResolvedQuery) -> bool:

@@ -47,6 +47,7 @@ def sink_writer(
     fail: Callable[[BaseException], None],
     warn: Callable[[Diagnostic], None],
     interrupt: Callable[[Callable[[], None]], None],
+    covers: Callable[[int], tuple[int, int] | None],
 ) -> DataStreamWriter:
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
     begins = not checkpoint.has_begun()
@@ -66,6 +67,7 @@ def sink_writer(
         fail=fail,
         warn=warn,
         interrupt=interrupt,
+        covers=covers,
     )
     return connector.write(rows, run)
 

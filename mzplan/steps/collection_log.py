@@ -15,16 +15,36 @@ _CACHED = 4096  # commits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """A file: its name in the log, its path or URI, when it was made (milliseconds), and whether its rows are
+    new to the table (False: they were in other files before)."""
+
+    name: str
+    place: str
+    modified: int
+    has_new_rows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One version. `step` is None for one that no streaming query of Spark wrote. `files` are paths or URIs
-    of the Parquet files that it added."""
+    """One version. `step` is None for one that no streaming query of Spark wrote. `adds` are the Parquet
+    files that it added, `removes` the names of those that it took away. `transaction` is who says that it
+    wrote this, and as which step; `merged` the rows that a MERGE was given."""
 
     version: int
     step: int | None
     rows: int | None
     bytes: int | None
     time: float | None
-    files: tuple[str, ...]
+    adds: tuple[Add, ...] = ()
+    removes: tuple[str, ...] = ()
+    transaction: tuple[str, int] | None = None
+    merged: int | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths or URIs of the Parquet files that it added."""
+        return tuple(add.place for add in self.adds)
 
 
 class CollectionLog:
@@ -63,12 +83,18 @@ class CollectionLog:
 def _commit(collection: str, version: int, data: bytes) -> Commit:
     info: dict[str, Any] = {}
     adds: list[dict[str, Any]] = []
+    removes: list[str] = []
+    transaction: tuple[str, int] | None = None
     for line in data.splitlines():
         action = json.loads(line)
         if "commitInfo" in action:
             info = action["commitInfo"]
         elif "add" in action:
             adds.append(action["add"])
+        elif "remove" in action:
+            removes.append(action["remove"]["path"])
+        elif "txn" in action:
+            transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
     epoch = (info.get("operationParameters") or {}).get("epochId")
     metrics = info.get("operationMetrics") or {}
     return Commit(
@@ -77,7 +103,18 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
         rows=int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None,
         bytes=sum(add["size"] for add in adds),
         time=info["timestamp"] / 1000 if "timestamp" in info else None,
-        files=tuple(_file(collection, add["path"]) for add in adds),
+        adds=tuple(
+            Add(
+                name=add["path"],
+                place=_file(collection, add["path"]),
+                modified=int(add.get("modificationTime", 0)),
+                has_new_rows=bool(add.get("dataChange", True)),
+            )
+            for add in adds
+        ),
+        removes=tuple(removes),
+        transaction=transaction,
+        merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
     )
 
 

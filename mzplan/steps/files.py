@@ -28,6 +28,13 @@ def read_batches(place: str) -> Iterator[pa.RecordBatch]:
         raise OSError(f"{place} is damaged: {problem}") from None
 
 
+def read_bytes(place: str) -> bytes:
+    """A whole file. Raises OSError."""
+    system, path = _system(place)
+    with system.open_input_stream(path) as stream:
+        return bytes(stream.read())
+
+
 def is_there(place: str) -> bool:
     """Whether there is a file at this path or URI. Raises OSError."""
     from pyarrow import fs

@@ -9,7 +9,7 @@ from mzplan.connectors.checkpoints import Checkpoint, collection_path
 from mzplan.steps.collection_log import CollectionLog
 from mzplan.steps.index import StepIndex
 from mzplan.steps.record import StepRecord
-from mzplan.steps.tail import CheckpointLog, in_flight, sink_tail, source_tail
+from mzplan.steps.tail import CheckpointLog, in_flight, sink_tail, source_tail, steps_of, versions_between
 
 Place = tuple[str, int]  # id, generation
 
@@ -67,6 +67,16 @@ class StepHistory:
         """The committed steps from `first` to `last` (None: the newest)."""
         found = self.read(first=first).records
         return [r for r in found if r.committed and (last is None or r.step <= last)]
+
+    def covers(self, step: int) -> tuple[int, int] | None:
+        """Of a sink: the first and last step of its source that a planned step covers, at least in part. None
+        where that is not known (any more), also for what the storage did."""
+        try:
+            start, end, _ = self.log.range_of(step, None)
+            versions = versions_between(start, end)
+            return steps_of(self.collection, *versions)[0] if versions is not None else None
+        except OSError:
+            return None
 
     def upper(self) -> int:
         """The step that comes next."""

@@ -32,6 +32,8 @@ APPEND = [p for p in Failpoint if p.value.startswith("append.")]
 RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
 CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
+# On real servers: tests/integration/test_spark_task_kills.py.
+TASK = [p for p in Failpoint if p.value.startswith("task.")]
 
 PROJECT = """\
 version: 1
@@ -96,8 +98,8 @@ def follower(tmp_path: Path) -> Iterator[RunningRunner]:
 
 
 def test_the_lists_are_whole() -> None:
-    assert APPLY and RUNNER and CANARY and APPEND and SINK and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *CANARY, *APPEND, *SINK} == set(Failpoint)
+    assert APPLY and RUNNER and CANARY and APPEND and SINK and TASK and set(ALTER) > set(APPLY)
+    assert {*ALTER, *RUNNER, *CANARY, *APPEND, *SINK, *TASK} == set(Failpoint)
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 

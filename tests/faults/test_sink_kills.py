@@ -1,4 +1,4 @@
-"""An exactly-once Kafka sink: its runner killed around the transaction, or frozen while another leads."""
+"""The exactly-once sinks: their runner killed around a step, or frozen while another one leads."""
 
 from __future__ import annotations
 
@@ -7,39 +7,60 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from examples.servers import produce_json
+from mzplan.connectors.manifest import committed_files
 from mzplan.failpoints import Failpoint
 from tests.faults.soak import _descendants
 from tests.integration.committed import committed
-from tests.support import Project, eventually, kafka_connection, orders, orders_source
+from tests.support import (
+    Project,
+    eventually,
+    execute,
+    kafka_connection,
+    orders,
+    orders_source,
+    postgres_connection,
+    rows_of,
+)
 
 if TYPE_CHECKING:
-    from examples.servers import KafkaBroker
+    from examples.servers import KafkaBroker, PostgresServer
 
+Make = Callable[..., str]
 POINTS = [point for point in Failpoint if point.value.startswith("sink.")]
 SECONDS = 240.0
 
 
-class Copy:
-    """A project that copies a topic into another one, and the runners of it that were started here."""
+class Copies:
+    """A project that copies a topic into each kind of target, and its runners that were started here."""
 
-    def __init__(self, folder: Path, kafka: KafkaBroker, topic: Callable[..., str]):
+    def __init__(self, folder: Path, kafka: KafkaBroker, topic: Make, postgres: PostgresServer, name: str):
         self.kafka, self.input, self.output = kafka, topic("copy-in"), topic("copy-out")
-        self.project = Project(folder, "copy")
+        self.dsn = postgres.dsn(name)
+        execute(self.dsn, "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))")
+        execute(self.dsn, "CREATE TABLE staged (id bigint, customer jsonb)")
+        self.lake = folder / "lake"
+        self.project = Project(folder, "copy", {"TEST_PG_PASSWORD": postgres.password})
+        trigger = "trigger: {interval: 500ms}"
+        staged = "select: [id, \"to_json(named_struct('c', customer)) AS customer\"]"
+        connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
         self.project.write(
             "copy",
-            "connections:\n"
-            + kafka_connection("k", kafka.bootstrap)
-            + "sources:\n"
-            + orders_source("s", "k", self.input)
-            + f"sinks:\n  t:\n    from: s\n    connection: k\n    topic: {self.output}\n"
-            + "    trigger: {interval: 500ms}\n",
+            f"connections:\n{connections}"
+            f"  disk: {{type: files, path: {self.lake}}}\n"
+            f"sources:\n{orders_source('s', 'k', self.input)}"
+            "sinks:\n"
+            f"  kafka: {{from: s, connection: k, topic: {self.output}, {trigger}}}\n"
+            f"  straight: {{from: s, connection: pg, table: straight, {trigger}}}\n"
+            f"  staged: {{from: s, connection: pg, table: staged, {staged}, {trigger}}}\n"
+            f"  delta: {{type: delta, from: s, connection: disk, path: delta, {trigger}}}\n"
+            f"  files: {{type: files, from: s, connection: disk, path: files, {trigger}}}\n",
         )
         self.produced = 0
         self.started: list[subprocess.Popen[bytes]] = []
@@ -49,15 +70,44 @@ class Copy:
         self.produced += count
 
     def arrives(self) -> None:
-        """Wait until each row is there; none may be there twice."""
+        """Wait until each row is in each target; none may be there twice."""
 
         def all_there() -> bool:
-            rows = committed(self.kafka.bootstrap, self.output)
-            found = Counter(value["id"] for _, _, value in rows)
-            assert max(found.values(), default=1) == 1, "a row is there twice"
-            return len(found) == self.produced
+            found = {name: Counter(ids()) for name, ids in self.targets().items()}
+            twice = {name: ids.most_common(1) for name, ids in found.items() if ids.total() > len(ids)}
+            assert not twice, f"a row is there twice: {twice}"
+            self.missing = {name: self.produced - len(ids) for name, ids in found.items()}
+            return not any(self.missing.values())
 
-        eventually(f"{self.produced} rows", all_there, SECONDS)
+        try:
+            eventually(f"{self.produced} rows", all_there, SECONDS)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}: missing {self.missing}\n{self.project.log()}") from None
+
+    def targets(self) -> dict[str, Callable[[], Iterable[int]]]:
+        """The ids that those who may read each target see in it."""
+        import pyarrow.parquet as pq
+        from deltalake import DeltaTable
+
+        def table(name: str) -> Iterable[int]:
+            return (id_ for (id_,) in rows_of(self.dsn, f"SELECT id FROM {name}"))
+
+        def delta() -> Iterable[int]:
+            path = self.lake / "delta"
+            there = DeltaTable.is_deltatable(str(path))
+            return DeltaTable(str(path)).to_pyarrow_table(["id"])["id"].to_pylist() if there else ()
+
+        def files() -> Iterable[int]:
+            listed = committed_files(self.lake / "files")
+            return pq.ParquetDataset(listed).read(["id"])["id"].to_pylist() if listed else ()
+
+        return {
+            "kafka": lambda: (value["id"] for _, _, value in committed(self.kafka.bootstrap, self.output)),
+            "straight": lambda: table("straight"),
+            "staged": lambda: table("staged"),
+            "delta": delta,
+            "files": files,
+        }
 
     def runner(self, failpoint: str = "") -> subprocess.Popen[bytes]:
         log = (self.project.folder / "runner.log").open("ab")
@@ -71,7 +121,7 @@ class Copy:
             "--instance",
             "local",
         ]
-        environment = {**os.environ, "MZPLAN_FAILPOINT": failpoint}
+        environment = {**os.environ, **self.project.environment, "MZPLAN_FAILPOINT": failpoint}
         self.started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
         return self.started[-1]
 
@@ -85,48 +135,61 @@ class Copy:
 
 
 @pytest.fixture
-def copy(tmp_path: Path, kafka: KafkaBroker, topic: Callable[..., str]) -> Iterator[Copy]:
-    copy = Copy(tmp_path / "p", kafka, topic)
-    yield copy
-    copy.close()
+def copies(
+    tmp_path: Path, kafka: KafkaBroker, topic: Make, postgres: PostgresServer, database: Make
+) -> Iterator[Copies]:
+    copies = Copies(tmp_path / "p", kafka, topic, postgres, database("copy"))
+    yield copies
+    copies.close()
 
 
 @pytest.mark.timeout(1500)
-def test_killed_around_the_transaction(copy: Copy) -> None:
-    copy.produce(50)
-    copy.project.apply()
-    copy.arrives()
-    copy.project.down()
+def test_killed_around_a_step(copies: Copies) -> None:
+    copies.produce(50)
+    copies.project.apply()
+    copies.arrives()
+    copies.project.down()
     for point in POINTS:
-        copy.produce(50)
-        doomed = copy.runner(point.value)
-        assert doomed.wait(SECONDS) == -signal.SIGKILL, (copy.project.folder / "runner.log").read_text()
-    copy.project.run("up")
-    copy.arrives()
+        copies.produce(50)
+        doomed = copies.runner(point.value)
+        assert doomed.wait(SECONDS) == -signal.SIGKILL, (copies.project.folder / "runner.log").read_text()
+    copies.project.run("up")
+    copies.arrives()
+    # What was recorded of the steps is what is there, in the collection and in each target.
+    copies.project.down()
+    steps = copies.project.json("steps", "source.s")["steps"]
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    assert sum(step["rows"] for step in steps if step["committed"]) == copies.produced
+    assert copies.project.json("verify", "source.s")["difference"] is None
+    for sink in ("kafka", "straight", "delta", "files"):
+        found = copies.project.json("verify", f"sink.{sink}")
+        assert found["verified"] > 0 and found["without_hash"] == [], found
+    covered = [step["sources"] for step in copies.project.json("steps", "sink.straight")["steps"]]
+    assert covered[0][0] == 0 and covered[-1][1] == steps[-1]["step"]
 
 
 @pytest.mark.timeout(1500)
-def test_a_frozen_runner_that_wakes_up_writes_no_more(copy: Copy) -> None:
-    copy.produce(50)
-    copy.project.apply()
-    copy.arrives()
-    copy.project.down()
-    frozen = copy.runner()
-    copy.produce(50)
-    copy.arrives()
+def test_a_frozen_runner_that_wakes_up_writes_no_more(copies: Copies) -> None:
+    copies.produce(50)
+    copies.project.apply()
+    copies.arrives()
+    copies.project.down()
+    frozen = copies.runner()
+    copies.produce(50)
+    copies.arrives()
     # Some 50,000 rows, so that it is frozen in the middle of something.
-    copy.produce(50_000)
+    copies.produce(50_000)
     family = [frozen.pid, *_descendants(frozen.pid)]
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
-    epoch = copy.project.lease()["epoch"]
-    copy.runner()
-    eventually("another one leads", lambda: copy.project.lease()["epoch"] > epoch, SECONDS)
-    copy.arrives()
+    epoch = copies.project.lease()["epoch"]
+    copies.runner()
+    eventually("another one leads", lambda: copies.project.lease()["epoch"] > epoch, SECONDS)
+    copies.arrives()
     for pid in family:
         os.kill(pid, signal.SIGCONT)
-    copy.produce(1000)
-    copy.arrives()
+    copies.produce(1000)
+    copies.arrives()
     assert frozen.wait(SECONDS) is not None  # it has learned that it leads no more
-    copy.produce(10)
-    copy.arrives()
+    copies.produce(10)
+    copies.arrives()

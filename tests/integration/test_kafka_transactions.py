@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,12 @@ from confluent_kafka.admin import (
 
 from examples.servers import KafkaBroker, create_topic
 from mzplan.connectors.kafka_options import transaction_options
+from mzplan.connectors.kafka_output import report
 from mzplan.connectors.kafka_problems import FENCED
-from mzplan.connectors.kafka_record import StepRecord
-from mzplan.connectors.kafka_task import Transaction
+from mzplan.connectors.kafka_record import KEPT_STEPS, StepRecord
+from mzplan.connectors.kafka_transaction import Transaction
+from mzplan.content_hash import HASH
+from mzplan.endpoints.replay import Written
 from tests.integration.committed import committed, step_record
 
 if TYPE_CHECKING:
@@ -38,15 +43,23 @@ def transaction(bootstrap: str, topic: str, timeout_ms: int = 60_000) -> Transac
 def batch(first: int, last: int) -> pa.RecordBatch:
     ids = range(first, last)
     return pa.RecordBatch.from_pydict(
-        {"value": [f'{{"id":{i}}}' for i in ids], "hash": pa.array(list(ids), pa.int64())}
+        {"value": [f'{{"id":{i}}}' for i in ids], HASH: pa.array(list(ids), pa.int64())}
     )
 
 
-def send(
-    one: Transaction, seen: StepRecord | None, step: int, batches: Any, epoch: int = 1
-) -> dict[str, Any]:
-    becomes = StepRecord(generation=1, epoch=epoch, query="q", step=step)
-    return one.write(seen.text if seen else None, becomes.fields(), batches, lambda i: i % 2)
+def claim(bootstrap: str, topic: str, epoch: int = 1) -> None:
+    """As a run's first batch does."""
+    one = transaction(bootstrap, topic)
+    try:
+        seen = one.read()
+        before = StepRecord.parse(seen) if seen else FIRST
+        one.note(seen, before.step, replace(before, epoch=epoch).text)
+    finally:
+        one.close()
+
+
+def send(one: Transaction, step: int, batches: Any, epoch: int = 1) -> dict[str, Any]:
+    return dict(report(one, replace(FIRST, epoch=epoch), step, batches, partitions=2, compare="fail"))
 
 
 def ids(bootstrap: str, topic: str) -> list[int]:
@@ -56,52 +69,68 @@ def ids(bootstrap: str, topic: str) -> list[int]:
 def test_rows_and_record_are_there_together(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
     one = transaction(kafka.bootstrap, name)
-    report = send(one, None, 0, [batch(0, 10), batch(10, 20)])
-    assert report["outcome"] == "written", report
-    record = StepRecord.parse(report["record"])
-    assert (record.step, record.rows, record.hash) == (0, 20, f"{sum(range(20)):016x}")
-    assert step_record(kafka.bootstrap, name, name) == dict(record.fields())
+    assert send(one, 0, [batch(0, 10)])["outcome"] == "changed"  # nobody has claimed it
+    claim(kafka.bootstrap, name)
+    sent = send(one, 0, [batch(0, 10), batch(10, 20)])
+    assert sent["outcome"] == "written", sent
+    record = StepRecord.parse(sent["record"])
+    assert (record.step, record.rows, record.hash) == (0, 20, f"1:{sum(range(20)):016x}")
+    found = step_record(kafka.bootstrap, name, name)
+    assert found is not None and StepRecord.parse(json.dumps(found)) == record
     assert ids(kafka.bootstrap, name) == list(range(20))
-    # Another attempt at the same step finds that the record is not what it was.
-    again = send(transaction(kafka.bootstrap, name), None, 0, [batch(0, 10)])
-    assert (again["outcome"], again["record"]) == ("changed", report["record"])
+    # Another attempt at the same step leaves it as it is; one that has other rows is told.
+    again = send(transaction(kafka.bootstrap, name), 0, [batch(0, 20)])
+    assert (again["outcome"], again["record"]) == ("written", sent["record"])
+    assert send(transaction(kafka.bootstrap, name), 0, [batch(0, 10)])["outcome"] == "differs"
     assert ids(kafka.bootstrap, name) == list(range(20))
+
+
+def test_what_is_remembered_fits_into_a_record(kafka: KafkaBroker, topic: Make) -> None:
+    name = topic()
+    first = replace(FIRST, query="6f9619ff-8b86-d011-b42d-00cf4fc964ff", epoch=1_000_000, step=-1)
+    large = first
+    for step in range(1_000_000, 1_000_000 + KEPT_STEPS + 1):
+        large = large.with_step(step, Written(rows=10_000_000, digest=f"1:{2**64 - step:016x}"))
+    assert len(large.text) < 3000
+    one = transaction(kafka.bootstrap, name)
+    one.note(None, large.step, large.text)
+    assert one.read() == large.text
+    one.close()
 
 
 def test_rows_that_fail_to_come_leave_nothing(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
+    claim(kafka.bootstrap, name)
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield batch(0, 1000)
         raise RuntimeError("the task was killed")
 
     with pytest.raises(RuntimeError, match="was killed"):
-        send(transaction(kafka.bootstrap, name), None, 0, failing())
-    assert send(transaction(kafka.bootstrap, name), None, 0, [batch(0, 5)])["outcome"] == "written"
+        send(transaction(kafka.bootstrap, name), 0, failing())
+    assert send(transaction(kafka.bootstrap, name), 0, [batch(0, 5)])["outcome"] == "written"
     assert ids(kafka.bootstrap, name) == list(range(5))
 
 
 def test_an_older_writer_that_froze_in_the_middle_is_fenced(kafka: KafkaBroker, topic: Make) -> None:
     name = topic()
-    assert send(transaction(kafka.bootstrap, name), None, -1, ())["outcome"] == "written"
-    claimed: list[dict[str, Any]] = []
+    claim(kafka.bootstrap, name)
+    newer: list[dict[str, Any]] = []
 
     def overtaken() -> Iterator[pa.RecordBatch]:
         yield batch(0, 100)
         # Frozen here; a newer runner takes over and writes the step; then this one wakes up.
-        newer = StepRecord(generation=1, epoch=2, query="q", step=-1)
-        claimed.append(send(transaction(kafka.bootstrap, name), FIRST, -1, (), epoch=2))
-        claimed.append(send(transaction(kafka.bootstrap, name), newer, 0, [batch(0, 100)], epoch=2))
+        claim(kafka.bootstrap, name, epoch=2)
+        newer.append(send(transaction(kafka.bootstrap, name), 0, [batch(0, 100)], epoch=2))
         yield batch(100, 200)
 
-    report = send(transaction(kafka.bootstrap, name), FIRST, 0, overtaken())
-    assert [one["outcome"] for one in claimed] == ["written", "written"], claimed
-    assert report["outcome"] in FENCED, report
+    sent = send(transaction(kafka.bootstrap, name), 0, overtaken())
+    assert [one["outcome"] for one in newer] == ["written"], newer
+    assert sent["outcome"] in FENCED, sent
     assert ids(kafka.bootstrap, name) == list(range(100))
     # And it does not try again: it sees the newer epoch before it touches the transactional id.
-    assert send(transaction(kafka.bootstrap, name), FIRST, 0, [batch(0, 100)])["outcome"] == "changed"
-    newest = StepRecord.parse(claimed[1]["record"])
-    assert send(transaction(kafka.bootstrap, name), newest, 1, [batch(100, 101)], 2)["outcome"] == "written"
+    assert send(transaction(kafka.bootstrap, name), 0, [batch(0, 100)])["outcome"] == "changed"
+    assert send(transaction(kafka.bootstrap, name), 1, [batch(100, 101)], 2)["outcome"] == "written"
     assert ids(kafka.bootstrap, name) == list(range(101))
 
 
@@ -109,21 +138,23 @@ def test_a_transaction_that_takes_too_long_is_told_from_a_fenced_one(kafka: Kafk
     import time
 
     name = topic()
+    claim(kafka.bootstrap, name)
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield batch(0, 10)
         time.sleep(16)  # the brokers look for such transactions every ten seconds
         yield batch(10, 20)
 
-    report = send(transaction(kafka.bootstrap, name, timeout_ms=2000), None, 0, slow())
-    assert report["outcome"] in FENCED, report
-    assert report["seconds"] > 2
+    sent = send(transaction(kafka.bootstrap, name, timeout_ms=2000), 0, slow())
+    assert sent["outcome"] in FENCED, sent
+    assert sent["seconds"] > 2
     assert ids(kafka.bootstrap, name) == []
 
 
 def test_a_broker_that_dies_in_the_middle(own_kafka: KafkaBroker) -> None:
     name = "mid-transaction"
     create_topic(own_kafka.bootstrap, name, 2)
+    claim(own_kafka.bootstrap, name)
 
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield batch(0, 50_000)
@@ -131,13 +162,11 @@ def test_a_broker_that_dies_in_the_middle(own_kafka: KafkaBroker) -> None:
         own_kafka.start()
         yield batch(50_000, 100_000)
 
-    report = send(transaction(own_kafka.bootstrap, name), None, 0, interrupted())
-    if report["outcome"] != "written":  # it may also have been too long: then nothing of it counts
+    sent = send(transaction(own_kafka.bootstrap, name), 0, interrupted())
+    if sent["outcome"] != "written":  # it may also have been too long: then nothing of it counts
         assert ids(own_kafka.bootstrap, name) == []
-        seen = transaction(own_kafka.bootstrap, name).read()
-        assert seen is None
-        report = send(transaction(own_kafka.bootstrap, name), None, 0, [batch(0, 100_000)])
-        assert report["outcome"] == "written", report
+        sent = send(transaction(own_kafka.bootstrap, name), 0, [batch(0, 100_000)])
+        assert sent["outcome"] == "written", sent
     assert ids(own_kafka.bootstrap, name) == list(range(100_000))
 
 
@@ -145,11 +174,11 @@ def test_a_dead_broker_is_said_within_its_time(own_kafka: KafkaBroker) -> None:
     import time
 
     create_topic(own_kafka.bootstrap, "gone", 2)
-    assert send(transaction(own_kafka.bootstrap, "gone"), None, -1, ())["outcome"] == "written"
+    claim(own_kafka.bootstrap, "gone")
     own_kafka.kill()
     began = time.monotonic()
-    report = send(transaction(own_kafka.bootstrap, "gone"), FIRST, 0, [batch(0, 10)])
-    assert report["outcome"] in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"), report
+    sent = send(transaction(own_kafka.bootstrap, "gone"), 0, [batch(0, 10)])
+    assert sent["outcome"] in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"), sent
     assert time.monotonic() - began < 60
 
 
@@ -170,9 +199,10 @@ def test_what_may_not_be_used_is_named(tmp_path: Path) -> None:
         ):
             name = f"denied-{type_.name.lower().replace('_', '-')}"
             create_topic(broker.bootstrap, name, 1)
+            claim(broker.bootstrap, name)
             _deny(broker, type_, f"mzplan.{name}")
-            report = send(transaction(broker.bootstrap, name), None, 0, [batch(0, 1)])
-            assert report["outcome"] == outcome, report
+            sent = send(transaction(broker.bootstrap, name), 0, [batch(0, 1)])
+            assert sent["outcome"] == outcome, sent
             assert ids(broker.bootstrap, name) == []
     finally:
         broker.remove_data()

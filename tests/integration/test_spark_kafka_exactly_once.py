@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -164,13 +165,15 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
 def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) -> None:
     from mzplan.connectors.interface import resolve
     from mzplan.connectors.kafka_options import transaction_options
-    from mzplan.connectors.kafka_task import Transaction
+    from mzplan.connectors.kafka_output import report
+    from mzplan.connectors.kafka_record import StepRecord
+    from mzplan.connectors.kafka_transaction import Transaction
 
     pipe = Pipe(lab, topic)
     pipe.produce(10)
     lab.start(pipe.source, pipe.sink, epoch=5)
     pipe.has(10)
-    before = pipe.record()
+    before = StepRecord.parse(json.dumps(pipe.record()))
     link = resolve(pipe.sink, lab.secrets, str(lab.folder)).link
 
     def transaction() -> Transaction:
@@ -179,32 +182,27 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
 
     # A runner of epoch 6 has noted down that it writes; this one is of epoch 5, and learns of it before it
     # has fenced anybody.
-    newer = {**before, "epoch": 6}
-    claimed = transaction().write(_text(before), newer, (), lambda i: 0)
-    assert claimed["outcome"] == "written", claimed
+    newer = replace(before, epoch=6)
+    claimed = transaction()
+    claimed.note(before.text, newer.step, newer.text)
+    claimed.close()
     pipe.produce(10)
     ended = lab.ended(pipe.sink)
     assert ended.error_code == "MZ068", ended.error
     assert pipe.seen() == Counter(range(10))
-    assert pipe.record() == newer
+    assert StepRecord.parse(json.dumps(pipe.record())) == newer
 
     # One that woke up between its first look and init_transactions: it looks again, and writes nothing.
     late = transaction()
-    looks = iter([_text(before)])
-    read = late._read
-    late._read = lambda consumer: next(looks, None) or read(consumer)  # type: ignore[method-assign]
-    found = late.write(_text(before), {**before, "step": 99}, (), lambda i: 0)
-    assert (found["outcome"], found["record"]) == ("changed", _text(newer))
-    assert pipe.record() == newer
+    looks = iter([before.text])
+    read = late.read
+    late.read = lambda: next(looks, None) or read()  # type: ignore[method-assign]
+    found = report(late, before, before.step + 1, (), partitions=2, compare="warn")
+    assert (found["outcome"], found["record"]) == ("changed", newer.text)
+    assert StepRecord.parse(json.dumps(pipe.record())) == newer
     lab.start(pipe.sink, epoch=7)  # and the newest goes on, although its transactional id was taken meanwhile
     pipe.has(20)
     lab.stop(pipe.source, pipe.sink)
-
-
-def _text(record: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(record, sort_keys=True)
 
 
 @pytest.mark.parametrize("compare", ["warn", "fail", "off"])

@@ -45,9 +45,14 @@ def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
     lab.start(source, sink, epoch=2)
     lab.has_rows(shop, "orders", 110)
     until("both report", lambda: lab.report(source).triggered and lab.report(sink).triggered)
-    steps = lab.rows(shop, "SELECT step, row_count FROM mzplan.steps ORDER BY step")
-    assert sum(rows for _, rows in steps) == 110
-    assert [step for step, _ in steps] == list(range(len(steps)))
+    steps = lab.rows(
+        shop, "SELECT step, row_count, source_first, source_last FROM mzplan.steps ORDER BY step"
+    )
+    assert sum(rows for _, rows, _, _ in steps) == 110
+    assert [step for step, _, _, _ in steps] == list(range(len(steps)))
+    # The steps of the source that each one covers: all of them, in order.
+    covered = [range(first, last + 1) for _, rows, first, last in steps if rows]
+    assert [step for steps in covered for step in steps] == list(range(lab.report(source).step + 1))
     assert lab.rows(shop, "SELECT count(DISTINCT id), count(*) FROM orders") == [(110, 110)]
     assert lab.rows(shop, "SELECT epoch FROM mzplan.writers") == [(2,)]
     lab.stop(source, sink)
@@ -95,24 +100,25 @@ def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, datab
 def test_a_task_that_is_tried_twice_doubles_nothing(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    from mzplan.connectors import postgres
+    from mzplan.connectors import postgres, postgres_staged
 
-    ingest = postgres.ingest
+    module, function = (postgres_staged, "staging_task") if way == "staged" else (postgres, "straight_task")
+    made = getattr(module, function)
 
     def failing_once(*arguments: Any) -> Any:
-        stage = ingest(*arguments)
+        push = made(*arguments)
 
-        def stage_twice(batches: Any) -> Any:
+        def push_twice(batches: Any) -> Any:
             from pyspark import TaskContext
 
-            reports = list(stage(batches))
+            reports = list(push(batches))
             if TaskContext.get().attemptNumber() == 0:  # type: ignore[union-attr]
                 raise RuntimeError("after the COPY")
             yield from reports
 
-        return stage_twice
+        return push_twice
 
-    monkeypatch.setattr(postgres, "ingest", failing_once)
+    monkeypatch.setattr(module, function, failing_once)
     name, shop = topic(), database()
     lab.execute(
         shop,
@@ -249,12 +255,15 @@ def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) ->
     lab.start(source, sink)
     lab.has_rows(shop, "orders", 5)
     lab.stop(source, sink)
+    ((query_id,),) = lab.rows(shop, "SELECT query_id FROM mzplan.writers")
     writer = Writer(
-        schema="mzplan", sink=sink.id, address=str(sink.address), generation=1, epoch=1, query_id=""
+        schema="mzplan", sink=sink.id, address=str(sink.address), generation=1, epoch=1, query_id=query_id
     )
+    # As if it were far on: the last step is never forgotten.
+    lab.execute(shop, "UPDATE mzplan.writers SET step = 300000")
     with psycopg.connect(lab.postgres.dsn(shop), autocommit=True) as connection:
         for step, left in ((999, True), (200_998, True), (200_999, False)):
-            writer.prune(connection, step)
+            writer.expire(connection, step)
             assert (lab.rows(shop, "SELECT count(*) FROM mzplan.steps")[0][0] > 0) is left
 
 

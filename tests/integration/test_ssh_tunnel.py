@@ -20,9 +20,10 @@ from mzplan.connectors.checks import check_description
 from mzplan.connectors.connections import check_connection
 from mzplan.connectors.interface import resolve_connection
 from mzplan.connectors.postgres_client import conninfo
-from mzplan.connectors.postgres_ingest import ingest
+from mzplan.connectors.postgres_output import Target, staging_task
 from mzplan.connectors.ssh_forward import Forwards, Hop, TunnelError
 from mzplan.connectors.tunnels import Through
+from mzplan.content_hash import HASH
 from mzplan.inline import Description, InlinedConnection, Upstream
 from mzplan.model.address import Address
 from mzplan.secrets import Secrets
@@ -272,11 +273,14 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
     connection = resolve_connection(behind(bastion(door), postgres, name), secrets)
     info = conninfo(connection, ".", through=Through(port=1))
     elsewhere = tunnels.tunnel_elsewhere(connection, "127.0.0.1", postgres.port, ".")
-    task = ingest(info, postgres.password, ("public", "o"), ["id"], elsewhere=elsewhere)
+    target = Target(
+        conninfo=info, table=("public", "o"), columns=("id",), secret=postgres.password, elsewhere=elsewhere
+    )
+    task = staging_task(target, 0, None, None, "warn")
     task = cloudpickle.loads(cloudpickle.dumps(task))
-    batch = pa.RecordBatch.from_pydict({"id": [1, 2], "hash": pa.array([5, 6], pa.int64())})
+    batch = pa.RecordBatch.from_pydict({"id": [1, 2], HASH: pa.array([5, 6], pa.int64())})
     (report,) = task(iter([batch]))
-    assert report.column(1).to_pylist() == [2]
+    assert [row["staged"] for row in report.to_pylist()] == [2]
     assert rows_of(postgres.dsn(name), "SELECT id FROM o ORDER BY id") == [(1,), (2,)]
     door.stop()
     with pytest.raises(RuntimeError, match=r"mzplan\[COPY\]: can't connect through connection.t\d+"):

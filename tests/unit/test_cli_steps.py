@@ -155,8 +155,10 @@ def test_ranges_that_are_none(shop: Shop) -> None:
         ran = shop.run("verify", "source.orders", "--steps", text, "--json")
         assert (ran.code, ran.error()["code"]) == (64, "MZ094"), text
         assert ran.error()["detail"] == "The steps that are there: 0 to 2."
-    ran = shop.run("verify", "sink.out", "--json")
+    ran = shop.run("verify", "sink.out", "--from-upstream", "--json")
     assert (ran.code, ran.error()["code"]) == (64, "MZ094")
+    ran = shop.run("verify", "sink.out", "--json")  # a console remembers nothing
+    assert (ran.code, ran.error()["code"]) == (1, "MZ100")
     assert "source.orders" in ran.error()["hint"]
     for command in ("steps", "verify"):
         assert shop.run(command, "connection.k").code == 64

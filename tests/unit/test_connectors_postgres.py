@@ -8,6 +8,7 @@ import pytest
 
 from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres_client import connect_problem, conninfo, said
+from mzplan.connectors.postgres_ledger import literal
 from mzplan.connectors.postgres_probe import check_table, create_table
 from mzplan.connectors.postgres_target import Table, split_name
 from mzplan.connectors.postgres_types import (
@@ -19,7 +20,8 @@ from mzplan.connectors.postgres_types import (
     staged_as_json,
     staged_type,
 )
-from mzplan.connectors.postgres_writer import Entry, Writer
+from mzplan.connectors.postgres_writer import Writer
+from mzplan.endpoints.replay import Written
 from mzplan.inline import Description, InlinedConnection, Upstream
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -200,13 +202,13 @@ def test_names() -> None:
 
 def test_statements_of_a_step_hold_no_loose_ends() -> None:
     writer = Writer(schema='a"b', sink="it's", address="sink.x", generation=2, epoch=3, query_id="q")
-    entry = Entry(step=5, after=4)
-    assert "'it''s'" in writer.claim(entry)
-    assert '"a""b".writers' in writer.claim(entry)
-    assert (writer.note(entry).count("{rows}"), writer.note(entry).count("{hash}")) == (1, 1)
-    longer = Entry(step=5, after=5, rows=7, hash=None)
-    assert "s.row_count = 7" in writer.claim(longer)
-    assert "NULL" in writer.note(longer)  # of rows whose hash is not known, the whole has none
+    ledger = writer.ledger
+    assert "'it''s'" in ledger.claim(5, 4, None) and '"a""b".writers' in ledger.claim(5, 4, None)
+    assert "row_count = 7" in ledger.claim(5, 5, Written(rows=7))
+    assert "7, 3, '1:ab', 1, 2)" in ledger.note(5, Written(rows=7, digest="1:ab"), (1, 2))
+    # Of rows whose hash is not known, the whole has none.
+    assert "7, 3, NULL, NULL, NULL)" in ledger.note(5, Written(rows=7), None)
+    assert literal("a\\'b") == " E'a\\\\''b'"
     assert len(Writer(schema="m", sink="s" * 80, address="", generation=1, epoch=1, query_id="").stage) <= 63
 
 

@@ -53,7 +53,15 @@ def test_any_cut_of_the_rows_sums_up_to_the_same() -> None:
 def test_no_rows_are_nothing() -> None:
     assert content_hash([]) == ContentHash() == content_hash([pa.table({"a": pa.array([], pa.string())})])
     assert ContentHash.of_sums(0, None, None) == ContentHash()
-    assert str(ContentHash(3, 255)) == "00000000000000ff"
+    assert str(ContentHash(3, 255)) == "1:00000000000000ff"
+
+
+def test_what_is_stored_says_which_hash_it_is() -> None:
+    found = ContentHash(3, 255)
+    assert ContentHash.parse(3, str(found)) == found
+    assert ContentHash.parse(3, "00000000000000ff") == found  # of a version that had no other
+    for unknown in (None, "", "2:00000000000000ff", "ff" * 32, "1:FF", "1:00000000000000ff\n"):
+        assert ContentHash.parse(3, unknown) is None
 
 
 def test_sums_wrap_around() -> None:

@@ -79,6 +79,13 @@ class SqliteOutput:
         )
         connection.execute("COMMIT")
 
+    def written(self, step: Step) -> Written | None:
+        """What is recorded of a step, for `mzplan verify`."""
+        connection = self._begin()
+        found = dict(self._recorded(connection)).get(checked_step(step))
+        self._give_up()
+        return found
+
     def close(self) -> None:
         self._give_up()
         if self._connection is not None:

@@ -1,0 +1,116 @@
+"""The output contract over the postgres sink's own endpoints, straight and staged, on a real server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg.rows import dict_row
+from pyarrow import RecordBatch
+
+from mzplan.connectors.interface import Output
+from mzplan.connectors.postgres_client import connect
+from mzplan.connectors.postgres_moves import Move, staging_shape
+from mzplan.connectors.postgres_output import PostgresOutput, Target
+from mzplan.connectors.postgres_staged import StagedOutput
+from mzplan.connectors.postgres_target import find_table
+from mzplan.connectors.postgres_writer import Writer
+from mzplan.content_hash import HASH, row_hashes
+from mzplan.endpoints import OutputEndpoint
+from mzplan.endpoints.testing import OutputSubject, output_contract
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+_numbers = itertools.count()
+
+
+class Sinks:
+    """Endpoints into one table, each a run of its own."""
+
+    dsn: ClassVar[str] = ""
+    opened: ClassVar[list[Any]] = []
+
+    def __init__(self, staged: bool):
+        self.staged = staged
+        self.table = f"t{next(_numbers)}"
+        with psycopg.connect(self.dsn) as connection:
+            # The order of rows, for those who look; and JSON, which has to be staged.
+            kind = "jsonb" if staged else "text"
+            connection.execute(f"CREATE TABLE {self.table} (id bigint, name {kind}, n bigserial)".encode())
+        self.writer = Writer(
+            schema="mzplan", sink=self.table, address="sink.contract", generation=1, epoch=1, query_id="q"
+        )
+        self.connection = connect(self.dsn)
+        self.opened.append(self.connection)
+        found = find_table(self.connection, f"public.{self.table}")
+        assert found is not None
+        outputs = [Output(name="id", type="BIGINT"), Output(name="name", type="STRING")]
+        targets = found.columns[:2]
+        self.move = Move(stage=self.writer.stage_sql, table=found, targets=targets, keys=(), position=())
+        shape = staging_shape(outputs, targets, ()) if staged else None
+        self.writer.register(self.connection, shape)
+
+    def name(self) -> str:
+        return "postgres"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
+        made: Straight | Staged
+        if self.staged:
+            target = Target(conninfo=self.dsn, table=("mzplan", self.writer.stage), columns=("c0", "c1"))
+            made = Staged(self.connection, self.writer, self.move, target, compare=config["compare"])
+        else:
+            target = Target(conninfo=self.dsn, table=("public", self.table), columns=("id", "name"))
+            made = Straight(target, self.writer.ledger, compare=config["compare"], sources=(3, 4))
+        self.opened.append(made)
+        return made
+
+    def contents(self) -> list[dict[str, Any]]:
+        with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
+            return connection.execute(f"SELECT id, name FROM {self.table} ORDER BY n".encode()).fetchall()
+
+
+class Straight(PostgresOutput):
+    def push_buffer(self, batch: RecordBatch) -> None:
+        super().push_buffer(_with_hash(batch))
+
+
+class Staged(StagedOutput):
+    """The staged names are JSON texts, so that they must be cast."""
+
+    def push_buffer(self, batch: RecordBatch) -> None:
+        names = [None if name is None else f'"{name}"' for name in batch.column(1).to_pylist()]
+        quoted = pa.RecordBatch.from_pydict({"c0": batch.column(0), "c1": pa.array(names, pa.string())})
+        super().push_buffer(_with_hash(quoted))
+
+
+def _with_hash(batch: RecordBatch) -> RecordBatch:
+    return batch.append_column(HASH, pa.array(row_hashes(batch).view("i8")))
+
+
+@pytest.fixture(autouse=True)
+def server(postgres: PostgresServer, database: Any) -> Iterator[None]:
+    Sinks.dsn = postgres.dsn(database("contract"))
+    yield
+    for made in Sinks.opened:
+        made.close()
+    Sinks.opened.clear()
+
+
+def straight(folder: Path) -> OutputSubject:
+    made = Sinks(staged=False)
+    return OutputSubject(factory=made, config={}, contents=made.contents)
+
+
+def staged(folder: Path) -> OutputSubject:
+    made = Sinks(staged=True)
+    return OutputSubject(factory=made, config={}, contents=made.contents)
+
+
+TestStraightOutput = output_contract(straight)
+TestStagedOutput = output_contract(staged)

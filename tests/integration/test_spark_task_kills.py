@@ -1,0 +1,79 @@
+"""kill -9 of the Python process in which a sink's task writes, at each failpoint inside its transaction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mzplan import failpoints
+from mzplan.failpoints import Failpoint
+from mzplan.inline import Description
+from tests.integration.committed import committed
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+POINTS = [point for point in Failpoint if point.value.startswith("task.")]
+ROWS = 30
+
+
+def test_a_task_that_is_killed_anywhere_writes_each_row_once(
+    lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, output, shop = topic(), topic(), database()
+    lab.execute(
+        shop,
+        "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))",
+        "CREATE TABLE staged (id bigint, customer jsonb, amount numeric(10,2))",
+    )
+    source = lab.kafka_source(name)
+    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
+    sinks = {
+        "kafka": lab.sink(source, "kafka", broker, topic=output),
+        "straight": lab.postgres_sink(source, shop, "straight"),
+        "staged": lab.postgres_sink(source, shop, "staged"),
+    }
+
+    def seen() -> dict[str, Counter[int]]:
+        found = {"kafka": Counter(value["id"] for _, _, value in committed(lab.kafka.bootstrap, output))}
+        for table in ("straight", "staged"):
+            found[table] = Counter(id_ for (id_,) in lab.rows(shop, f"SELECT id FROM {table}"))
+        return found
+
+    lab.start(source)
+    produced = 0
+    for point in POINTS:
+        lab.produce(name, *({"id": i, "customer": '"c"'} for i in range(produced, produced + ROWS)))
+        produced += ROWS
+        until("the rows are there", lambda: lab.collection(source).count() == produced)  # noqa: B023
+        # It goes to the tasks' processes with their code; both attempts that Spark makes die of it.
+        monkeypatch.setattr(failpoints, "_armed", point.value)
+        lab.start(*sinks.values())
+        ended: set[str] = set()
+        for kind, sink in sinks.items():
+            # Staged rows are moved by the driver; and once a step is committed, another attempt finds it so.
+            if point is not Failpoint.TASK_COMMITTED and (kind, point) != ("staged", Failpoint.TASK_NOTED):
+                assert lab.ended(sink).error, (kind, point)
+                ended.add(kind)
+            else:
+
+                def goes_on(kind: str = kind, sink: Description = sink) -> bool:
+                    assert lab.report(sink).active, (kind, point, lab.report(sink).error)  # noqa: B023
+                    return seen()[kind] == Counter(range(produced))  # noqa: B023
+
+                until(f"{kind} goes on", goes_on)
+        assert all(max(ids.values(), default=1) == 1 for ids in seen().values()), point
+        lab.stop(*sinks.values())
+        monkeypatch.setattr(failpoints, "_armed", "")
+        assert {kind: len(ids) == produced for kind, ids in seen().items()} == {
+            kind: kind not in ended for kind in sinks
+        }, point
+    lab.start(*sinks.values())
+    for kind in sinks:
+        until(f"all rows are in {kind}", lambda kind=kind: seen()[kind] == Counter(range(produced)))  # type: ignore[misc]
+    lab.stop(source, *sinks.values())
