@@ -58,7 +58,7 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         for kind, sink in sinks.items():
             # Staged rows are moved by the driver; and once a step is committed, another attempt finds it so.
             if point is not Failpoint.TASK_COMMITTED and (kind, point) != ("staged", Failpoint.TASK_NOTED):
-                assert lab.ended(sink).error, (kind, point)
+                assert lab.ended(sink, 150).error, (kind, point)
                 ended.add(kind)
             else:
 

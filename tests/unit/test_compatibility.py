@@ -4,13 +4,14 @@ queries and to the generations under which their checkpoints lie."""
 from __future__ import annotations
 
 import re
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mzplan.model.plan import Plan
-from mzplan.model.resources import Configuration
+from mzplan.model.resources import Configuration, Resource
 from mzplan.plan import build_plan
 from tests.unit.small_projects import (
     actions,
@@ -27,6 +28,7 @@ from tests.unit.small_projects import (
 
 DOCS = (Path(__file__).parents[2] / "docs" / "endpoints.md").read_text(encoding="utf-8")
 SASL = {"mechanism": "PLAIN", "username": "u", "password": "${env:P}"}
+HOW_TO = "any: lifecycle, `on_replace`, `on_upstream_change`, `on_target_change`"
 KEEPS, REPLACES, UNTOUCHED = "restart", "replace", "in place"
 
 ROWS: list[tuple[str, Configuration, str, str]] = [
@@ -144,8 +146,122 @@ def test_files_whose_checkpoint_holds_their_paths(row: str, changed: dict[str, A
     assert _documented()[row] == expected
 
 
+def _tunnel(**body: Any) -> Resource:
+    given = {"type": "ssh-tunnel", "host": "h", "user": "u", "host_keys": ["ssh-ed25519 AAAA"], **body}
+    return resource("connection.t", "ssh-tunnel", **given)
+
+
+def _registry(**body: Any) -> Resource:
+    given = {"type": "schema-registry", "url": "http://r:8081", **body}
+    return resource("connection.r", "schema-registry", **given)
+
+
+def _through(tunnel: Resource) -> Configuration:
+    return shop(t=tunnel, pg=postgres(ssh_tunnel="t"))
+
+
+def _registered(registry: Resource) -> Configuration:
+    return shop(r=registry, orders=source(schema_registry="r"))
+
+
+def _to_kafka(**body: Any) -> Configuration:
+    given = {"from": "orders", "connection": "k", "topic": "copy", **body}
+    return shop(orders_pg=resource("sink.copy", "kafka", **given))
+
+
+def _to_files(format_: str) -> Configuration:
+    body = {"type": "files", "from": "orders", "connection": "f", "path": "out", "format": {"type": format_}}
+    return shop(f=files(), orders_pg=resource("sink.out", "files", **body))
+
+
+FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
+    ("postgres connection: tunnel", shop(t=_tunnel()), _through(_tunnel()), "sink.orders_pg", KEEPS),
+    *(
+        (
+            "ssh-tunnel connection: everything",
+            _through(_tunnel()),
+            _through(_tunnel(**changed)),
+            address,
+            KEEPS,
+        )
+        for address in ("sink.orders_pg",)
+        for changed in (
+            {"host": "i"},
+            {"port": 2222},
+            {"user": "v"},
+            {"host_keys": ["ssh-ed25519 BBBB"]},
+            {"private_key": "${env:K}"},
+        )
+    ),
+    *(
+        (
+            "schema-registry connection: everything",
+            _registered(_registry()),
+            _registered(_registry(**changed)),
+            "source.orders",
+            KEEPS,
+        )
+        for changed in (
+            {"url": "http://s:8081"},
+            {"user": "u", "password": "${env:P}"},
+            {"tls": {"ca": "ca.pem"}},
+        )
+    ),
+    *(
+        ("kafka sink: `delivery`", _to_kafka(delivery=one), _to_kafka(delivery=other), "sink.copy", KEEPS)
+        for one, other in permutations(("exactly-once", "at-least-once"))
+    ),
+    (
+        "kafka sink: `transaction_timeout`",
+        _to_kafka(),
+        _to_kafka(transaction_timeout="1m"),
+        "sink.copy",
+        KEEPS,
+    ),
+    ("sink: `compare`", _to_kafka(), _to_kafka(compare="fail"), "sink.copy", KEEPS),
+    ("sink: `compare`", shop(), shop(orders_pg=sink(compare="fail")), "sink.orders_pg", KEEPS),
+    ("sink: topic or folder", _to_kafka(), _to_kafka(topic="other"), "sink.copy", REPLACES),
+    ("sink: format", _to_files("json"), _to_files("csv"), "sink.out", REPLACES),
+    (
+        "postgres sink: `staging_schema`",
+        shop(),
+        shop(orders_pg=sink(staging_schema="other")),
+        "sink.orders_pg",
+        REPLACES,
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "before", "after", "address", "expected"), FROM_OTHERS)
+def test_changes_of_other_projects(
+    row: str, before: Configuration, after: Configuration, address: str, expected: str
+) -> None:
+    _check(build_plan(after, commit(before)), address, expected)
+    assert _documented().get(row) == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lifecycle": {"prevent_destroy": True}},
+        {"on_replace": "truncate"},
+        {"on_target_change": "accept"},
+    ],
+)
+def test_what_says_how_to_handle_changes_is_changed_in_place(changed: dict[str, Any]) -> None:
+    plan = build_plan(shop(orders_pg=sink(**changed)), commit(shop()))
+    _check(plan, "sink.orders_pg", UNTOUCHED)
+    assert (
+        _documented()["any: lifecycle, `on_replace`, `on_upstream_change`, `on_target_change`"] == UNTOUCHED
+    )
+
+
 def test_the_table_says_nothing_that_is_not_tested() -> None:
-    tested = {row[0] for row in ROWS} | {"sink: mode", "files connection: path"}
+    tested = {row[0] for row in (*ROWS, *FROM_OTHERS)} | {
+        "sink: mode",
+        "files connection: path",
+        HOW_TO,
+    }
     assert set(_documented()) == tested
 
 
