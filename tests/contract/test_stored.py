@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.connectors import checkpoints, stored
+from mzplan.columns import parse_columns
+from mzplan.connectors import adoption, checkpoints, stored
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_there
+from mzplan.connectors.storage import remove_storage
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from tests.contract.stores import ObjectServer
+from tests.left_by_hand import leave
 
 A = Address("source", "orders")
 SINK = Address("sink", "out")
+COLUMNS = parse_columns("id BIGINT, amount DOUBLE")
 Remove = Callable[[str], None]
 
 
@@ -99,3 +103,26 @@ def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     (tmp_path / "collections").write_text("a file")
     assert stored.missing_storage("s3a://no bucket/x", A, ("o", 1), (A, "o", 1)) == ()
+
+
+def test_what_was_left_is_copied_there_and_from_there(
+    warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint and a table of somebody else's, into a warehouse, and from an object store."""
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for the reader of Delta tables
+    folder = leave(tmp_path / "left")
+    left = adoption.look(str(folder / "checkpoint"), str(folder / "table"))
+    adoption.ensure_adoptable(left, "kafka", {"topic": "orders"}, None, COLUMNS)
+    adoption.copy(left, warehouse, "one")
+    checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
+    assert codes(warehouse, place=("one", 1)) == ["MZ161"]  # of `o`, which is another one
+    assert stored.missing_storage(warehouse, A, ("one", 1), (A, "one", 1)) == ()
+    assert checkpoint.position() == left.position
+
+    there = adoption.look(checkpoint.spark, table)
+    assert (there.query_id, there.mark) == (left.query_id, left.mark)
+    adoption.ensure_adoptable(there, "kafka", {"topic": "orders"}, None, COLUMNS)
+    adoption.copy(there, warehouse, "two")
+    assert Checkpoint.of(warehouse, "two", 1).position() == left.position
+    remove_storage(warehouse, "two", 1)
+    assert stored.missing_storage(warehouse, A, ("two", 1), (A, "two", 1)) != ()

@@ -175,3 +175,24 @@ def test_how_it_is_called(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(left)  # paths are as seen from here
     where = ("--checkpoint", "checkpoint", "--table", f".{os.sep}table")
     assert mzplan(folder, "import", "source.orders", *where, "--auto-approve").code == 0
+
+
+def test_ctrl_c_while_it_is_copied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = leave(tmp_path / "left")
+    copy = adoption._copy
+
+    def interrupted(from_: str, to: str) -> None:
+        copy(from_, to)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adoption, "_copy", interrupted)
+    ran = import_(folder, left)
+    assert ran.code == 130 and "nothing was changed" in ran.error()["detail"].lower(), ran
+    assert stored(folder) == []
+
+
+def test_what_it_names_cannot_write_to_the_terminal(folder: Path, tmp_path: Path) -> None:
+    left = leave(tmp_path / "left", ('{"a\\u001b[31m":{"0":1}}',), done=0, has=0)
+    where = ("--checkpoint", str(left / "checkpoint"), "--table", str(left / "table"))
+    ran = mzplan(folder, "import", "source.orders", *where, "--auto-approve")
+    assert ran.code == 7 and "\x1b" not in ran.out + ran.err and "[31m" in ran.out + ran.err

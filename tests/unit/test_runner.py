@@ -408,3 +408,14 @@ def test_what_runs_beside_it_is_in_the_status(world: World) -> None:
     assert world.settle().foreign == ("by_hand",)
     world.executor.strangers.clear()
     assert world.settle().foreign == ()
+
+
+def test_while_the_engine_opens_nothing_has_drifted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner that has just been started again: its queries are on their way."""
+    from mzplan.plan.drift import drift_between
+
+    monkeypatch.setattr(world.executor, "is_open", lambda: False)
+    world.commit(make_state(1))
+    status = world.settle()
+    assert {o.condition for o in status.observations.values()} == {"starting"}
+    assert drift_between(world.committed, {"local": status}, {"local": True}) == ()
