@@ -138,12 +138,13 @@ def _told(invocation: Invocation, plan: Plan, text: str) -> int:
 
 @_sub("pull")
 @click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout.")
-def state_pull(invocation: Invocation, out: str | None) -> int:
+@click.option("--serial", type=click.IntRange(min=1), help="An earlier one, of the history.")
+def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> int:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
     from mzplan.operations.moving import beside
     from mzplan.operations.surgery import pull
 
-    data, carried, led = pull(invocation.project())
+    data, carried, led = pull(invocation.project(), serial)
     if out is None:
         invocation.output.raw(data.decode())
         return ExitCode.OK
@@ -166,7 +167,7 @@ def state_pull(invocation: Invocation, out: str | None) -> int:
 
 @_sub("push", changing=True)
 @click.argument("file", type=click.Path())
-@click.option("--force", is_flag=True, help="Also over another history, or over later commits.")
+@click.option("--force", is_flag=True, help="Also over another history, later commits, or what is damaged.")
 def state_push(invocation: Invocation, file: str, force: bool) -> int:
     """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
     from mzplan.operations.moving import beside

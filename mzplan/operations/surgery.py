@@ -4,7 +4,7 @@ new serial with the former one in the history; runners follow as they follow any
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.plan.surgery import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.state.formats import decode_state, encode_state
 from mzplan.state.local import STATE_KEY
+from mzplan.state.store import Store, serial_key
+
+DAMAGED = frozenset({"MZ030", "MZ032"})
 
 
 def move(project: Project, runners: Runners, reporter: Reporter, former: Address, new: Address) -> Plan:
@@ -96,13 +99,15 @@ def plan_import(
     return plan
 
 
-def pull(project: Project) -> tuple[bytes, bytes | None, list[str]]:
-    """`state pull`: the state file, byte for byte; what its runners have noted down (see moving), or None;
-    and the instances whose runner is alive. MZ030 where there is no state."""
+def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
+    """`state pull`: the state file (or an earlier serial), byte for byte; what its runners have noted down
+    (see moving), or None; and the instances whose runner is alive. MZ030 where there is none."""
     from mzplan.operations.moving import belongings, settle_edit
 
     settle_edit(project)
-    blob = project.store.backend.read(STATE_KEY)
+    blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
+    if blob is None and serial is not None:
+        raise _no_serial(project, serial)
     if blob is None:
         place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
@@ -128,7 +133,8 @@ def push(
     """`state push`: make a state file the state: in an empty store as it is, with what its runners had noted
     down (`carried`, see moving); else as a later serial. Returns the serial, and whether it was written.
 
-    Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both.
+    Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both,
+    and a state that is damaged.
     """
     from mzplan.operations.moving import bring, read_belongings, refuse_open_edit
 
@@ -146,7 +152,14 @@ def push(
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
             held.enter_context(store.lock("state push", LOCK_WAIT))
-        state = read_state(store, reporter)
+        try:
+            state = read_state(store, reporter)
+        except MzplanError as problem:
+            if not force or problem.diagnostics[0].code not in DAMAGED:
+                raise
+            new = _over_what_is_damaged(store, given, reporter)
+            _tell(runners, new)
+            return new.serial, True
         if state.serial == 0 and not state.lineage:
             new = given
             if carried is not None:  # before the commit: whoever follows it finds them
@@ -162,6 +175,33 @@ def push(
         reporter.committed(new.serial)
     _tell(runners, new)
     return new.serial, True
+
+
+def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
+    """Put a whole state in the place of one that can't be read, which stays in the history."""
+    there = max(store.serials(), default=0)
+    # Its number, where that much can be made out: a runner that knows it takes only a later one in.
+    with suppress(MzplanError):
+        there = max(there, store.read_edited().serial)
+    with suppress(MzplanError):
+        there = max(there, *(status.serial for status in store.read_statuses().values()), 0)
+    new = replace(given, serial=max(given.serial, there) + 1)
+    reporter.committing(new.serial)
+    store.replace_damaged(new)
+    reporter.committed(new.serial)
+    return new
+
+
+def _no_serial(project: Project, serial: int) -> MzplanError:
+    there = project.store.serials()
+    return error(
+        "MZ038",
+        f"There is no serial {serial} in the history",
+        f"The history of {project.store.backend.describe()} has: "
+        + (f"{there[0]} to {there[-1]}." if there else "none."),
+        "name one of these.",
+        exit_code=ExitCode.REFUSED,
+    )
 
 
 def _check_push(given: State, state: State, name: str) -> None:

@@ -24,7 +24,10 @@ from mzplan.model.state import CONDITIONS, FORMAT_VERSION, Lease, Observation, R
 
 T = TypeVar("T")
 _NO_SUM = b'"checksum": ""'
-_TAKE_BACK = "take the file back from version control, or the newest one under history/ beside it."
+_TAKE_BACK = (
+    "take the file back from version control, or the newest one under history/ beside it: "
+    "mzplan state pull --serial N --out FILE, then mzplan state push FILE --force."
+)
 
 
 def canonical(value: Any) -> str:

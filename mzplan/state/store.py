@@ -99,7 +99,7 @@ class Store:
 
     def read_serial(self, serial: int) -> State | None:
         """An earlier serial, from the history; None when it is not there (any more)."""
-        key = f"history/{serial:08d}.json"
+        key = serial_key(serial)
         blob = self.backend.read(key)
         return decode_state(blob.data, key) if blob else None
 
@@ -108,7 +108,7 @@ class Store:
         current = self.backend.read(STATE_KEY)
         if current is not None and decode_state(current.data, STATE_KEY).serial == serial:
             return hashlib.sha256(current.data).hexdigest()
-        earlier = self.backend.read(f"history/{serial:08d}.json")
+        earlier = self.backend.read(serial_key(serial))
         return hashlib.sha256(earlier.data).hexdigest() if earlier is not None else None
 
     def state_version(self) -> str | None:
@@ -124,11 +124,19 @@ class Store:
             raise _stale(planned_on, there)
         failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
         if current is not None:
-            self.backend.write(f"history/{there.serial:08d}.json", current.data)
+            self.backend.write(serial_key(there.serial), current.data)
         try:
             self.backend.write(STATE_KEY, encode_state(new), expected=current.version if current else None)
         except ConflictError:
             raise _stale(planned_on, self.read_state()) from None
+
+    def replace_damaged(self, new: State) -> None:
+        """Put a whole state in the place of one that can't be read, and keep that in the history. The caller
+        holds the lock, and somebody has said so."""
+        current = self.backend.read(STATE_KEY)
+        if current is not None:
+            self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
+        self.backend.write(STATE_KEY, encode_state(new))
 
     @contextlib.contextmanager
     def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:
@@ -330,6 +338,11 @@ class Store:
         """Remove a proposal and its answer."""
         self.backend.delete(f"proposals/{id_}.json")
         self.backend.delete(f"proposals/{id_}.answer.json")
+
+
+def serial_key(serial: int) -> str:
+    """Where an earlier serial is kept."""
+    return f"history/{serial:08d}.json"
 
 
 def digest_of_state(state: State) -> str:

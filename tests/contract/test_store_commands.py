@@ -76,11 +76,12 @@ def test_two_checkouts_share_a_state_that_moves_twice(
         assert mzplan(folder, "state", "unlock", id_).code == 0
         full_or_refusing(folder, case)
         killed_with_the_lock(folder, case)
+        damaged_and_repaired(folder, case)
         ran = mzplan(folder, "state", "rollback", str(serial), "--auto-approve", "--json")
-        assert ran.code == 0 and ran.json()["serial"] == serial + 3
+        assert ran.code == 0 and ran.json()["serial"] == serial + 5
         pulled = mzplan(folder, "state", "pull").out.encode()
         assert b"a-secret-key" not in pulled and b"pw-state" not in pulled
-    assert json.loads(pulled)["serial"] == 10
+    assert json.loads(pulled)["serial"] == 16
 
 
 def full_or_refusing(folder: Path, case: stores.Case) -> None:
@@ -112,6 +113,29 @@ def killed_with_the_lock(folder: Path, case: stores.Case) -> None:
         id_ = found["hint"].rpartition(" ")[2]
         assert mzplan(folder, "state", "unlock", id_).code == 0
         assert mzplan(folder, "restart", "sink.few").code == 0
+
+
+def damaged_and_repaired(folder: Path, case: stores.Case) -> None:
+    """A state that can't be read is taken back from the history by commands alone, wherever it is kept."""
+    backend = case.make().backend
+    whole = mzplan(folder, "state", "pull").out
+    serial, broken = json.loads(whole)["serial"], whole[: len(whole) // 2].encode()
+    backend.write("mzplan.state.json", broken)
+    copy = folder.parent / f"{folder.name}-earlier.json"
+    for command in (("plan",), ("state", "pull"), ("apply", "--auto-approve"), ("state", "rollback")):
+        ran = mzplan(folder, *command, "--json")
+        assert ran.code in (1, 64) and "MZ079" not in ran.out, ran
+    assert mzplan(folder, "state", "pull", "--serial", "9999", "--json").error()["code"] == "MZ038"
+    assert mzplan(folder, "state", "pull", "--serial", str(serial - 1), "--out", str(copy)).code == 0
+    assert mzplan(folder, "state", "push", str(copy), "--json").error()["code"] == "MZ030"
+    ran = mzplan(folder, "state", "push", str(copy), "--force", "--json")
+    assert ran.code == 0 and ran.json() == {"serial": serial + 1, "written": True}
+    kept = backend.read(f"history/damaged-before-{serial + 1:08d}.json")
+    assert kept is not None and kept.data == broken
+    assert mzplan(folder, "plan").code == 0
+    copy.write_text(whole)  # what was lost with it
+    ran = mzplan(folder, "state", "push", str(copy), "--force", "--json")
+    assert ran.code == 0 and ran.json()["serial"] == serial + 2
 
 
 def test_what_runners_have_noted_down_moves_along(
