@@ -139,6 +139,15 @@ def inline_connection(
     )
 
 
+def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
+    """What Spark has to be started with for what is in a state beyond what it always has, as settings of
+    Spark: `spark.jars.packages`, `spark.jars.excludes`; empty where that is nothing."""
+    found = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
+    names = ("spark.jars.packages", "spark.jars.excludes")
+    both = {name: sorted({one for pair in found for one in pair[i]}) for i, name in enumerate(names)}
+    return {name: tuple(ones) for name, ones in both.items() if ones}
+
+
 def digest_of(
     resource: ResourceState,
     resources: Mapping[Address, ResourceState],

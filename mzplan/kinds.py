@@ -183,6 +183,14 @@ class ResourceKind:
         found = self.schema.get("x-rotates-keys")
         return (found["primary"], found["secondary"]) if found else None
 
+    def packages(self, body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The jars that Spark needs for what this body says, and those that are to be left out of what they
+        bring along, as Maven coordinates (`x-packages`, `x-packages-excluded`)."""
+        said = [schema for name, schema in self.schema["properties"].items() if name in body]
+        wanted = (package for schema in said for package in schema.get("x-packages", ()))
+        excluded = (package for schema in said for package in schema.get("x-packages-excluded", ()))
+        return tuple(wanted), tuple(excluded)
+
     def query_type(self, kind: Kind) -> str | None:
         """The type that a source or sink has by default on this connection; None when it can't have one."""
         found = self.schema.get(f"x-{kind}-type")

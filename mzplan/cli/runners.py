@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from mzplan.operations.project import Reporter
 
 
+_NOTHING: Mapping[str, tuple[str, ...]] = {}
+
+
 class LocalRunners:
     """Starts embedded runners, wakes them, and takes dry instances through their pass."""
 
@@ -23,7 +26,7 @@ class LocalRunners:
         self.reporter = reporter
         self._seen_dead: dict[str, float] = {}
 
-    def ensure(self, instance: Instance) -> None:
+    def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = _NOTHING) -> None:
         if instance.type != "embedded" or self.store.leader(instance.name) is not None:
             return
         from mzplan.runner.embedded import start
@@ -35,7 +38,7 @@ class LocalRunners:
             f"Starting the runner of instance {instance.name} (log: .mzplan/{instance.name}.log)"
         )
         with self.reporter.working("the runner starts"):
-            lease = start(self.settings, self.store, instance.name)
+            lease = start(self.settings, self.store, instance.name, packages)
         self.reporter.detail(f"it is process {lease.pid}, epoch {lease.epoch}; Spark takes some seconds more")
 
     def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:

@@ -33,6 +33,12 @@ _PATTERNS = {
     r"^[A-Za-z][A-Za-z0-9_]*( BINARY)?$": ("are a column's name, or NAME BINARY", "customer_id"),
     r"^[0-9]+(ms|s|m|h)$": ("are a whole number with a unit: ms, s, m or h", "500ms"),
     r"^[a-zA-Z0-9._-]{1,249}$": ("hold at most 249 letters, digits, dots, _ and -", "orders.v1"),
+    r"^[a-z]{2}[a-z0-9-]*$": ("are written as AWS names its regions", "eu-central-1"),
+    r"^arn:[a-z0-9-]+:iam::[0-9]{12}:role/\S+$": (
+        "are the ARN of an IAM role",
+        "arn:aws:iam::123456789012:role/mzplan",
+    ),
+    r"^s3a?://": ("begin with s3://", "s3://lake/orders"),
     r"^https?://[^@\s/]+[^@\s]*$": (
         "begin with http:// or https:// and hold neither user nor password",
         "https://registry:8081",

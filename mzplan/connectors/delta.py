@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
+from mzplan.connectors.aws_spark import use_s3
 from mzplan.connectors.files import folder_of, place, target_problems
 from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.latest import latest_rows
@@ -37,6 +38,7 @@ class DeltaSink:
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
+        use_s3(rows.sparkSession, run.query, path)
         if run.query.body["mode"] != "upsert":
             if run.begins and empties_target(run):
                 # Nothing of this generation is in it yet: a crash before its first batch only repeats this.

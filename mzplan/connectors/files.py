@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns_of import record_columns
+from mzplan.connectors.aws import ROLE as AWS
+from mzplan.connectors.aws import arrow_filesystem
+from mzplan.connectors.aws_spark import as_s3a, use_s3
 from mzplan.connectors.formats import CORRUPT, already_columns, csv_options
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.paths import absolute, local_path
@@ -49,8 +52,9 @@ class FilesSource:
         body = query.body
         format_, on_error = body["format"], body["on_error"]
         columns = record_columns(query.description.type, body)
-        reader = spark.readStream.option("maxFilesPerTrigger", body["max_files_per_trigger"])
         folder = folder_of(query)
+        use_s3(spark, query, folder)
+        reader = spark.readStream.option("maxFilesPerTrigger", body["max_files_per_trigger"])
         match format_["type"]:
             case "csv":  # read by Spark, which alone knows the first line of a file
                 options = csv_options(format_)
@@ -72,7 +76,8 @@ class FilesSource:
 
 def folder_of(query: ResolvedQuery) -> str:
     """The source's or sink's folder: its path below the connection's."""
-    return absolute(query.directory, query.link.body["path"], query.body["path"])
+    folder = absolute(query.directory, query.link.body["path"], query.body["path"])
+    return as_s3a(folder) if AWS in query.link.connections else folder
 
 
 def _records(rows: DataFrame, row: Expression | str) -> Records:
@@ -129,8 +134,15 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     from mzplan.connectors.postgres_client import bounded
 
     def ask() -> Any:
-        system, path = fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))
-        return system.get_file_info(path)
+        if AWS not in query.link.connections:
+            system, path = fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))
+            return system.get_file_info(path)
+        bucket, _, path = folder.partition("://")[2].partition("/")
+        system = arrow_filesystem(query.link.connections[AWS])
+        if system.get_file_info(bucket).type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"there is no bucket {bucket}")
+        # Listed, and not only looked at: that takes the right to.
+        return system.get_file_info(fs.FileSelector(f"{bucket}/{path}", allow_not_found=True))
 
     try:
         bounded(ask)

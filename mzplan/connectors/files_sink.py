@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
+from mzplan.connectors.aws_spark import use_s3
 from mzplan.connectors.files import folder_of, place, target_problems
 from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.recorded import FilesRecorded
@@ -38,6 +39,7 @@ class FilesSink:
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         folder = folder_of(run.query)
+        use_s3(rows.sparkSession, run.query, folder)
         if run.begins:
             _make_free(rows.sparkSession, folder, run)
         writer = rows.drop(POSITION).writeStream.format(run.query.body["format"]["type"])

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns_of import included_columns, record_columns
+from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.interface import Probe, ResolvedQuery
-from mzplan.connectors.kafka_options import consumer_options
+from mzplan.connectors.kafka_options import client_body, consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.records import Records, parse_records
 from mzplan.connectors.registry import ROLE, check_source
@@ -54,6 +55,7 @@ class KafkaSource:
         from pyspark.sql import functions as f
 
         body, type_ = query.body, query.description.type
+        require_packages(spark, query)
         included = included_columns(type_, body)
         topic = f.lit(f"topic {body['topic']}, partition ")
         records = Records(
@@ -69,7 +71,7 @@ class KafkaSource:
 def stream_options(query: ResolvedQuery) -> dict[str, str]:
     """Options of Spark's Kafka stream."""
     body = query.body
-    client = consumer_options(query.link.body, query.directory)
+    client = consumer_options(client_body(query.link), query.directory)
     options = {f"kafka.{key}": value for key, value in client.items()}
     options |= {
         "subscribe": body["topic"],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from mzplan.connectors.interface import ResolvedQuery, SinkRun
-from mzplan.connectors.kafka_options import transaction_options
+from mzplan.connectors.kafka_options import client_body, transaction_options
 from mzplan.connectors.kafka_output import REPORT, report, task
 from mzplan.connectors.kafka_probe import place
 from mzplan.connectors.kafka_problems import FENCED, Problems
@@ -66,7 +66,7 @@ class ExactlyOnce:
         self._unfinished = run.checkpoint.unfinished()
         self._problems = Problems(query)
         self._partitions = 1
-        self._client = transaction_options(query.link.body, query.directory)
+        self._client = transaction_options(client_body(query.link), query.directory)
         self._name = transactional_id(query)
         self._topic: str = query.body["topic"]
         self._timeout_ms = milliseconds(query.body["transaction_timeout"])

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mzplan.connectors.aws import ROLE as AWS
+from mzplan.connectors.aws import java_kafka_options
+from mzplan.connectors.aws import librdkafka_options as aws_librdkafka_options
+from mzplan.connectors.interface import ResolvedConnection
+
 # A dead broker must not hold a query, or the end of one, for minutes.
 _JAVA_DEFAULTS = {
     "request.timeout.ms": "8000",
@@ -52,6 +57,11 @@ _LOGIN_MODULES = {
 }
 
 
+def client_body(link: ResolvedConnection) -> Mapping[str, Any]:
+    """What the functions below take: the connection's body, with its aws connection in place of the name."""
+    return {**link.body, AWS: link.connections[AWS]} if AWS in link.connections else link.body
+
+
 def consumer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
     """Options of Java's Kafka consumer. Raises OSError when a PEM file can't be read."""
     return {**_CONSUMER_DEFAULTS, **_java_options(connection, directory)}
@@ -68,6 +78,8 @@ def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, st
     options = {**_JAVA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
     options["security.protocol"] = security["protocol"]
     sasl, ssl = security.get("sasl"), security.get("ssl") or {}
+    if isinstance(connection.get(AWS), ResolvedConnection):
+        options |= java_kafka_options(connection[AWS])
     if sasl:
         options["sasl.mechanism"] = sasl["mechanism"]
         options["sasl.jaas.config"] = jaas(sasl["mechanism"], sasl["username"], sasl["password"])
@@ -89,6 +101,8 @@ def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[st
     options = {**_LIBRDKAFKA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
     options["security.protocol"] = security["protocol"]
     sasl, ssl = security.get("sasl"), security.get("ssl") or {}
+    if isinstance(connection.get(AWS), ResolvedConnection):
+        options |= aws_librdkafka_options(connection[AWS])
     if sasl:
         options["sasl.mechanism"] = sasl["mechanism"]
         options["sasl.username"] = sasl["username"]

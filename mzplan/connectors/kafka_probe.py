@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
-from mzplan.connectors.kafka_options import librdkafka_options
+from mzplan.connectors.kafka_options import client_body, librdkafka_options
 from mzplan.connectors.memo import Memo, fingerprint
 from mzplan.connectors.upstream_change import LastTimes
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
@@ -62,7 +62,7 @@ class KafkaProbe:
     def reach(self, query: ResolvedQuery) -> Diagnostic | None:
         """Whether the cluster answers and lets the connection in, whatever is read or written there."""
         try:
-            options = librdkafka_options(query.link.body, query.directory)
+            options = librdkafka_options(client_body(query.link), query.directory)
         except OSError as problem:
             return _diagnostic(query, _unreadable(query, problem))
         failed = self._reach(fingerprint(options), query, options)
@@ -73,7 +73,7 @@ class KafkaProbe:
         topic = query.body["topic"]
         try:
             wanted = {int(p): int(offset) for p, offset in json.loads(position)[topic].items()}
-            options = librdkafka_options(query.link.body, query.directory)
+            options = librdkafka_options(client_body(query.link), query.directory)
         except (ValueError, KeyError, OSError):
             return None
         client = self._client(fingerprint(options), options)
@@ -100,7 +100,7 @@ class KafkaProbe:
         """Where a moved source goes on: `{"topic": {"0": 17, …}}`. Raises MzplanError."""
         topic = query.body["topic"]
         try:
-            options = librdkafka_options(query.link.body, query.directory)
+            options = librdkafka_options(client_body(query.link), query.directory)
             client = self._client(fingerprint(options), options)
             kept = {int(p): int(o) for p, o in json.loads(position)[topic].items()} if position else {}
             partitions = sorted(kept) or range(_identify(client, query, False)["partitions"])
@@ -129,7 +129,7 @@ class KafkaProbe:
 
     def _ask(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
         try:
-            options = librdkafka_options(query.link.body, query.directory)
+            options = librdkafka_options(client_body(query.link), query.directory)
         except OSError as problem:
             raise _unreadable(query, problem) from None
         key = fingerprint(options)

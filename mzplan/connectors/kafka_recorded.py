@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException
 
 from mzplan.connectors.interface import ResolvedQuery
-from mzplan.connectors.kafka_options import transaction_options
+from mzplan.connectors.kafka_options import client_body, transaction_options
 from mzplan.connectors.kafka_problems import Problems
 from mzplan.connectors.kafka_record import StepRecord
 from mzplan.connectors.kafka_transaction import StopError, Transaction
@@ -23,7 +23,7 @@ class KafkaRecorded:
         if query.body["delivery"] != "exactly-once":
             raise nothing_recorded(query, "With delivery: at-least-once Spark's own writer writes it.")
         self.keys: Sequence[str] = query.body["key"] if query.body["mode"] == "upsert" else ()
-        client = transaction_options(query.link.body, query.directory)
+        client = transaction_options(client_body(query.link), query.directory)
         transaction = Transaction(client, f"mzplan.{query.description.id}", query.body["topic"], 60_000)
         try:
             text = transaction.read()

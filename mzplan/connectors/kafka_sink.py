@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
+from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_exactly_once import ExactlyOnce, compare_target
-from mzplan.connectors.kafka_options import producer_options
+from mzplan.connectors.kafka_options import client_body, producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.kafka_recorded import KafkaRecorded
 from mzplan.connectors.latest import latest_rows
@@ -74,6 +75,7 @@ class KafkaSink:
         else:
             # First of all: from here on, what the target remembers of steps is not the whole truth.
             run.checkpoint.record_delivery({"delivery": body["delivery"]})
+            require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query)
             if body["mode"] != "upsert":
                 writer = as_records(rows.drop(POSITION), keys).writeStream.format("kafka")
@@ -128,5 +130,5 @@ def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:
 
 def writer_options(query: ResolvedQuery) -> dict[str, str]:
     """Options of Spark's Kafka writer."""
-    options = producer_options(query.link.body, query.directory)
+    options = producer_options(client_body(query.link), query.directory)
     return {"topic": query.body["topic"], **{f"kafka.{key}": value for key, value in options.items()}}

@@ -132,9 +132,11 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorContext:
-    """Where an executor works: the project, its folder, the warehouse as an absolute path or URI."""
+    """Where an executor works: the project, its folder, the warehouse as an absolute path or URI. `packages`:
+    what Spark needs beyond what it always has (see inline.packages_of)."""
 
     project: str
     directory: str
     warehouse: str
     options: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

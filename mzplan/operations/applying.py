@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from mzplan.failpoints import Failpoint, failpoint
+from mzplan.inline import packages_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Change, Plan
@@ -207,7 +208,7 @@ def _commit(
     needed = _instances_used(new)
     for instance in instances.values():
         if instance.name in needed:  # no Spark is started only to see that there is nothing to stop
-            runners.ensure(instance)
+            runners.ensure(instance, packages_of(new.resources))
         runners.wake(instance, environment)
     if live is not False:
         queries = queries_to_validate(plan, new)

@@ -26,8 +26,9 @@ _AS_WRITTEN: Mapping[str, bytes] = {}
 class Runners(Protocol):
     """How a command reaches the runners of this machine, without importing the running side."""
 
-    def ensure(self, instance: Instance) -> None:
-        """Start the embedded runner of an instance unless one leads. Nothing for other types."""
+    def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ...) -> None:
+        """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
+        inline.packages_of). Nothing for other types."""
 
     def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
         """Tell a local runner to look now, and hand it values of `${env:…}` references."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
@@ -18,12 +19,20 @@ from mzplan.runner.wake import runtime_folder
 from mzplan.state.process import is_alive, started_at
 from mzplan.state.store import Store
 
+PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
+_NOTHING: Mapping[str, tuple[str, ...]] = {}
 LEASE_WAIT = 30.0  # seconds for a new process to take its lease
 STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
 
 
-def start(settings: ProjectSettings, store: Store, instance: str) -> Lease:
+def start(
+    settings: ProjectSettings,
+    store: Store,
+    instance: str,
+    packages: Mapping[str, tuple[str, ...]] = _NOTHING,
+) -> Lease:
     """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting).
+    `packages`: what its Spark will need (see inline.packages_of), beside what the state tells.
 
     Raises MZ062 (or what the runner itself said, such as MZ061: no Java) when it ends at once.
     """
@@ -47,7 +56,7 @@ def start(settings: ProjectSettings, store: Store, instance: str) -> Lease:
     ]
     # Without it, a file json.py in the project's folder would be imported for Python's own, here and in
     # Spark's workers: `python -m` looks into the current folder first.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", PACKAGES_VARIABLE: json.dumps(packages)}
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,

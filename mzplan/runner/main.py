@@ -22,9 +22,11 @@ from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.failpoints import Failpoint, failpoint
+from mzplan.inline import packages_of
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease
+from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.loop import Runner
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.secrets import Secrets
@@ -176,8 +178,17 @@ def _controller(
         project=settings.project,
         directory=settings.directory,
         warehouse=absolute_warehouse(settings),
+        packages=packages_needed(store),
     )
     return SparkStorageController(context, store, secrets, pool, parameters=parameters)
+
+
+def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:
+    """The jars for what is committed, and for what the command that has started us is about to commit."""
+    found = packages_of(store.read_state().resources)
+    given: dict[str, list[str]] = json.loads(os.environ.get(PACKAGES_VARIABLE) or "{}")
+    names = sorted({*found, *given})
+    return {name: tuple(sorted({*found.get(name, ()), *given.get(name, ())})) for name in names}
 
 
 def absolute_warehouse(settings: ProjectSettings) -> str:

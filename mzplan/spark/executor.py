@@ -61,7 +61,9 @@ class SparkExecutor:
         with self._opening:
             if self._spark is not None:
                 return
-            spark = open_session(f"mzplan {self._context.project}", self._context.options)
+            spark = open_session(
+                f"mzplan {self._context.project}", self._context.options, self._context.packages
+            )
             self._listen(spark)
             self._spark = spark
 

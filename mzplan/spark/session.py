@@ -31,6 +31,7 @@ PACKAGES = (
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 STOP_TIMEOUT_S = 20
+_NOTHING: Mapping[str, tuple[str, ...]] = {}
 _KEPT_LINES = 400
 # As Ivy names what it could not get: `download failed: org.x#name;1.0!name.jar`, `unresolved dependency: …`.
 _ARTIFACT = re.compile(
@@ -38,9 +39,12 @@ _ARTIFACT = re.compile(
 )
 
 
-def open_session(application: str, options: Mapping[str, str]) -> SparkSession:
+def open_session(
+    application: str, options: Mapping[str, str], further: Mapping[str, tuple[str, ...]] = _NOTHING
+) -> SparkSession:
     """A session with Kafka and Delta, made or joined (5–20 s; the first time on a machine, Ivy downloads
-    46 MB of jars). `options` is Spark configuration that wins over everything.
+    46 MB of jars). `options` is Spark configuration that wins over everything; `further` are jars, and others
+    to leave out, beside those of always (see inline.packages_of).
 
     Raises MzplanError: MZ061 when there is no usable Java, MZ062 for anything else.
     """
@@ -49,7 +53,7 @@ def open_session(application: str, options: Mapping[str, str]) -> SparkSession:
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     given = _given_by_submit() if submitted else _given()
-    configuration = _configuration(application, options, given)
+    configuration = _configuration(application, options, given, further)
     if str(configuration.get("spark.master")).startswith("local"):
         # Workers are to be the interpreter that runs here, with its packages, not whatever `python3` is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -138,7 +142,12 @@ def _driver_memory() -> str:
     return f"{min(max(total // 4, 1 << 30), 4 << 30) >> 20}m"
 
 
-def _configuration(application: str, options: Mapping[str, str], given: Mapping[str, str]) -> SparkConf:
+def _configuration(
+    application: str,
+    options: Mapping[str, str],
+    given: Mapping[str, str],
+    further: Mapping[str, tuple[str, ...]] = _NOTHING,
+) -> SparkConf:
     from pyspark import SparkConf
 
     defaults = _defaults(application)
@@ -146,7 +155,10 @@ def _configuration(application: str, options: Mapping[str, str], given: Mapping[
         # On a cluster the executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
     wanted = {**defaults, **given, **options}
-    wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), PACKAGES)
+    packages = (*PACKAGES, *further.get("spark.jars.packages", ()))
+    wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
+    if excluded := further.get("spark.jars.excludes"):
+        wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (_DELTA_EXTENSION,))
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
     conf = SparkConf(loadDefaults=False)

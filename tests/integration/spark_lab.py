@@ -14,14 +14,18 @@ import psycopg
 from examples.servers import KafkaBroker, PostgresServer, produce_json
 from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
-from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.inline import Description, InlinedConnection, Upstream, packages_of
 from mzplan.model.address import Address
+from mzplan.model.state import ResourceState
 from mzplan.secrets import Secrets
 from mzplan.spark.executor import SparkExecutor
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
 SECONDS = 60.0
+LAKE = ResourceState(
+    address=Address("connection", "lake"), id="lake", type="files", body={"path": "s3://lake", "aws": "cloud"}
+)
 
 
 class Lab:
@@ -38,6 +42,8 @@ class Lab:
             directory=str(folder),
             warehouse=str(folder / "warehouse"),
             options={"spark.master": "local[2,2]"},
+            # As for a state that has a folder at s3://.
+            packages=packages_of({LAKE.address: LAKE}),
         )
         self.executor = SparkExecutor(self.context)
 

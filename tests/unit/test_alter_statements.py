@@ -50,6 +50,9 @@ connections:
     private_key: "${file:keys/bastion-1}"   # primary
     secondary_key: "${env:NEXT}"
   reg: {type: schema-registry, url: "http://registry:8081"}
+  cloud: {type: aws, region: eu-central-1}
+  s3: {type: files, path: "s3://lake", aws: cloud}
+  msk: {type: kafka, brokers: [b:9098], security: {protocol: SASL_SSL}, aws: cloud}
   far_pg: {type: postgres, host: db, database: s, user: u, ssh_tunnel: bastion}
 sources:
   orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}

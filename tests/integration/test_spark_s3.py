@@ -1,0 +1,120 @@
+"""Folders at s3://, with the credentials of an aws connection, on an object store that checks them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+import requests
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from moto.server import ThreadedMotoServer
+
+from mzplan.inline import Description, InlinedConnection
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+ANYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+
+
+@dataclass(frozen=True)
+class Store:
+    """An object store with one bucket, `lake`, and a user whose keys it lets in."""
+
+    endpoint: str
+    iam: Any
+    s3: Any
+
+    def key(self) -> dict[str, str]:
+        """Another access key of the user."""
+        found = self.iam.create_access_key(UserName="mzplan")["AccessKey"]
+        return {"ID": found["AccessKeyId"], "KEY": found["SecretAccessKey"]}
+
+    def put(self, name: str, *rows: dict[str, Any]) -> None:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        self.s3.put_object(Bucket="lake", Key=name, Body=text.encode())
+
+    def rows(self, key: dict[str, str]) -> list[int]:
+        """The ids in the table; none while there is no table."""
+        options = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+        options |= {"AWS_ACCESS_KEY_ID": key["ID"], "AWS_SECRET_ACCESS_KEY": key["KEY"]}
+        try:
+            table = DeltaTable("s3://lake/data/out", storage_options=options)
+        except TableNotFoundError:
+            return []
+        return sorted(table.to_pyarrow_table()["id"].to_pylist())
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    root = {"endpoint_url": endpoint, "region_name": "us-east-1"}
+    login = {"aws_access_key_id": "root", "aws_secret_access_key": "root"}
+    iam = boto3.client("iam", **root, **login)
+    iam.create_user(UserName="mzplan")
+    iam.put_user_policy(UserName="mzplan", PolicyName="s3", PolicyDocument=json.dumps(ANYTHING))
+    iam.create_user(UserName="admin")
+    everything = json.dumps(ANYTHING).replace("s3:*", "*")
+    iam.put_user_policy(UserName="admin", PolicyName="all", PolicyDocument=everything)
+    admin = iam.create_access_key(UserName="admin")["AccessKey"]
+    login = {"aws_access_key_id": admin["AccessKeyId"], "aws_secret_access_key": admin["SecretAccessKey"]}
+    s3 = boto3.client("s3", **root, **login)
+    s3.create_bucket(Bucket="lake")
+    requests.post(f"{endpoint}/moto-api/reset-auth", data=b"0", timeout=5)  # from here on it checks
+    yield Store(endpoint, boto3.client("iam", **root, **login), s3)
+    server.stop()
+
+
+def with_aws(description: Description, store: Store) -> Description:
+    body = {"type": "aws", "region": "us-east-1", "endpoint": store.endpoint}
+    body |= {"access_key_id": "${env:ID}", "secret_access_key": "${env:KEY}"}
+    cloud = InlinedConnection(address=Address("connection", "cloud"), type="aws", body=body)
+    found = description.connections["connection"]
+    lake = {**found.body, "path": "s3://lake/data", "aws": "cloud"}
+    link = replace(found, body=lake, connections={"aws": cloud})
+    return replace(description, connections={"connection": link})
+
+
+def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
+    source = with_aws(lab.source("files", {"type": "files"}, path="in", format=JSON), store)
+    sink = with_aws(lab.sink(source, "delta", {"type": "files"}, path="out"), store)
+    first = store.key()
+    secrets, stranger = lab_secrets(first), lab_secrets({"ID": "AKIAUNKNOWN", "KEY": "hunter2"})
+    store.put("data/in/a.json", {"id": 1})
+    for description in (source, sink):
+        assert lab.executor.check(description, secrets).diagnostics == ()
+        (refused,) = lab.executor.check(description, stranger).diagnostics
+        assert refused.code == "MZ057" and "hunter2" not in repr(refused)
+        lab.executor.start(description, secrets, 1)
+    until("the first row", lambda: store.rows(first) == [1], SECONDS)
+
+    # The key is replaced: what runs is started anew with the new one, from its checkpoint.
+    second = store.key()
+    lab.stop(source, sink)
+    store.iam.delete_access_key(UserName="mzplan", AccessKeyId=first["ID"])
+    assert lab.executor.check(source, secrets).diagnostics != ()
+    store.put("data/in/b.json", {"id": 2})
+    again = [lab.retried(source), lab.retried(sink)]
+    for description in again:
+        lab.executor.start(description, lab_secrets(second), 2)
+    until("the second row, once", lambda: store.rows(second) == [1, 2], SECONDS)
+    assert second["KEY"] not in repr(lab.executor.reports())
+    lab.stop(*again)
+
+
+def lab_secrets(key: dict[str, str]) -> Secrets:
+    return Secrets(".", key)
+
+
+SECONDS = 180.0  # each commit of a table there takes dozens of requests
+JSON = {"type": "json", "schema": "id BIGINT"}

@@ -1,0 +1,177 @@
+"""aws connections without AWS: what each client is given, and that no secret shows."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from mzplan.connectors.aws import librdkafka_options, s3a_settings, sign_in
+from mzplan.connectors.checks import check_description
+from mzplan.connectors.interface import ResolvedConnection, resolve
+from mzplan.connectors.kafka_options import client_body, consumer_options, producer_options
+from mzplan.connectors.kafka_options import librdkafka_options as all_librdkafka_options
+from mzplan.connectors.memo import fingerprint
+from mzplan.inline import Description, InlinedConnection, packages_of, references_of
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.state import ResourceState
+from mzplan.secrets import Secrets
+
+ROLE = "arn:aws:iam::123456789012:role/mzplan"
+KEY = {"access_key_id": "AKIA1", "secret_access_key": 'hunter2"\\'}
+
+
+def aws(**body: Any) -> ResolvedConnection:
+    return ResolvedConnection(
+        address=Address("connection", "cloud"), type="aws", body={"type": "aws", **body}
+    )
+
+
+def stripped(settings: dict[str, str]) -> dict[str, str]:
+    assert all(name.startswith("fs.s3a.bucket.lake.") for name in settings)
+    return {name.removeprefix("fs.s3a.bucket.lake."): value for name, value in settings.items()}
+
+
+def test_s3a_is_told_for_one_bucket() -> None:
+    assert s3a_settings(aws(), "lake") == {}
+    s3a = "org.apache.hadoop.fs.s3a"
+    assert stripped(s3a_settings(aws(**KEY, region="eu-central-1"), "lake")) == {
+        "access.key": "AKIA1",
+        "secret.key": 'hunter2"\\',
+        "aws.credentials.provider": f"{s3a}.SimpleAWSCredentialsProvider",
+        "endpoint.region": "eu-central-1",
+    }
+    temporary = stripped(s3a_settings(aws(**KEY, session_token="t"), "lake"))
+    assert temporary["aws.credentials.provider"] == f"{s3a}.TemporaryAWSCredentialsProvider"
+    assert temporary["session.token"] == "t"
+    role = stripped(s3a_settings(aws(**KEY, role_arn=ROLE, region="eu-central-1"), "lake"))
+    assert role["aws.credentials.provider"] == f"{s3a}.auth.AssumedRoleCredentialProvider"
+    assert role["assumed.role.credentials.provider"] == f"{s3a}.SimpleAWSCredentialsProvider"
+    assert (role["assumed.role.arn"], role["assumed.role.sts.endpoint"]) == (
+        ROLE,
+        "sts.eu-central-1.amazonaws.com",
+    )
+    other = stripped(s3a_settings(aws(endpoint="http://minio:9000"), "lake"))
+    assert other == {
+        "endpoint": "http://minio:9000",
+        "path.style.access": "true",
+        "endpoint.region": "us-east-1",
+        "connection.ssl.enabled": "false",
+    }
+
+
+def description(aws_body: dict[str, Any]) -> Description:
+    cloud = InlinedConnection(address=Address("connection", "cloud"), type="aws", body=aws_body)
+    cluster = InlinedConnection(
+        address=Address("connection", "msk"),
+        type="kafka",
+        body={
+            "type": "kafka",
+            "brokers": ["127.0.0.1:1"],
+            "security": {"protocol": "SASL_SSL"},
+            "aws": "cloud",
+        },
+        connections={"aws": cloud},
+    )
+    return Description(
+        address=Address("source", "s"),
+        id="s",
+        generation=1,
+        digest="1:a",
+        type="kafka",
+        body={"topic": "t", "format": {"type": "json", "schema": "id INT"}},
+        connections={"connection": cluster},
+    )
+
+
+SECRET = {"type": "aws", "access_key_id": "AKIA1", "secret_access_key": "${env:AWS}", "role_arn": ROLE}
+
+
+def test_kafka_with_iam() -> None:
+    described = description({**SECRET, "region": "eu-central-1"})
+    assert references_of(described) == {"${env:AWS}"}
+    query = resolve(described, Secrets(".", {"AWS": 'hunter2"\\'}), ".")
+    assert "hunter2" not in repr(query)
+    for options in (
+        consumer_options(client_body(query.link), "."),
+        producer_options(client_body(query.link), "."),
+    ):
+        assert options["security.protocol"] == "SASL_SSL"
+        assert options["sasl.mechanism"] == "AWS_MSK_IAM"
+        assert options["sasl.client.callback.handler.class"].endswith(".IAMClientCallbackHandler")
+        assert options["sasl.jaas.config"] == (
+            "software.amazon.msk.auth.iam.IAMLoginModule required "
+            f'awsRoleArn="{ROLE}" awsRoleSessionName="mzplan" awsStsRegion="eu-central-1" '
+            'awsRoleAccessKeyId="AKIA1" awsRoleSecretAccessKey="hunter2\\"\\\\";'
+        )
+    options = all_librdkafka_options(client_body(query.link), ".")
+    assert (options["security.protocol"], options["sasl.mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
+    assert "hunter2" not in repr(options) + str(options) + f"{options['oauth_cb']}"
+    again = all_librdkafka_options(client_body(query.link), ".")
+    assert fingerprint(options) == fingerprint(again)
+    rotated = resolve(described, Secrets(".", {"AWS": "other"}), ".")
+    assert fingerprint(options) != fingerprint(all_librdkafka_options(client_body(rotated.link), "."))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"type": "aws", "access_key_id": "A", "secret_access_key": "${env:AWS}", "region": "x1"}, "role"),
+        ({"type": "aws"}, "region"),
+    ],
+)
+def test_what_kafka_can_not_use(body: dict[str, Any], text: str) -> None:
+    (found,) = check_description(description(body), Secrets(".", {"AWS": "hunter2"})).diagnostics
+    assert found.code == "MZ130" and text in found.summary + found.detail + found.hint
+    assert "hunter2" not in repr(found)
+
+
+def test_the_machine_s_own_credentials() -> None:
+    query = resolve(description({"type": "aws", "region": "eu-central-1"}), Secrets(".", {}), ".")
+    options = consumer_options(client_body(query.link), ".")
+    assert options["sasl.jaas.config"] == "software.amazon.msk.auth.iam.IAMLoginModule required;"
+
+
+def test_a_token_is_a_signed_request() -> None:
+    settings = {**KEY, "session_token": "temporary", "region": "eu-central-1"}
+    token = sign_in(settings)
+    url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    asked = {name: value[0] for name, value in parse_qs(urlsplit(url).query).items()}
+    assert urlsplit(url)[:3] == ("https", "kafka.eu-central-1.amazonaws.com", "/")
+    assert asked["Action"] == "kafka-cluster:Connect" and asked["X-Amz-Expires"] == "900"
+    assert asked["X-Amz-Credential"].endswith("/eu-central-1/kafka-cluster/aws4_request")
+    assert asked["X-Amz-Security-Token"] == "temporary" and len(asked["X-Amz-Signature"]) == 64
+    when = datetime.strptime(asked["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert abs(datetime.now(UTC) - when) < timedelta(minutes=1)
+    assert "hunter2" not in url
+
+
+def test_a_task_gets_a_token_and_no_credentials() -> None:
+    """Made on the way, so that it is fresh; librdkafka on the executor asks for nothing else."""
+    token = librdkafka_options(aws(**KEY, role_arn=ROLE, region="eu-central-1"))["oauth_cb"]
+    token.settings.pop("role_arn")  # there is no STS here
+    sent = pickle.dumps(token)
+    assert b"hunter2" not in sent and b"botocore" not in sent
+    text, until = pickle.loads(sent)("")
+    assert text.count(".") == 0 and until > datetime.now(UTC).timestamp() + 600
+    with pytest.raises(MzplanError, match="MZ130"):
+        librdkafka_options(aws(**KEY, region="eu-central-1"))
+
+
+def test_jars_are_wanted_by_what_uses_aws() -> None:
+    def state(name: str, type_: str, **body: Any) -> ResourceState:
+        return ResourceState(address=Address("connection", name), id=name, type=type_, body=body)
+
+    def packages(*resources: ResourceState) -> dict[str, tuple[str, ...]]:
+        return packages_of({resource.address: resource for resource in resources})
+
+    assert packages(state("cloud", "aws"), state("lake", "files", path="/lake")) == {}
+    both = packages(state("lake", "files", path="s3://lake", aws="cloud"), state("msk", "kafka", aws="cloud"))
+    assert any("hadoop-aws" in name for name in both["spark.jars.packages"])
+    assert any("aws-msk-iam-auth" in name for name in both["spark.jars.packages"])
+    assert both["spark.jars.excludes"] == ("software.amazon.awssdk:bundle",)
