@@ -123,17 +123,18 @@ def secured_brokers(folder: Path) -> Iterator[Secured]:
     try:
         brokers.tls.start()
         brokers.sasl.start()
-        _add_scram_user(brokers.sasl.internal)
+        set_scram_password(brokers.sasl.internal, SCRAM_PASSWORD)
         yield brokers
     finally:
         brokers.tls.remove_data()
         brokers.sasl.remove_data()
 
 
-def _add_scram_user(bootstrap: str) -> None:
+def set_scram_password(bootstrap: str, password: str) -> None:
+    """What `USER` logs in with from now on."""
     names: Any = admin  # its types leave these classes out
     info = names.ScramCredentialInfo(names.ScramMechanism.SCRAM_SHA_512, 4096)
-    change = names.UserScramCredentialUpsertion(USER, info, SCRAM_PASSWORD.encode())
+    change = names.UserScramCredentialUpsertion(USER, info, password.encode())
     client = admin.AdminClient({"bootstrap.servers": bootstrap})
     for future in client.alter_user_scram_credentials([change]).values():
         future.result(20)

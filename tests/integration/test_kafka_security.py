@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from tests.integration.secured_kafka import (
     SCRAM_PASSWORD,
     Secured,
     secured_brokers,
+    set_scram_password,
 )
 from tests.integration.spark_lab import until
 from tests.support import Project, eventually
@@ -86,11 +88,33 @@ def test_what_the_broker_refuses_is_told_without_a_secret(lab: Lab, secured: Sec
     assert without_spark.code == "MZ051"
 
 
-def test_no_secret_is_written_anywhere(secured: Secured, tmp_path: Path) -> None:
-    project = Project(tmp_path / "project", "secured", secured.secrets)
-    (project.folder / "secret.txt").write_text(SCRAM_PASSWORD)
+def install_vault(folder: Path) -> dict[str, str]:
+    """A package of somebody else's that brings a provider of secrets: a file for each. Returns the
+    environment in which it is installed."""
+    (folder / "some_vault.py").write_text(
+        "from pathlib import Path\n\n\ndef read(name):\n"
+        "    path = Path(__file__).with_name(name)\n"
+        "    return path.read_text() if path.is_file() else None\n"
+    )
+    facts = folder / "some_vault-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: some-vault\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[mzplan.secrets]\nvault = some_vault:read\n")
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents(
+    secured: Secured, tmp_path: Path
+) -> None:
+    vault = tmp_path / "vault"
+    vault.mkdir()
+    (vault / "scram").write_text(SCRAM_PASSWORD)
+    project = Project(tmp_path / "project", "secured", {**secured.secrets, **install_vault(vault)})
+    (project.folder / "secret.txt").write_text(PLAIN_PASSWORD)
     connections = {f"c{i}": secured.connection(protocol) for i, protocol in enumerate(PROTOCOLS)}
-    connections["c3"]["security"]["sasl"]["password"] = "${file:secret.txt}"
+    connections["c2"]["security"]["sasl"]["password"] = "${file:secret.txt}"
+    connections["c3"]["security"]["sasl"]["password"] = "${vault:scram}"
     sources = {}
     for i, protocol in enumerate(PROTOCOLS):
         own, topic = secured.broker(protocol).internal, f"project-{protocol}"
@@ -116,8 +140,33 @@ def test_no_secret_is_written_anywhere(secured: Secured, tmp_path: Path) -> None
             except OSError:
                 continue  # it has ended
             assert not [word for word in words if word in command], path
+        _rotated(project, secured, vault)
+        assert not list(files_with(project.folder, [*words, "Zq7 rotated"]))
     finally:
         project.down()
+        set_scram_password(secured.sasl.internal, SCRAM_PASSWORD)
+
+
+def _rotated(project: Project, secured: Secured, vault: Path) -> None:
+    """The broker wants another password, and the vault knows it: exactly the source that uses it restarts."""
+    assert project.json("plan")["changes"] == []
+    set_scram_password(secured.sasl.internal, "Zq7 rotated")
+    (vault / "scram").write_text("Zq7 rotated")
+    # A review job has neither the variables nor the vault: unchanged, and it says so.
+    review = Project(project.folder, "secured").json("plan")
+    assert review["changes"] == [] and [d["code"] for d in review["diagnostics"]] == ["MZ078"]
+    assert "${vault:scram}" in review["diagnostics"][0]["detail"]
+    planned = project.json("plan")
+    assert [(c["address"], c["action"]) for c in planned["changes"]] == [("source.s3", "restart")]
+    assert [(d["address"], d["kind"]) for d in planned["drift"]] == [("source.s3", "secret-rotated")]
+    before = project.queries()
+    project.apply()
+    after = project.queries()
+    assert {a for a in after if after[a]["run_id"] != before[a]["run_id"]} == {"source.s3"}
+    produce_json(secured.broker("scram").internal, "project-scram", [{"id": 9}])
+    step = before["source.s3"]["step"]
+    eventually("it goes on from its checkpoint", lambda: project.queries()["source.s3"]["step"] > step)
+    eventually("the new value is the one in use", lambda: project.json("plan")["changes"] == [])
 
 
 def files_with(folder: Path, words: list[str]) -> Iterator[Path]:
