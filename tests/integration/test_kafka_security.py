@@ -152,8 +152,9 @@ def _rotated(project: Project, secured: Secured, vault: Path) -> None:
     assert project.json("plan")["changes"] == []
     set_scram_password(secured.sasl.internal, "Zq7 rotated")
     (vault / "scram").write_text("Zq7 rotated")
-    # A review job has neither the variables nor the vault: unchanged, and it says so.
-    review = Project(project.folder, "secured").json("plan")
+    # A review job has neither the variables nor what is in the vault: unchanged, and it says so.
+    (vault / "empty").mkdir()
+    review = Project(project.folder, "secured", install_vault(vault / "empty")).json("plan")
     assert review["changes"] == [] and [d["code"] for d in review["diagnostics"]] == ["MZ078"]
     assert "${vault:scram}" in review["diagnostics"][0]["detail"]
     planned = project.json("plan")
