@@ -166,7 +166,7 @@ def _rotated(project: Project, secured: Secured, vault: Path) -> None:
     assert {a for a in after if after[a]["run_id"] != before[a]["run_id"]} == {"source.s3"}
     produce_json(secured.broker("scram").internal, "project-scram", [{"id": 9}])
     step = before["source.s3"]["step"]
-    eventually("it goes on from its checkpoint", lambda: project.queries()["source.s3"]["step"] > step)
+    eventually("it goes on from its checkpoint", lambda: (project.queries()["source.s3"]["step"] or 0) > step)
     eventually("the new value is the one in use", lambda: project.json("plan")["changes"] == [])
 
 
