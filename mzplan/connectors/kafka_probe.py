@@ -78,13 +78,17 @@ class KafkaProbe:
             return None
         client = self._client(fingerprint(options), options)
         try:
-            first = _offsets(client, query, topic, wanted, "earliest")
-            end = _offsets(client, query, topic, wanted, "latest")
+            partitions = _identify(client, query, False)["partitions"]
+            there = [partition for partition in wanted if partition < partitions]
+            first = _offsets(client, query, topic, there, "earliest")
+            end = _offsets(client, query, topic, there, "latest")
         except _Failed as found:
             return _diagnostic(query, found)
         gone = []
         for partition, offset in sorted(wanted.items()):
-            if first[partition] > offset:
+            if partition >= partitions:
+                gone.append(f"partition {partition} is not there, only {partitions} are")
+            elif first[partition] > offset:
                 gone.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
             elif end[partition] < offset:
                 gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")

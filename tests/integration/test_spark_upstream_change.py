@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from examples.servers import KafkaBroker, create_topic
 from mzplan.connectors.checkpoints import Checkpoint
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import ExitCode, MzplanError
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
@@ -159,3 +159,25 @@ def test_offsets_that_are_gone_are_passed_over_where_they_are_gone_and_nowhere_e
     until("what is left of one, all of the other", lambda: ids(lab, after) == [1, 2, 12, 20])
     lab.stop(after)
     assert lab.check(after).diagnostics == ()
+
+
+def test_a_topic_with_fewer_partitions(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
+    name = topic(partitions=2)
+    create_topic(own_kafka.bootstrap, name, 1)
+    source = lab.kafka_source(name, schema="id BIGINT")
+    send(lab.kafka.bootstrap, name, 1)
+    send(lab.kafka.bootstrap, name, 2, partition=1)
+    send(own_kafka.bootstrap, name, 1, 3)
+    lab.start(source)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2])
+    lab.stop(source)
+    (found,) = lab.check(moved(lab, source, own_kafka.bootstrap, None)).diagnostics
+    assert (found.code, found.exit_code) == ("MZ043", ExitCode.REFUSED)
+    # Its offsets can't mean the same there, whatever it says; beginning anew there is another matter.
+    (found,) = lab.check(moved(lab, source, own_kafka.bootstrap, "accept")).diagnostics
+    assert (found.code, found.severity) == ("MZ067", "error")
+    assert "partition 1 is not there, only 1 are" in found.detail
+    after = moved(lab, source, own_kafka.bootstrap, "reset-earliest")
+    lab.start(after)
+    until("all of the one partition", lambda: ids(lab, after) == [1, 1, 2, 3])
+    lab.stop(after)
