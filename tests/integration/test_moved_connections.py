@@ -36,10 +36,11 @@ sources:
 class Shop:
     """Rows from a topic into a table of a server that is only this test's."""
 
-    def __init__(self, project: Project, kafka: KafkaBroker, server: PostgresServer, topic: str):
+    def __init__(self, project: Project, kafka: KafkaBroker, server: PostgresServer, topic: str, name: str):
         self.project, self.kafka, self.server, self.topic = project, kafka, server, topic
-        execute(server.create_database("shop"), ORDERS)
-        execute(server.dsn("shop"), "CREATE ROLE other_user SUPERUSER LOGIN PASSWORD 'other-word'")
+        self.dsn = server.create_database(name)
+        execute(self.dsn, ORDERS)
+        execute(self.dsn, "CREATE ROLE other_user SUPERUSER LOGIN PASSWORD 'other-word'")
         self.sent = 0
         self.secrets = {"MO_PASSWORD": server.password, "MO_OTHER": "other-word"}
 
@@ -48,7 +49,7 @@ class Shop:
         self.sent += 10
 
     def ids(self) -> list[int]:
-        return [row[0] for row in rows_of(self.server.dsn("shop"), "SELECT id FROM o ORDER BY id")]
+        return [row[0] for row in rows_of(self.dsn, "SELECT id FROM o ORDER BY id")]
 
     def arrive(self) -> None:
         eventually(f"{self.sent} rows", lambda: len(self.ids()) >= self.sent)
@@ -78,8 +79,9 @@ def test_checkpoints_are_kept_and_the_old_connections_can_go(
     topic: Callable[..., str],
     database: Callable[..., str],
 ) -> None:
-    shop, name = Shop(project, kafka, own_postgres, topic("moved")), database()
-    old = postgres_connection("mo_pg", own_postgres, "shop").replace("TEST_PG_PASSWORD", "MO_PASSWORD")
+    name = database()
+    shop = Shop(project, kafka, own_postgres, topic("moved"), name)
+    old = postgres_connection("mo_pg", own_postgres, name).replace("TEST_PG_PASSWORD", "MO_PASSWORD")
     project.write(
         "mo", SOURCE % (kafka.bootstrap, shop.topic) + "sinks:\n" + orders_sink("mo_o", "mo_s", "mo_pg", "o")
     )
@@ -127,6 +129,7 @@ def test_checkpoints_are_kept_and_the_old_connections_can_go(
     own_postgres.stop()
     shop.produce()
     own_postgres.start(port=free_port())
+    shop.dsn = own_postgres.dsn(name)
     assert changed(shop.alter(f"ALTER CONNECTION mo_pg2 SET PORT = {own_postgres.port}")) == {
         "sink.mo_o": ("restart", "connection.mo_pg2 changed")
     }
