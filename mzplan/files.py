@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_BYTES = 1 << 28  # of what is read into memory: a state of a million resources
 
@@ -13,16 +16,22 @@ MAX_BYTES = 1 << 28  # of what is read into memory: a state of a million resourc
 def write_whole(path: str | Path, data: bytes) -> None:
     """Beside the file first, then in its place, where a link leads; into a pipe or a device, as it comes.
     Raises OSError; what was there is intact then."""
+    with open_whole(path) as stream:
+        stream.write(data)
+
+
+@contextmanager
+def open_whole(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to be written bit by bit, which is there when it is whole (as write_whole says)."""
     place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
-        with Path(path).open("wb", buffering=0) as stream:  # nothing can be put in its place
-            left = memoryview(data)
-            while left:
-                left = left[stream.write(left) :]
+        with Path(path).open("wb") as stream:  # nothing can be put in its place
+            yield stream
         return
     beside = place.with_name(f"{place.name[:200]}.{os.getpid()}.tmp")
     try:
-        beside.write_bytes(data)
+        with beside.open("wb") as stream:
+            yield stream
         if place.exists():
             beside.chmod(stat.S_IMODE(place.stat().st_mode))
         beside.replace(place)

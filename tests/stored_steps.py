@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable, Schema
 from pyarrow import parquet
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
@@ -19,6 +20,12 @@ from mzplan.steps.record import StepRecord
 Row = dict[str, Any]
 TABLE = "7f4c1c4e-1b0e-4c0e-9d0e-2f4d9c1f7a11"
 POSITION = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us"))])
+_PROTOCOL = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["timestampNtz"],
+    "writerFeatures": ["timestampNtz", "appendOnly", "invariants"],
+}
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1795244165603,"conf":{}}'
 
 
@@ -32,9 +39,14 @@ class StoredSource:
         self.collection = Path(collection_path(str(warehouse), *self.place))
         columns = schema or pa.schema([("id", pa.int64()), ("name", pa.string())])
         self.schema = columns.append(pa.field("_position", POSITION))
+        self.int96 = False  # whether timestamps are stored as Spark stores them
         self.offset = 0
         self.step = 0
-        self._commit({"commitInfo": {"operation": "CREATE TABLE", "timestamp": 1}})
+        self._commit(
+            {"commitInfo": {"operation": "CREATE TABLE", "timestamp": 1}},
+            {"protocol": _PROTOCOL},
+            self._metadata(),
+        )
         initial = self.checkpoint / "sources" / "0"
         initial.mkdir(parents=True)
         (initial / "0").write_bytes(b"\0v1\n" + json.dumps({"orders": {"0": 0}}).encode())
@@ -68,9 +80,13 @@ class StoredSource:
             if not part.num_rows:
                 continue
             name = f"part-{number:05}-{self.step}-c000.snappy.parquet"
-            parquet.write_table(part, self.collection / name)
+            # Spark leaves no Arrow schema in its files.
+            parquet.write_table(
+                part, self.collection / name, use_deprecated_int96_timestamps=self.int96, store_schema=False
+            )
             size = (self.collection / name).stat().st_size
-            adds.append({"add": {"path": name, "partitionValues": {}, "size": size, "dataChange": True}})
+            stats = json.dumps({"numRecords": part.num_rows})
+            adds.append({"add": _add(name, size, stats=stats)})
         info = {
             "timestamp": 1795244169143 + self.step * 1000,
             "operation": "STREAMING UPDATE",
@@ -83,9 +99,38 @@ class StoredSource:
         self.step += 1
         return content_hash([table])
 
-    def alter(self) -> None:
-        """A version that holds no step."""
-        self._commit({"commitInfo": {"operation": "ADD COLUMNS", "timestamp": 2}})
+    def alter(self, *columns: pa.Field) -> None:
+        """A version that holds no step, and adds columns."""
+        for column in columns:
+            self.schema = self.schema.insert(len(self.schema) - 1, column)
+        info = {"commitInfo": {"operation": "ADD COLUMNS", "timestamp": 2}}
+        self._commit(info, *([self._metadata()] if columns else []))
+
+    def merge(self) -> None:
+        """A version with the rows of the one before it in one file (OPTIMIZE)."""
+        table = DeltaTable(str(self.collection))
+        paths = [Path(uri) for uri in table.file_uris()]
+        whole = pa.concat_tables([parquet.read_table(path) for path in paths], promote_options="default")
+        name = f"part-00000-merged-{self.version}.snappy.parquet"
+        parquet.write_table(whole, self.collection / name)
+        size = (self.collection / name).stat().st_size
+        self._commit(
+            {"commitInfo": {"operation": "OPTIMIZE", "timestamp": 3}},
+            {"add": _add(name, size, data_change=False)},
+            *({"remove": {"path": p.name, "dataChange": False, "deletionTimestamp": 3}} for p in paths),
+        )
+
+    def _metadata(self) -> dict[str, Any]:
+        return {
+            "metaData": {
+                "id": TABLE,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(json.loads(Schema.from_arrow(self.schema).to_json())),
+                "partitionColumns": [],
+                "configuration": {},
+                "createdTime": 1,
+            }
+        }
 
     def record(self, *hashes: ContentHash) -> None:
         """Write the index, as the runner does with the hashes that the stream reports."""
@@ -135,6 +180,11 @@ class StoredSink:
         if seen_through:
             commit(self.checkpoint, self.step)
         self.step += 1
+
+
+def _add(name: str, size: int, *, stats: str | None = None, data_change: bool = True) -> dict[str, Any]:
+    found = {"path": name, "partitionValues": {}, "size": size, "modificationTime": 1}
+    return {**found, "dataChange": data_change, **({"stats": stats} if stats else {})}
 
 
 def offsets(checkpoint: Path, step: int, offset: Any) -> None:

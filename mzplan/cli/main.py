@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "restart": "applying",
     "status": "watching",
     "append": "appending",
+    "snapshot": "snapshotting",
     "steps": "stepping",
     "verify": "stepping",
     "expire": "stepping",

@@ -33,6 +33,18 @@ class Output:
         """Results that bring their own line ends (and what moves the cursor)."""
         self._write(sys.stdout, text, results=True)
 
+    def data(self, data: bytes) -> None:
+        """Results that are no text, or text in UTF-8 whatever the terminal's encoding is."""
+        buffer = getattr(sys.stdout, "buffer", None)
+        if buffer is None:  # closed, or no real stream
+            self.raw(data.decode(errors="backslashreplace"))
+            return
+        try:
+            buffer.write(data)
+            buffer.flush()
+        except OSError as problem:
+            self._failed(sys.stdout, problem, results=True)
+
     def document(self, content: Any) -> None:
         """Results as one JSON document."""
         self.documents += 1
@@ -91,11 +103,14 @@ class Output:
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
         except OSError as problem:
-            _silence(stream)
-            if isinstance(problem, BrokenPipeError):
-                self.reader_gone |= results
-            elif results and self.problem is None:
-                self.problem = problem
+            self._failed(stream, problem, results=results)
+
+    def _failed(self, stream: TextIO, problem: OSError, *, results: bool) -> None:
+        _silence(stream)
+        if isinstance(problem, BrokenPipeError):
+            self.reader_gone |= results
+        elif results and self.problem is None:
+            self.problem = problem
 
 
 def write_text(path: str, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from decimal import Context
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyarrow import Array, Buffer, DataType
 
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "float": "f", "double": "d"}
+_DIGITS = Context(prec=100)  # with Python's default, those behind the 28th of a DECIMAL would be rounded
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -58,7 +60,7 @@ def _fixed(values: Sequence[Any], type_: DataType) -> Buffer:
         return _bits([bool(value) for value in values])
     if types.is_decimal(type_):
         scale = type_.scale
-        numbers = (0 if v is None else int(v.scaleb(scale)) for v in values)
+        numbers = (0 if v is None else int(v.scaleb(scale, _DIGITS)) for v in values)
         return pa.py_buffer(b"".join(number.to_bytes(16, "little", signed=True) for number in numbers))
     convert: Callable[[Any], Any] = lambda value: value  # noqa: E731
     code = _CODES.get(str(type_), "q")

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from mzplan.columns import Column, parse_columns
@@ -16,6 +16,7 @@ from mzplan.columns import Column, parse_columns
 Convert = Callable[[Any], Any]
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}\Z")
+_DIGITS = Context(prec=100)  # more than a DECIMAL has, which Python's default has not
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -134,7 +135,7 @@ def _decimal(type_: str) -> Convert:
         number = _number(value, type_)
         if number.adjusted() >= precision - scale and number:
             raise ValueFormError(f"is {number}, which has more digits than {type_} before the point")
-        rounded = number.quantize(least)
+        rounded = number.quantize(least, context=_DIGITS)
         if rounded != number:
             raise ValueFormError(f"is {number}, which has more digits than {type_} behind the point")
         return rounded

@@ -63,7 +63,11 @@ class CollectionLog:
                 return None
             if len(self._kept) >= _CACHED:
                 self._kept.clear()
-            self._kept[version] = _commit(self.collection, version, data)
+            try:
+                self._kept[version] = _commit(self.collection, version, data)
+            except (ValueError, KeyError, TypeError, AttributeError) as problem:
+                place = f"{self.collection}/_delta_log/{version:020}.json"
+                raise OSError(f"{place} is damaged: {problem}") from None
         return self._kept[version]
 
     def after(self, version: int) -> Iterator[Commit]:

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from mzplan.columns import parse_columns
+from mzplan.endpoints.files import read_rows
+from mzplan.endpoints.rows_out import json_lines
+from mzplan.steps.history import StepHistory
+from mzplan.steps.snapshot import snapshot_of
+
 if TYPE_CHECKING:
+    from mzplan.inline import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
@@ -36,6 +45,12 @@ TYPES: dict[str, tuple[str, Any, str | None, Any]] = {
         "2024-03-31T02:30:00.123456+02:00",
         None,
         datetime.datetime(2024, 3, 31, 0, 30, 0, 123456, UTC),
+    ),
+    "far": (
+        "TIMESTAMP",
+        "9999-12-31T12:59:59.999999Z",
+        None,
+        datetime.datetime(9999, 12, 31, 12, 59, 59, 999999, UTC),
     ),
     "at_plain": (
         "TIMESTAMP",
@@ -88,3 +103,30 @@ def test_every_type_goes_through(lab: Lab, topic: Make, database: Make) -> None:
     for (column, (_, value, _, expected)), found in zip(TYPES.items(), full, strict=True):
         wanted = Decimal(value) if expected is None else expected
         assert (str(found) if column == "uid" else found) == wanted, column
+    _is_read_without_spark(lab, source, f"{SCHEMA}, row_no INT")
+
+
+def _is_read_without_spark(lab: Lab, source: Description, schema: str) -> None:
+    """The snapshot of the collection: what went in comes out, and can be appended again."""
+    history = StepHistory(str(lab.folder / "warehouse"), (source.id, source.generation))
+    table = snapshot_of(history, history.upper() - 1)
+    assert table.count() == 3
+    _, batches = table.rows()
+    lines = [line for batch in batches for line in json_lines(batch)]
+    full, empty, again = sorted((json.loads(line) for line in lines), key=lambda row: row.pop("row_no"))
+    assert full == again and set(empty.values()) == {None}
+    sent = {column: value for column, (_, value, _, _) in TYPES.items()}
+    sent |= {"at": "2024-03-31T00:30:00.123456Z", "wall": "2024-01-01T12:00:00.500000"}
+    assert full == sent
+    expected = read_rows("\n".join(lines).encode(), "jsonl", parse_columns(schema))
+    found = pa.Table.from_batches(table.rows()[1])
+    assert found.to_pylist() == expected.to_pylist()
+    last = """arrow_cast('9999-12-31T12:59:59.999999Z', 'Timestamp(Microsecond, Some("UTC"))')"""
+    around = "at > '2024-03-31T00:30:00.123455Z' AND at < '2024-03-31T00:30:00.123457Z'"
+    for condition in (
+        f"far = {last}",
+        around,
+        "money = -12345678.90",
+        "things IS NOT NULL AND day < '0001-01-02'",
+    ):
+        assert table.count(condition) == 2, condition

@@ -1,0 +1,148 @@
+"""snapshot: a source's collection as of one of its steps, read from the warehouse, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.paths import absolute
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.state import ResourceState
+from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.steps.history import StepHistory, Steps
+from mzplan.steps.replay import GoneError
+from mzplan.steps.snapshot import ConditionError, TableSnapshot, snapshot_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A collection as of a step: all rows of the steps up to it. It can be read as of the steps from `since`
+    to `upper` (excluded)."""
+
+    address: Address
+    as_of: int
+    since: int
+    upper: int
+    table: TableSnapshot
+
+    def count(self, where: str | None) -> int:
+        """How many rows there are. Raises MzplanError."""
+        with _readable(self.address):
+            return self.table.count(where)
+
+    def rows(self, where: str | None, *, position: bool) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows, bit by bit. Raises MzplanError, also while they are read."""
+        with _readable(self.address):
+            schema, batches = self.table.rows(where, position=position)
+        return schema, self._read(batches)
+
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with _readable(self.address):
+            yield from batches
+
+
+def open_snapshot(project: Project, address: Address, as_of: int | None, reporter: Reporter) -> Snapshot:
+    """A source's collection as of a step (None: the newest that is committed).
+
+    Raises MzplanError: MZ190 for what is no source and for a step that is not there (any more, or yet), MZ191
+    for one whose files or log are gone, MZ090 for what the storage did.
+    """
+    state = read_state(project.store, reporter)
+    resource = state.resources.get(address)
+    if resource is None:
+        raise unknown_address(address, state)
+    if address.kind != "source":
+        raise _no_source(resource)
+    warehouse = absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
+    history = StepHistory(warehouse, (resource.id, resource.generation))
+    with reporter.working(f"looking for the step of {address}"), _readable(address):
+        steps = history.read(1)
+        step = _step(address, steps, as_of)
+        table = snapshot_of(history, step)
+    reporter.detail(f"step {step} of {address} is version {table.version} of {table.place}")
+    return Snapshot(address=address, as_of=step, since=steps.since, upper=steps.upper, table=table)
+
+
+def _step(address: Address, steps: Steps, as_of: int | None) -> int:
+    there = f"It can be read as of the steps {steps.since} to {steps.upper - 1}."
+    if steps.upper == 0:
+        raise _refused(
+            address,
+            f"The collection of {address} has nothing in it yet",
+            "None of its steps is committed.",
+            "wait for its query's first step: mzplan status.",
+        )
+    newest = steps.upper - 1
+    if as_of is None:
+        as_of = newest
+    if as_of > newest:
+        raise _refused(
+            address,
+            f"Step {as_of} of {address} is not there yet",
+            there if newest >= steps.since else f"All steps below {steps.since} were expired.",
+            f"`mzplan steps {address}` lists the steps.",
+        )
+    if as_of < steps.since:
+        raise _refused(
+            address,
+            f"Step {as_of} of {address} was expired",
+            there
+            if newest >= steps.since
+            else f"All steps below {steps.since} were, and none came after them.",
+            "read it as of a later step: --as-of, or the newest without it.",
+        )
+    return as_of
+
+
+def _no_source(resource: ResourceState) -> MzplanError:
+    source = resource.references.get("from")
+    what = f"a {resource.address.kind} has none"
+    return _refused(
+        resource.address,
+        f"{resource.address} has no collection",
+        f"Only sources have one; {what}.",
+        f"read what it reads: mzplan snapshot {source}." if source is not None else "name a source.",
+    )
+
+
+def _refused(address: Address, summary: str, detail: str, hint: str) -> MzplanError:
+    return error("MZ190", summary, detail, hint, address=address, exit_code=ExitCode.USAGE)
+
+
+@contextmanager
+def _readable(address: Address) -> Iterator[None]:
+    """What a storage or the engine did, as an error for people."""
+    try:
+        yield
+    except GoneError as gone:
+        raise error(
+            "MZ191",
+            f"The collection of {address} can't be read as of that step any more",
+            str(gone),
+            "read it as of a later step: --as-of, or the newest without it.",
+            address=address,
+        ) from None
+    except ConditionError as problem:
+        raise error(
+            "MZ192",
+            "The condition of --where can't be evaluated",
+            f"{problem}.",
+            "it is SQL as DataFusion has it: columns as they were declared, text in '…', "
+            "operators and functions of one row.",
+            address=address,
+            exit_code=ExitCode.USAGE,
+        ) from None
+    except OSError as problem:
+        raise error(
+            "MZ090",
+            f"The collection of {address} can't be read",
+            f"{problem}.",
+            "check the warehouse (mzplan.yaml), and that it can be read from here.",
+            address=address,
+        ) from None

@@ -1,0 +1,354 @@
+"""snapshot: a stored collection as of its steps, through the command line and without Spark."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from mzplan.columns import parse_columns
+from mzplan.endpoints.files import read_rows
+from mzplan.endpoints.rows_out import csv_line, json_values, out_format_of
+from mzplan.steps.replay import GoneError
+from mzplan.steps.snapshot import ConditionError, ensure_one_condition, snapshot_batches
+from tests.stored_steps import StoredSource, named
+from tests.unit.cli_runs import Ran, mzplan, write
+
+UTC_TIME = pa.timestamp("us", "UTC")
+DDL = (
+    "Id BIGINT, `a b` STRING, amount DECIMAL(38,10), data BINARY, at TIMESTAMP, plain TIMESTAMP_NTZ, "
+    "day DATE, x DOUBLE, y FLOAT, ok BOOLEAN, tags ARRAY<STRING>, m MAP<STRING,INT>, "
+    "s STRUCT<t:TIMESTAMP,d:DECIMAL(4,2)>"
+)
+SCHEMA = pa.schema(
+    [
+        ("Id", pa.int64()),
+        ("a b", pa.string()),
+        ("amount", pa.decimal128(38, 10)),
+        ("data", pa.binary()),
+        ("at", UTC_TIME),
+        ("plain", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("x", pa.float64()),
+        ("y", pa.float32()),
+        ("ok", pa.bool_()),
+        ("tags", pa.list_(pa.string())),
+        ("m", pa.map_(pa.string(), pa.int32())),
+        ("s", pa.struct([("t", UTC_TIME), ("d", pa.decimal128(4, 2))])),
+    ]
+)
+LAST = datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
+ODD: dict[str, Any] = {
+    "Id": 1,
+    "a b": 'comma, "quoted"\nline ',
+    "amount": Decimal("1234567890123456789012345678.0000000001"),
+    "data": b"\x00\xff",
+    "at": LAST,
+    "plain": datetime(1, 1, 1, 0, 0, 0, 1),
+    "day": datetime(2024, 2, 29).date(),
+    "x": float("nan"),
+    "y": 0.1,
+    "ok": True,
+    "tags": ["a", None, ""],
+    "m": {"k": 1, "n": None},
+    "s": {"t": LAST, "d": Decimal("-0.10")},
+}
+NOTHING = dict.fromkeys(ODD)
+
+
+class Shop:
+    """A committed project, and the storage of its source."""
+
+    def __init__(self, folder: Path, schema: pa.Schema | None = None):
+        self.folder = write(folder)
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        committed = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
+        self.source = StoredSource(folder / "warehouse", committed["source.orders"]["id"], schema)
+
+    def snapshot(self, *arguments: str) -> Ran:
+        return mzplan(self.folder, "snapshot", "source.orders", *arguments)
+
+    def rows(self, *arguments: str) -> list[Any]:
+        ran = self.snapshot("--format", "json", *arguments)
+        assert ran.code == 0, ran
+        found = [json.loads(line) for line in ran.out.splitlines()]
+        return sorted(found, key=lambda row: row["id"])  # they come in no particular order
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path / "shop")
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path / "shop", SCHEMA)
+    made.source.int96 = True
+    made.source.run([{**ODD, "m": list(ODD["m"].items())}, NOTHING])
+    return made
+
+
+def test_as_of_each_step(shop: Shop) -> None:
+    for i in range(3):
+        shop.source.run(named(2 * i, 2 * i + 2), files=2)
+    assert shop.rows() == named(0, 6)
+    assert shop.rows("--as-of", "0") == named(0, 2)
+    assert shop.rows("--as-of", "1") == named(0, 4)
+    assert shop.snapshot("--count").out == "6\n"
+    assert shop.snapshot("--count", "--as-of", "1").out == "4\n"
+    document = shop.snapshot("--as-of", "1", "--json", "--where", "id = 3").json()
+    assert document == {
+        "address": "source.orders",
+        "as_of": 1,
+        "since": 0,
+        "upper": 3,
+        "columns": ["id", "name"],
+        "rows": named(3, 4),
+    }
+    assert shop.snapshot("--json", "--where", "id = 99").json()["rows"] == []
+    counted = shop.snapshot("--json", "--count", "--where", "id % 2 = 0").json()
+    assert counted == {"address": "source.orders", "as_of": 2, "since": 0, "upper": 3, "count": 3}
+    (first,) = shop.rows("--where", "id = 3", "--position")
+    assert first["_position"] == {"partition": 0, "offset": 3, "timestamp": None}
+
+
+def test_a_table_for_people(shop: Shop) -> None:
+    shop.source.run([{"id": 7, "name": "plain"}, {"id": 10, "name": None}, {"id": None, "name": "\x1b[2J\n"}])
+    ran = shop.snapshot()
+    assert ran.out.splitlines() == ["  id  name", "   7  plain", "  10  NULL", "NULL  \\x1b[2J\\n"]
+    assert "3 rows of source.orders as of step 0." in ran.err
+
+
+def test_a_column_that_came_later_and_files_that_were_merged(shop: Shop) -> None:
+    shop.source.run(named(0, 2))
+    shop.source.alter(pa.field("price", pa.string()))
+    shop.source.run([{"id": 5, "name": "n", "price": "9"}])
+    shop.source.merge()
+    for data in (*shop.source.data(0), *shop.source.data(1)):
+        data.unlink()  # VACUUM, which leaves what the newest version needs
+    rows = shop.rows()
+    assert rows == [*({**row, "price": None} for row in named(0, 2)), {"id": 5, "name": "n", "price": "9"}]
+    assert shop.snapshot("--count").out == "3\n"  # the merged file has no statistics: its rows are counted
+    assert len(list(snapshot_batches(shop.source.history, 1))) == 1
+    for arguments in (["--as-of", "0"], ["--as-of", "0", "--where", "id = 1"]):
+        gone = shop.snapshot(*arguments, "--json")
+        assert (gone.code, gone.error()["code"]) == (1, "MZ191")
+        assert "vacuumed" in gone.error()["detail"]
+
+
+def test_steps_that_can_not_be_read(shop: Shop) -> None:
+    nothing = shop.snapshot("--json")
+    assert (nothing.code, nothing.error()["code"]) == (64, "MZ190")
+    assert "nothing in it yet" in nothing.error()["summary"]
+    shop.source.record(*(shop.source.run(named(i, i + 1)) for i in range(4)))
+    above = shop.snapshot("--as-of", "4", "--json").error()
+    assert "not there yet" in above["summary"] and "0 to 3" in above["detail"]
+    shop.source.history.index.expire(2)
+    below = shop.snapshot("--as-of", "1", "--json").error()
+    assert "was expired" in below["summary"] and "2 to 3" in below["detail"]
+    assert shop.rows("--as-of", "2") == named(0, 3)
+    sink = mzplan(shop.folder, "snapshot", "sink.out", "--json")
+    assert (sink.code, sink.error()["code"]) == (64, "MZ190")
+    assert "mzplan snapshot source.orders" in sink.error()["hint"]
+    assert mzplan(shop.folder, "snapshot", "source.other").code == 64
+    assert shop.snapshot("--as-of", "-1").code == 64
+    assert shop.snapshot("--as-of", str(2**64)).code == 64
+    (shop.source.collection / "_delta_log" / f"{2:020}.json").unlink()
+    gone = shop.snapshot("--as-of", "1", "--json").error()
+    assert gone["code"] == "MZ190" and "expired" in gone["summary"]
+    (shop.source.collection / "_delta_log" / f"{4:020}.json").unlink()
+    gone = shop.snapshot("--as-of", "3", "--json")
+    assert (gone.code, gone.error()["code"]) == (1, "MZ191") and "30 days" in gone.error()["detail"]
+
+
+def test_a_damaged_file_is_no_traceback(shop: Shop) -> None:
+    shop.source.run(named(0, 3))
+    (data,) = shop.source.data(0)
+    data.write_bytes(b"PAR1 nothing PAR1")
+    for arguments in (["--json"], ["--where", "id > 1", "--json"], ["--format", "csv"]):
+        ran = shop.snapshot(*arguments)
+        assert ran.code == 1 and "can't be read" in ran.out + ran.err
+    assert shop.snapshot("--count").out == "3\n"  # of the log, as far as that goes
+    (shop.source.collection / "_delta_log" / f"{1:020}.json").write_text("{not json")
+    ran = shop.snapshot("--json")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ090") and "is damaged" in ran.error()["detail"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "",
+        "   ",
+        "nope = 1",
+        "ID = 1",
+        "id = 1) OR (1 = 1",
+        "1 = 1) UNION ALL SELECT * FROM collection WHERE (1 = 1",
+        "id = 1 -- and more",
+        "id = /* */ 1",
+        "id = 1; DROP TABLE collection",
+        "name = 'open",
+        "(id = 1",
+        "id",
+        "id / 0 = 1",
+        "count(*) > 1",
+        "name LIKE",
+        "EXISTS (SELECT 1 FROM '/etc/passwd')",
+        "CAST(name AS BIGINT) = 1",
+        "\0",
+        "(" * 4000 + "1=1" + ")" * 4000,
+        "id = " + "9" * 11_000,
+        "😀",
+        "\ud800 = 1",
+    ],
+)
+def test_a_condition_that_is_none(shop: Shop, condition: str) -> None:
+    shop.source.run(named(0, 3))
+    for more in ([], ["--count"]):
+        ran = shop.snapshot("--where", condition, "--json", *more)
+        assert (ran.code, ran.error()["code"]) == (64, "MZ192"), ran
+
+
+def test_conditions(shop: Shop) -> None:
+    shop.source.run([*named(0, 3), {"id": 4, "name": "it's; -- ("}, {"id": 5, "name": None}])
+    assert shop.rows("--where", "name = 'it''s; -- ('") == [{"id": 4, "name": "it's; -- ("}]
+    assert [row["id"] for row in shop.rows("--where", "name IS NULL OR UPPER(name) = 'N1'")] == [1, 5]
+    assert [row["id"] for row in shop.rows("--where", "id IN (0, 2) AND (name LIKE 'n%')")] == [0, 2]
+    assert shop.snapshot("--count", "--where", '"id" BETWEEN 1 AND 4').out == "3\n"
+    with pytest.raises(ConditionError, match="never closed"):
+        ensure_one_condition("name = 'a''b")
+    ensure_one_condition("a = ')' AND (b = \"(\")")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "amount = 1234567890123456789012345678.0000000001",
+        "amount > 1.5 AND amount < 9999999999999999999999999999",
+        "y < 0.11 AND y > 0.09",
+        "`a b` LIKE 'comma%' AND \"a b\" <> ''",
+        "at > '2200-01-01' AND day = '2024-02-29'",
+        "s.d = -0.10 AND s['d'] < 0",
+        "ok AND tags[1] = 'a'",
+        "data = X'00ff'",
+        "m IS NOT NULL AND day < '2025-01-01'",
+    ],
+)
+def test_conditions_of_every_type(odd: Shop, condition: str) -> None:
+    assert odd.snapshot("--count", "--where", condition).out == "1\n"
+    assert odd.snapshot("--count", "--where", f"NOT ({condition})").out == "0\n"
+
+
+def test_json_lines_are_what_append_reads(odd: Shop) -> None:
+    out = odd.snapshot("--format", "json").out
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first == {
+        "Id": 1,
+        "a b": 'comma, "quoted"\nline ',
+        "amount": "1234567890123456789012345678.0000000001",
+        "data": "AP8=",
+        "at": "9999-12-31T23:59:59.999999Z",
+        "plain": "0001-01-01T00:00:00.000001",
+        "day": "2024-02-29",
+        "x": "NaN",
+        "y": 0.1,
+        "ok": True,
+        "tags": ["a", None, ""],
+        "m": {"k": 1, "n": None},
+        "s": {"t": "9999-12-31T23:59:59.999999Z", "d": "-0.10"},
+    }
+    assert second == NOTHING
+    again = read_rows(out.encode(), "jsonl", parse_columns(DDL))
+    found = pa.Table.from_batches(list(snapshot_batches(odd.source.history, 0)))
+    assert again.drop_columns(["x"]).to_pylist() == found.drop_columns(["x"]).to_pylist()
+
+
+def test_csv_is_what_append_reads(odd: Shop) -> None:
+    out = odd.snapshot("--format", "csv").out
+    header, first, second = csv.reader(io.StringIO(out, newline=""))
+    assert header == list(ODD)
+    assert first[:5] == [
+        "1",
+        'comma, "quoted"\nline ',
+        "1234567890123456789012345678.0000000001",
+        "AP8=",
+        "9999-12-31T23:59:59.999999Z",
+    ]
+    assert first[9:] == [
+        "true",
+        '["a", null, ""]',
+        '{"k": 1, "n": null}',
+        '{"t": "9999-12-31T23:59:59.999999Z", "d": "-0.10"}',
+    ]
+    assert second == [""] * len(ODD)
+    assert csv_line([None, "", "a"]) == ',"",a\n' and csv_line([None]) == '""\n'
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.json", "rows.csv", "rows.txt"])
+def test_into_files(odd: Shop, tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    if name == "rows.txt":
+        assert odd.snapshot("--out", str(target)).code == 64
+        assert odd.snapshot("--out", str(target), "--format", "table").code == 0
+        assert target.read_text().startswith("  Id  a b")
+        return
+    ran = odd.snapshot("--out", str(target), "--json")
+    assert ran.json()["rows"] == 2 and ran.json()["file"] == str(target)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "shop"] == [name]
+    if name == "rows.json":
+        assert target.read_text() == odd.snapshot("--format", "json").out
+    elif name == "rows.csv":
+        assert target.read_text() == odd.snapshot("--format", "csv").out
+    else:
+        table = (
+            parquet.read_table(target) if name == "rows.parquet" else pa.ipc.open_stream(target).read_all()
+        )
+        assert table.schema.types == SCHEMA.types
+        assert table["at"].to_pylist() == [LAST, None]
+        assert table["amount"].to_pylist() == [ODD["amount"], None]
+        assert table["s"].to_pylist() == [ODD["s"], None]
+
+
+def test_a_file_is_whole_or_not_there(shop: Shop, tmp_path: Path) -> None:
+    shop.source.run(named(0, 3))
+    target = tmp_path / "kept.csv"
+    target.write_text("before")
+    assert shop.snapshot("--out", str(target), "--where", "CAST(name AS BIGINT) = 1").code == 64
+    assert target.read_text() == "before"
+    assert shop.snapshot("--out", str(tmp_path / "nowhere" / "x.csv"), "--json").error()["code"] == "MZ035"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.csv", "shop"]
+    assert shop.snapshot("--count", "--out", str(target)).code == 64
+    assert shop.snapshot("--json", "--format", "csv").code == 64
+    assert out_format_of("a/b.JSONL") == "json" and out_format_of("json") is None
+
+
+def test_times_beyond_python() -> None:
+    far = pa.array([253_402_300_800_000_000, -62_135_596_800_000_001, 0, None], pa.int64())
+    assert json_values(far.cast(pa.timestamp("us", "UTC"))) == [
+        "+10000-01-01T00:00:00Z",
+        "0000-12-31T23:59:59.999999Z",
+        "1970-01-01T00:00:00Z",
+        None,
+    ]
+    days = pa.array([2_932_897, -719_529], pa.int32()).cast(pa.date32())
+    assert json_values(days) == ["+10000-01-01", "-0001-12-31"]
+
+
+def test_rows_are_read_as_they_are_taken(shop: Shop, tmp_path: Path) -> None:
+    """So that memory stays bounded: the last files of many aren't opened before they are asked for."""
+    shop.source.run(named(0, 40_000), files=20)
+    batches = snapshot_batches(shop.source.history, 0)
+    assert 0 < next(batches).num_rows <= 8192
+    shop.source.data(0)[-1].unlink()
+    with pytest.raises(GoneError, match="vacuumed"):
+        list(batches)
+    target = tmp_path / "part.csv"
+    assert shop.snapshot("--out", str(target)).code == 1
+    assert not target.exists()
