@@ -13,7 +13,7 @@ from mzplan.cli.types import ADDRESS, ADDRESS_OR_FILE
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
-from mzplan.render.text import count
+from mzplan.render.text import count, cut, safe
 
 
 @command("plan")
@@ -176,5 +176,5 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
         invocation.out("No drift: what runs is what the state says.")
     else:
         for item in drift:
-            invocation.out(f"{item.address}: {item.kind}: {item.detail}")
+            invocation.out(f"{safe(item.address)}: {item.kind}: {cut(safe(item.detail), 600)}")
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK

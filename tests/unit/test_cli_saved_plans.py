@@ -170,3 +170,24 @@ def test_a_state_that_was_edited_by_hand_is_drift(folder: Path) -> None:
     assert item["address"] == "state" and item["kind"] == "unmanaged-change"
     path.write_text("{")
     assert mzplan(folder, "drift").code == 1
+
+
+def test_drift_cannot_write_to_the_terminal(folder: Path) -> None:
+    """An error quotes records, and a foreign query is named by whoever started it."""
+    status = folder / "state" / "status" / "local.json"
+    found = json.loads(status.read_text())
+    evil = "\x1b]0;owned\x07\nsource.good: fine | `x` </details>"
+    found["observations"]["source.orders"].update(condition="failed", error=evil * 50)
+    found["foreign"] = [evil]
+    status.write_text(json.dumps(found))
+    report = folder / "d.md"
+    ran = mzplan(folder, "drift", "--markdown", str(report), "--detailed-exitcode")
+    assert ran.code == 3 and "\x1b" not in ran.out and len(ran.out.splitlines()) == 2, ran.out
+    assert "\x1b" not in report.read_text() and "</details>\n" not in report.read_text().partition("```")[0]
+    kinds = {(d["address"], d["kind"]) for d in mzplan(folder, "drift", "--json").json()["drift"]}
+    assert kinds == {("source.orders", "failed-query"), ("instance.local", "foreign-query")}
+    edit(folder, "a:9092", "b:9092")
+    path = saved(folder)  # what a review sees is in the plan's file, too
+    assert "\x1b" not in mzplan(folder, "show", str(path)).out
+    shown = mzplan(folder, "show", str(path), "--json").json()["drift"]
+    assert {(d["address"], d["kind"]) for d in shown} == kinds
