@@ -216,6 +216,17 @@ def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
     crew.is_clean()
 
 
+def test_a_restored_database(crew: Crew, postgres: PostgresServer) -> None:
+    """Its tables are from before the last step, under a sink that runs and has nothing to write."""
+    dsn = postgres.dsn("drifting")
+    behind = "UPDATE mzplan.writers SET step = step %s 1 WHERE address = 'sink.flow_pg'"
+    execute(dsn, behind % "-")
+    crew.finds("sink.flow_pg", "upstream-changed")
+    assert "MZ069" in crew.detail("sink.flow_pg")
+    execute(dsn, behind % "+")
+    crew.is_clean()
+
+
 @pytest.mark.parametrize(
     ("what", "address", "kind", "code"),
     [

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -520,6 +524,33 @@ def test_a_command_that_ends_early_leaves_it_to_the_runner_and_the_next_one_foll
         write(tmp_path, "c")  # the next commit has no use for it any more
         assert apply(tmp_path).code == 0
         assert mzplan(tmp_path, "status", "--json").json()["canaries"] == []
+
+
+def test_ctrl_c_ends_only_the_waiting(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    with following(tmp_path) as executor:
+        assert apply(tmp_path).code == 0
+        executor.triggers_at_once = False
+        write(tmp_path, "b")
+        command = [sys.executable, "-m", "mzplan", "-C", str(tmp_path), "apply", "--auto-approve", "--canary"]
+        going = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 30
+        while mzplan(tmp_path, "status", "--json").json()["serial"] < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        going.send_signal(signal.SIGINT)
+        _, said = going.communicate(timeout=30)
+        assert going.returncode == 130 and "Traceback" not in said, said
+        executor.triggers_at_once = True
+        executor.trigger()
+        while any(q["condition"] != "running" or q["held"] for q in queries(tmp_path)):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert mzplan(tmp_path, "plan", "--json").json()["pending"] == []
+
+
+def queries(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = mzplan(folder, "status", "--json").json()["queries"]
+    return found
 
 
 def test_alter_with_a_canary_and_back(tmp_path: Path) -> None:
