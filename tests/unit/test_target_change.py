@@ -1,0 +1,92 @@
+"""Whether a sink's target is still the one that holds its steps: what is compared, and what is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.checkpoints import Checkpoint
+from mzplan.connectors.interface import ResolvedQuery, resolve
+from mzplan.connectors.kafka_exactly_once import compare_target as compare_topic
+from mzplan.connectors.postgres_identity import Written, compare_target
+from mzplan.inline import describe
+from mzplan.model.diagnostics import ExitCode
+from mzplan.plan import build_plan
+from mzplan.secrets import Secrets
+from tests.unit.small_projects import at, commit, postgres, shop, sink
+
+HERE = {"type": "postgres", "system_identifier": "7", "timeline": 1, "database": "shop", "database_oid": 5}
+THERE = Written(query_id="q", step=3)
+
+
+def query(folder: Path, **body: Any) -> ResolvedQuery:
+    """A sink whose checkpoint has done steps 0 to 3."""
+    resources = commit(shop(orders_pg=sink(**body))).resources
+    checkpoint = Checkpoint(str(folder))
+    for log in ("offsets", "commits"):
+        (folder / "spark" / log).mkdir(parents=True)
+        for step in range(4):
+            (folder / "spark" / log / str(step)).touch()
+    (folder / "spark" / "metadata").write_text(json.dumps({"id": "q"}))
+    checkpoint.record_delivery({"delivery": "exactly-once", "target": HERE})
+    found = resolve(describe(resources[at("sink.orders_pg")], resources), Secrets(".", {}), ".")
+    return replace(found, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("found", "there", "code", "says"),
+    [
+        (HERE, THERE, "", ""),
+        (HERE, Written(query_id="q", step=4), "", ""),  # it was written, and not yet noted down as done
+        ({**HERE, "database": "renamed"}, THERE, "", ""),
+        (None, THERE, "", ""),  # a service that hides who it is: its steps are enough
+        ({**HERE, "system_identifier": "8"}, THERE, "MZ043", "system identifier 8 instead of 7"),
+        ({**HERE, "database_oid": 6}, THERE, "MZ043", "dropped and made anew"),
+        ({**HERE, "database": "x", "database_oid": 6}, THERE, "MZ043", "database x instead of shop"),
+        ({**HERE, "timeline": 2}, THERE, "MZ142", "timeline 2 instead of 1"),
+        ({**HERE, "timeline": 2}, Written(query_id="q", step=1), "MZ069", "its last step is 1"),
+        (HERE, Written(query_id="q", step=-1), "MZ069", "no step is written"),
+        (HERE, Written(query_id="other", step=3), "MZ069", "another checkpoint"),
+        (None, None, "MZ069", "it knows nothing of this sink"),
+    ],
+)
+def test_what_is_the_same_target(
+    tmp_path: Path, found: dict[str, Any] | None, there: Written | None, code: str, says: str
+) -> None:
+    told = compare_target(query(tmp_path), found, there)
+    assert [d.code for d in told] == ([code] if code else [])
+    assert all(says in d.detail for d in told)
+    if code in ("MZ043", "MZ069"):
+        assert told[0].exit_code == ExitCode.REFUSED
+        (accepted,) = compare_target(query(tmp_path / "b", on_target_change="accept"), found, there)
+        assert (accepted.code, accepted.severity) == (code, "notice")
+
+
+def test_a_sink_that_has_written_nothing_may_begin_anywhere(tmp_path: Path) -> None:
+    begun = query(tmp_path)
+    assert compare_target(replace(begun, checkpoint=None), HERE, None) == []
+    empty = replace(begun, checkpoint=Checkpoint(str(tmp_path / "empty")))
+    assert compare_target(empty, {**HERE, "system_identifier": "8"}, None) == []
+
+
+def test_a_topic_is_told_by_cluster_and_id(tmp_path: Path) -> None:
+    sink_ = query(tmp_path)
+    sink_.link.body["brokers"] = ["a:1"]  # type: ignore[index]
+    topic = {"cluster_id": "c", "topic": "t", "topic_id": "i"}
+    assert compare_topic(sink_, {}, topic) is None and compare_topic(sink_, {"target": topic}, topic) is None
+    for name, says in (("cluster_id", "Kafka cluster c instead of d"), ("topic_id", "created again")):
+        other = compare_topic(sink_, {"target": {**topic, name: "d"}}, topic)
+        assert other is not None and (other.code, says in other.detail) == ("MZ043", True)
+
+
+def test_what_it_will_do_is_a_line_of_the_plan() -> None:
+    state = commit(shop(orders_pg=sink(on_target_change="accept")))
+    plan = build_plan(shop(pg=postgres(host="other"), orders_pg=sink(on_target_change="accept")), state)
+    assert [d.summary for d in plan.diagnostics] == [
+        "sink.orders_pg: if the connection leads to another target now, its next step is written there, "
+        "whatever is missing"
+    ]
