@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -196,3 +199,18 @@ def test_what_it_names_cannot_write_to_the_terminal(folder: Path, tmp_path: Path
     where = ("--checkpoint", str(left / "checkpoint"), "--table", str(left / "table"))
     ran = mzplan(folder, "import", "source.orders", *where, "--auto-approve")
     assert ran.code == 7 and "\x1b" not in ran.out + ran.err and "[31m" in ran.out + ran.err
+
+
+@pytest.mark.parametrize("point", ["apply.validated", "commit.before-rename", "apply.committed"])
+def test_a_killed_import_is_done_or_done_again(folder: Path, tmp_path: Path, point: str) -> None:
+    left = leave(tmp_path / "left")
+    where = ["--checkpoint", str(left / "checkpoint"), "--table", str(left / "table"), "--auto-approve"]
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "import", "source.orders", *where]
+    killed = subprocess.run(command, env={**os.environ, "MZPLAN_FAILPOINT": point}, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    ran = import_(folder, left)
+    assert ran.code == (64 if point == "apply.committed" else 0), ran  # it is in the state already
+    id_ = mzplan(folder, "state", "show", "source.orders").json()["id"]
+    for kind in ("checkpoints", "collections"):
+        assert (folder / "warehouse" / kind / id_ / "g1").is_dir()
+    assert (left / "checkpoint" / "metadata").exists() and (left / "table" / "_delta_log").is_dir()
