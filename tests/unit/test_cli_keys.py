@@ -1,0 +1,139 @@
+"""`ROTATE KEYS`: key files, the file, the state and the plan of what is behind a tunnel, all or nothing."""
+
+from __future__ import annotations
+
+import os
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import asyncssh
+import pytest
+
+from mzplan.operations import keys
+from tests.unit.cli_runs import Ran, run
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
+SETTINGS = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+PIPELINE = """\
+connections:
+  k: {{type: kafka, brokers: ['a:9092']}}
+  {inner}:
+    type: ssh-tunnel
+    host: inner
+    user: t
+    host_keys: [{key}]
+    ssh_tunnel: {outer}   # the way in
+  {outer}: {{type: ssh-tunnel, host: outer, user: t, host_keys: [{key}]}}
+  {pg}: {{type: postgres, host: db, database: s, user: u, ssh_tunnel: {inner}}}
+  other: {{type: postgres, host: db, database: s, user: u}}
+  registry: {{type: schema-registry, url: 'http://r:8081', ssh_tunnel: {outer}}}
+sources:
+  orders:
+    connection: k
+    topic: orders
+    format: {{type: json, schema: "id BIGINT"}}
+    schema_registry: registry
+sinks:
+  far: {{from: orders, connection: {pg}, table: o}}
+  near: {{from: orders, connection: other, table: o}}
+"""
+
+
+def project(folder: Path, inner: str = "inner", outer: str = "outer", pg: str = "pg") -> Path:
+    (folder / "mzplan.yaml").write_text(SETTINGS)
+    text = PIPELINE.format(inner=inner, outer=outer, pg=pg, key=HOST_KEY)
+    (folder / "pipeline.yaml").write_text(text)
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    return folder
+
+
+def mzplan(folder: Path, *words: str) -> Ran:
+    return run("-C", str(folder), *words)
+
+
+def alter(folder: Path, statement: str, *options: str) -> Ran:
+    return mzplan(folder, "alter", statement, *options)
+
+
+def reasons(document: dict[str, Any]) -> dict[str, str]:
+    return {c["address"]: c["reason"] for c in document["changes"] if c["action"] == "restart"}
+
+
+def key_files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "keys").glob("*")) if (folder / "keys").exists() else []
+
+
+def test_pairs_are_made_promoted_and_kept_private(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    first = alter(folder, "ALTER CONNECTION outer ROTATE KEYS", "--auto-approve", "--json").json()
+    assert key_files(folder) == [".gitignore", "outer-1", "outer-1.pub", "outer-2", "outer-2.pub"]
+    for name in ("outer-1", "outer-2"):
+        path = folder / "keys" / name
+        assert path.stat().st_mode & 0o777 == 0o600
+        public = asyncssh.read_private_key(path).export_public_key().decode().strip()
+        assert (folder / "keys" / f"{name}.pub").read_text().strip() == public
+        assert public in first["public_keys"].values()
+    assert (folder / "keys").stat().st_mode & 0o777 == 0o700
+    assert reasons(first) == {
+        "sink.far": "connection.outer changed, through connection.pg and connection.inner",
+        "source.orders": "connection.outer changed, through connection.registry",
+    }
+    assert first["changes"][-1]["through"] == {"connection.outer": ["connection.pg", "connection.inner"]}
+
+    shown = alter(folder, "ALTER CONNECTION outer ROTATE KEYS", "--auto-approve")
+    assert shown.code == 0 and f"  private_key  {first['public_keys']['secondary_key']}" in shown.out
+    text = (folder / "pipeline.yaml").read_text()
+    assert 'private_key: "${file:keys/outer-2}", secondary_key: "${file:keys/outer-3}"' in text
+    assert "   # the way in\n" in text
+    for path in [folder / "pipeline.yaml", *(folder / "state").rglob("*"), *(folder / ".mzplan").rglob("*")]:
+        assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes()
+    assert mzplan(folder, "plan", "--json").json()["changes"] == []
+
+
+def test_what_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    before = (folder / "pipeline.yaml").read_bytes(), (folder / "state/mzplan.state.json").read_bytes()
+
+    def unchanged() -> bool:
+        now = (folder / "pipeline.yaml").read_bytes(), (folder / "state/mzplan.state.json").read_bytes()
+        return now == before and [name for name in key_files(folder) if name != ".gitignore"] == []
+
+    statement = "ALTER CONNECTION inner ROTATE KEYS"
+    dry = alter(folder, statement, "--dry-run", "--json").json()
+    assert reasons(dry) == {"sink.far": "connection.inner changed, through connection.pg"} and unchanged()
+    assert alter(folder, statement).code == 64 and unchanged()  # nobody to ask
+    with mock.patch("mzplan.operations.applying.packages_of", side_effect=KeyboardInterrupt):
+        assert alter(folder, statement, "--auto-approve").code == 130
+    assert unchanged()
+    with mock.patch.object(keys.os, "fsync", side_effect=OSError(28, os.strerror(28))):
+        failed = alter(folder, statement, "--no-apply", "--json")
+    assert failed.json()["diagnostics"][0]["code"] == "MZ124" and unchanged()
+
+
+@pytest.mark.parametrize("names", permutations(("a_x", "m_x", "z_x")))
+def test_names_in_every_order(tmp_path: Path, names: tuple[str, str, str]) -> None:
+    inner, outer, pg = names
+    folder = project(tmp_path, inner, outer, pg)
+    far = f"connection.{outer} changed, through connection.{pg} and connection.{inner}"
+    changed = alter(
+        folder, f"ALTER CONNECTION {outer} SET (HOST 'h2', PORT 2222, USER 'u2')", "--dry-run", "--json"
+    )
+    assert reasons(changed.json()) == {
+        "sink.far": far,
+        "source.orders": f"connection.{outer} changed, through connection.registry",
+    }
+    assert "sink.near" not in str(changed.json()["changes"])
+    moved = alter(folder, f"ALTER CONNECTION {pg} SET SSH TUNNEL '{outer}'", "--dry-run", "--json").json()
+    assert reasons(moved) == {"sink.far": f"connection.{pg} changed"}
+    registry = alter(
+        folder, "ALTER CONNECTION registry SET URL 'http://r2:8081'", "--dry-run", "--json"
+    ).json()
+    assert reasons(registry) == {"source.orders": "connection.registry changed"}
+    circle = alter(folder, f"ALTER CONNECTION {outer} SET SSH TUNNEL '{inner}'", "--dry-run", "--json").json()
+    assert [d["code"] for d in circle["diagnostics"]] == ["MZ014"]
+    used = (folder / "pipeline.yaml").read_text().replace(f"  {outer}: {{type", "  gone: {type")
+    (folder / "pipeline.yaml").write_text(used)
+    found = {d["code"] for d in mzplan(folder, "plan", "--json").json()["diagnostics"]}
+    assert found == {"MZ012"}
