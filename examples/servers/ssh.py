@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from examples.servers.errors import ServerError
@@ -106,6 +107,20 @@ class SshServer(Server):
         self.stop()
         remove_tree(self.workdir / "door")
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server and every connection through it stand still meanwhile."""
+        pid = self.pid
+        stopped = [pid, *_below(pid)] if pid is not None else []
+        for one in stopped:
+            os.kill(one, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for one in stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGCONT)
+
     def sessions(self) -> int:
         """How many clients are connected."""
         pid = self.pid
@@ -144,6 +159,11 @@ class SshServer(Server):
         account: Account | None = self._account
         if account is not None:
             shutil.chown(path, account.uid, account.gid)
+
+
+def _below(pid: int) -> list[int]:
+    children = children_of(pid)
+    return [*children, *(one for child in children for one in _below(child))]
 
 
 def _end_session(pid: int) -> None:

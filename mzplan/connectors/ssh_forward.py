@@ -102,7 +102,11 @@ class Forwards:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._serve, args=(self._loop,), name="ssh", daemon=True).start()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return future.result(seconds)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
@@ -160,9 +164,13 @@ class _Line:
         async with self._making:
             if not self._connections or any(one.is_closed() for one in self._connections):
                 self.close()
-                for hop in self._way:
-                    outer = self._connections[-1] if self._connections else None
-                    self._connections.append(await _connect(hop, outer))
+                try:
+                    for hop in self._way:
+                        outer = self._connections[-1] if self._connections else None
+                        self._connections.append(await _connect(hop, outer))
+                except BaseException:
+                    self.close()  # else half of the way would be taken for the whole
+                    raise
             return self._connections[-1]
 
     async def open(self, host: str, port: int) -> tuple[Any, Any]:

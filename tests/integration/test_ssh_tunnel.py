@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors import tunnels
+from mzplan.connectors import ssh_forward, tunnels
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.connections import check_connection
 from mzplan.connectors.interface import resolve_connection
@@ -27,7 +28,7 @@ from mzplan.content_hash import HASH
 from mzplan.inline import Description, InlinedConnection, Upstream
 from mzplan.model.address import Address
 from mzplan.secrets import Secrets
-from tests.support import execute, rows_of
+from tests.support import eventually, execute, rows_of
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer, SshServer
@@ -139,7 +140,8 @@ def test_what_stands_in_the_way(door: SshServer, ssh_servers: Servers, forwards:
         ((hop(door), hop(other, port=1)), "unreachable", "refused"),
         ((hop(door), hop(other, host_keys=(door.host_key,))), "host-key", "not trusted"),
     ]
-    for way, why, text in cases:
+    # Each twice: what is half open must not be taken for the whole way.
+    for way, why, text in [case for case in cases for _ in range(2)]:
         with pytest.raises(TunnelError) as found, forwards.to(way, "127.0.0.1", 1):
             pass
         assert (found.value.why, found.value.hop) == (why, way[-1])
@@ -148,6 +150,31 @@ def test_what_stands_in_the_way(door: SshServer, ssh_servers: Servers, forwards:
         shown = {"not trusted": way[-1].port}.get(text)
         server = door if shown == door.port else other
         assert found.value.shown == (server.host_key if shown else "")
+
+
+def test_what_nobody_uses_is_closed(
+    door: SshServer, forwards: Forwards, echo: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_forward, "IDLE_S", 0.6)
+    with forwards.to((hop(door),), "127.0.0.1", echo) as port:
+        time.sleep(1.0)
+        assert says(port) == b"hello" and door.sessions() == 1  # it is in use
+    eventually("the SSH connection is closed", lambda: door.sessions() == 0, 10)
+    with pytest.raises(ConnectionRefusedError):
+        says(port)
+
+
+def test_a_frozen_ssh_server_is_given_up(
+    door: SshServer, forwards: Forwards, echo: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_forward, "OPEN_TIMEOUT_S", 1.0)
+    with forwards.to((hop(door),), "127.0.0.1", echo) as port:
+        assert says(port) == b"hello"
+        with door.frozen():
+            assert says(port) == b""
+            problem = forwards.problem((hop(door),), "127.0.0.1", echo)
+            assert problem is not None and "no answer" in problem.text
+        eventually("it works again", lambda: says(port) == b"hello", 10)
 
 
 def test_known_hosts_and_a_second_key(door: SshServer, forwards: Forwards, echo: int) -> None:
