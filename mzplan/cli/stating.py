@@ -31,7 +31,7 @@ class _InOrder(click.Group):
 @click.group("state", cls=_InOrder)
 @global_options
 def command_state() -> None:
-    """Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock."""
+    """Look at the state, and work on it: list, show, mv, rm, pull, push, rollback, lock, unlock, gc."""
 
 
 def _sub(name: str, *, changing: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
@@ -228,6 +228,37 @@ def state_unlock(invocation: Invocation, lock_id: str) -> int:
     else:
         invocation.out(f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).")
     return ExitCode.OK
+
+
+@_sub("gc")
+@click.option(
+    "--apply", "apply", is_flag=True, help="Remove it, where nothing has written to it for retain_dropped."
+)
+@click.option(
+    "--foreign",
+    is_flag=True,
+    help="Also ids that this state never had: of an import that failed, or of another project.",
+)
+def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
+    """List the checkpoints and collections in the warehouse that nothing claims.
+
+    No resource, no `state rm`, and no runner (which removes by itself what was dropped)."""
+    from mzplan.operations.storage_gc import find_unclaimed, remove_unclaimed
+    from mzplan.render.storage import render_unclaimed, unclaimed_to_json
+
+    project, progress = invocation.project(), invocation.progress
+    if apply:
+        found, problems = remove_unclaimed(project, progress, foreign=foreign)
+    else:
+        found, problems = find_unclaimed(project, progress, foreign=foreign), []
+    if invocation.json:
+        told = [d.to_json() for d in problems]
+        invocation.document({"storage": [unclaimed_to_json(one) for one in found], "diagnostics": told})
+    else:
+        invocation.out(render_unclaimed(found, applied=apply, color=invocation.color))
+        if problems:
+            invocation.show(problems)
+    return ExitCode.ERROR if problems else ExitCode.OK
 
 
 @command("import", changing=True)

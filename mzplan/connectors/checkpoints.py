@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.connectors.paths import absolute, local_path
+from mzplan.model.reading import ID
 
 FORMAT_VERSION = 1
+_GENERATION = re.compile(r"g[1-9][0-9]{0,17}")
 
 
 def collection_path(warehouse: str, id_: str, generation: int) -> str:
@@ -189,14 +192,22 @@ def _replace(folder: str, name: str, text: str) -> None:
 
 
 def places_below(warehouse: str) -> list[tuple[str, int]]:
-    """The id and generation of everything that has storage in a warehouse, sorted. Raises OSError."""
+    """The id and generation of everything that has storage in a warehouse, sorted. What has another name than
+    mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
     found = set()
     for kind in ("collections", "checkpoints"):
-        for id_ in _names(absolute(warehouse, kind)):
-            for name in _names(absolute(warehouse, f"{kind}/{id_}")):
-                if name[:1] == "g" and name[1:].isdecimal():
-                    found.add((id_, int(name[1:])))
+        for id_ in filter(ID.fullmatch, _folders(absolute(warehouse, kind))):
+            names = _folders(absolute(warehouse, f"{kind}/{id_}"))
+            found |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
     return sorted(found)
+
+
+def _folders(folder: str) -> list[str]:
+    local = local_path(folder)
+    if local is None:
+        return _names(folder)
+    there = local.iterdir() if local.is_dir() else ()
+    return [path.name for path in there if path.is_dir() and not path.is_symlink()]
 
 
 def table_id(collection: str) -> str | None:
@@ -296,3 +307,45 @@ def remote(place: str) -> tuple[Any, str]:
     except ValueError as problem:
         raise OSError(f"{place}: {problem}") from None
     return system, path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What is below a folder. `changed`: when anything of it was last written, in seconds since the epoch;
+    None where that is not known."""
+
+    files: int = 0
+    bytes: int = 0
+    changed: float | None = None
+
+
+def stored_in(folder: str) -> Stored | None:
+    """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
+    local = local_path(folder)
+    if local is not None:
+        return _stored_locally(local) if local.is_dir() and not local.is_symlink() else None
+    from pyarrow import fs
+
+    system, path = remote(folder)
+    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    files = [info for info in infos if info.type == fs.FileType.File]
+    times = [info.mtime_ns for info in files]
+    known = bool(times) and None not in times
+    size = sum(info.size or 0 for info in files)
+    return (
+        Stored(files=len(files), bytes=size, changed=max(times) / 1e9 if known else None) if infos else None
+    )
+
+
+def _stored_locally(folder: Path) -> Stored:
+    def failed(problem: OSError) -> None:
+        raise problem
+
+    files, size, changed = 0, 0, folder.stat().st_mtime
+    for place, folders, names in os.walk(folder, onerror=failed):
+        for name in (*folders, *names):
+            found = os.lstat(f"{place}/{name}")
+            changed = max(changed, found.st_mtime)
+            if name in names:
+                files, size = files + 1, size + found.st_size
+    return Stored(files=files, bytes=size, changed=changed)

@@ -46,9 +46,10 @@ from mzplan.controller.types import (
 )
 from mzplan.inline import Description
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease
 from mzplan.secrets import Secrets
+from mzplan.state.claims import places_noted, unclaimed
 from mzplan.state.journal import Prepared
 from mzplan.state.store import Store
 
@@ -337,7 +338,12 @@ class Controller:
             log.info("%s is claimed by nothing: it is stopped", name)
             await asyncio.to_thread(self.executor.stop, name)
         listed = await asyncio.to_thread(self.storage.listed)
-        self._unclaimed = sorted(set(listed) - self._claimed() - self._remembered())
+        try:
+            noted = await asyncio.to_thread(places_noted, self.store)
+        except MzplanError as problem:  # what another instance has noted: no reason not to run
+            log.warning("which storage is unclaimed is not known: %s", problem)
+            return
+        self._unclaimed = unclaimed(listed, self._claimed(), noted | self._remembered())
 
     def unclaimed(self) -> Iterable[Place]:
         return tuple(self._unclaimed)

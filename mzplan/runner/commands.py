@@ -86,9 +86,3 @@ def commands(told: Told, wanted: Told) -> list[Command]:
     if exports:
         found.append(CreateExports(exports=exports))
     return found
-
-
-def places_of(state: State) -> set[tuple[GlobalId, int]]:
-    """All storage that a state claims, on whatever instance, or keeps on purpose."""
-    claimed = {(r.id, r.generation) for r in state.resources.values()}
-    return claimed | {(id_, generation) for id_, (_, generation) in state.forgotten.items()}

@@ -33,9 +33,9 @@ from mzplan.runner.commands import (
     DropSources,
     Told,
     commands,
-    places_of,
     wanted_of,
 )
+from mzplan.state.claims import places_of
 from mzplan.state.store import Store
 
 log = logging.getLogger("mzplan.runner")

@@ -1,0 +1,167 @@
+"""state gc: storage in the warehouse that nothing claims; listed, and removed when that is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mzplan.connectors.checkpoints import Checkpoint, collection_path, places_below, stored_in
+from mzplan.connectors.paths import absolute
+from mzplan.connectors.storage import remove_storage
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.state import State
+from mzplan.operations.applying import LOCK_WAIT
+from mzplan.operations.project import Project, Reporter, read_state
+from mzplan.state.claims import Place, instances_noted, places_noted, places_of, unclaimed
+from mzplan.state.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclaimed:
+    """Storage of one generation. `address`: what it was called last; None for an id that this state never
+    had. `changed`: when it was last written to (seconds since the epoch), None where that is not known.
+    `kept`: why it is not removed."""
+
+    id: str
+    generation: int
+    address: Address | None
+    what: tuple[str, ...]
+    bytes: int
+    changed: float | None
+    kept: str | None = None
+    removed: bool = False
+
+
+def find_unclaimed(project: Project, reporter: Reporter, *, foreign: bool) -> list[Unclaimed]:
+    """What nothing claims, and why it would be kept. Changes nothing, and holds no lock."""
+    return _found(project, read_state(project.store, reporter), reporter, foreign)
+
+
+def remove_unclaimed(
+    project: Project, reporter: Reporter, *, foreign: bool
+) -> tuple[list[Unclaimed], list[Diagnostic]]:
+    """Remove what nothing claims and nothing has written to for `retain_dropped`, under the lock: no import
+    and no commit is under way meanwhile. What could not be removed is told.
+
+    Raises MzplanError MZ193 (exit 7) while a runner has still to take in the newest serial, or an export is
+    being prepared.
+    """
+    with reporter.working("waiting for the lock of the state"):
+        lock = project.store.lock("state gc", LOCK_WAIT)
+    problems: list[Diagnostic] = []
+    with lock:
+        state = read_state(project.store, reporter)
+        _ensure_quiet(project.store, state)
+        found = _found(project, state, reporter, foreign)
+        for index, one in enumerate(found):
+            if one.kept is not None:
+                continue
+            try:
+                with reporter.working(f"removing {one.id} g{one.generation}"):
+                    remove_storage(_warehouse(project, state), one.id, one.generation)
+            except MzplanError as problem:
+                problems += problem.diagnostics
+                found[index] = replace(one, kept="it could not be removed")
+                continue
+            found[index] = replace(one, removed=True)
+    return found, problems
+
+
+def _found(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:
+    warehouse = _warehouse(project, state)
+    with reporter.working(f"looking at {warehouse}"):
+        names, forgotten = _history(project.store, state)
+        noted = places_noted(project.store) | forgotten
+        try:
+            places = unclaimed(places_below(warehouse), places_of(state), noted)
+            return [_look(project, warehouse, place, names, foreign) for place in places]
+        except OSError as problem:
+            raise error(
+                "MZ090",
+                "The warehouse can't be read",
+                f"{problem}.",
+                "check `warehouse` (mzplan.yaml), and that it can be read from here.",
+            ) from None
+
+
+def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]]:
+    """What each id was called last, and all storage that any serial keeps on purpose (`state rm`): a rollback
+    would want it back. Raises MzplanError for a serial that can't be read: then nothing is known."""
+    names: dict[str, Address] = {}
+    kept: set[Place] = set()
+    for serial in store.serials():
+        then = store.read_serial(serial)
+        if then is None or then.lineage != state.lineage:
+            continue
+        names |= {record.id: address for address, record in then.resources.items()}
+        names |= {id_: address for id_, (address, _) in then.forgotten.items()}
+        kept |= {(id_, generation) for id_, (_, generation) in then.forgotten.items()}
+    names |= {record.id: address for address, record in state.resources.items()}
+    return names, kept
+
+
+def _look(
+    project: Project, warehouse: str, place: Place, names: Mapping[str, Address], foreign: bool
+) -> Unclaimed:
+    folders = {
+        "collection": collection_path(warehouse, *place),
+        "checkpoint": Checkpoint.of(warehouse, *place).folder,
+    }
+    stored = {what: there for what, folder in folders.items() if (there := stored_in(folder)) is not None}
+    times = [there.changed for there in stored.values()]
+    known = [at for at in times if at is not None]
+    changed = max(known) if known and len(known) == len(times) else None
+    return Unclaimed(
+        id=place[0],
+        generation=place[1],
+        address=names.get(place[0]),
+        what=tuple(sorted(stored)),
+        bytes=sum(there.bytes for there in stored.values()),
+        changed=changed,
+        kept=_why_kept(place[0] in names or foreign, changed, project.settings.retain_dropped),
+    )
+
+
+def _why_kept(is_ours: bool, changed: float | None, retain: float) -> str | None:
+    if not is_ours:
+        return "this state never had that id: another project's, or an import that failed (--foreign)"
+    if changed is None:
+        return "when it was last written to is not known"
+    if time.time() - changed < retain:
+        return "it was written to within retain_dropped"
+    return None
+
+
+def _ensure_quiet(store: Store, state: State) -> None:
+    if not state.lineage:
+        raise _refused(
+            "Nothing was ever committed here",
+            "So nothing tells what in the warehouse is garbage.",
+            "look at `state` in mzplan.yaml: is it the one that the warehouse belongs to?",
+        )
+    for name in sorted({*state.instances, *instances_noted(store)}):
+        prepared = store.read_prepared(name)
+        if prepared:
+            raise _refused(
+                f"An export of instance {name} is being prepared",
+                f"It is {prepared[0].id}, of {prepared[0].from_id}.",
+                "wait until it is created or cancelled.",
+            )
+        status = store.read_status(name)
+        taken_in = status.serial if status is not None else 0
+        if store.leader(name) is not None and taken_in < state.serial:
+            raise _refused(
+                f"The runner of instance {name} is still at serial {taken_in}",
+                f"The state is at {state.serial}: what it runs may be what nothing else claims any more.",
+                "wait until it has taken that in: mzplan status.",
+            )
+
+
+def _refused(summary: str, detail: str, hint: str) -> MzplanError:
+    return error("MZ193", summary, f"{detail} Nothing was removed.", hint, exit_code=ExitCode.REFUSED)
+
+
+def _warehouse(project: Project, state: State) -> str:
+    return absolute(project.settings.directory, state.warehouse or project.settings.warehouse)

@@ -1,0 +1,184 @@
+"""state gc: what nothing claims is listed, and removed only when it is old, known and nobody can want it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.checkpoints import places_below
+from mzplan.inline import describe
+from mzplan.model.address import Address
+from mzplan.state.journal import Dropped, Prepared
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+from tests.unit.cli_runs import Ran, mzplan, write
+
+ORDERS = Address("source", "orders")
+OLD = time.time() - 90_000  # retain_dropped is a day
+
+
+class Shop:
+    """A committed project whose warehouse the test fills."""
+
+    def __init__(self, folder: Path):
+        self.folder = write(folder)
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        self.store = Store(LocalBackend(folder / "state"), "shop")
+        self.id = self.store.read_state().resources[ORDERS].id
+
+    def stored(self, id_: str, generation: int, changed: float = OLD) -> list[Path]:
+        found = []
+        for kind in ("collections", "checkpoints"):
+            place = self.folder / "warehouse" / kind / id_ / f"g{generation}"
+            place.mkdir(parents=True)
+            (place / "data").write_bytes(b"x" * 1000)
+            for path in (place / "data", place):
+                os.utime(path, (changed, changed))
+            found.append(place)
+        return found
+
+    def gc(self, *arguments: str) -> Ran:
+        return mzplan(self.folder, "state", "gc", *arguments)
+
+    def listed(self, *arguments: str) -> dict[tuple[str, int], Any]:
+        ran = self.gc("--json", *arguments)
+        assert ran.code == 0, ran
+        return {(one["id"], one["generation"]): one for one in ran.json()["storage"]}
+
+    def replaced(self) -> list[Path]:
+        """A generation that the history knows and nothing claims any more: its journal entry is lost."""
+        return self.stored(self.id, 7)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path / "shop")
+
+
+def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> None:
+    current, former = shop.stored(shop.id, 1), shop.replaced()
+    (one,) = shop.listed().values()
+    assert (one["id"], one["generation"], one["address"]) == (shop.id, 7, "source.orders")
+    assert (one["what"], one["bytes"], one["kept"]) == (["checkpoint", "collection"], 2000, None)
+    assert one["changed"] == pytest.approx(OLD, abs=1)
+    text = shop.gc().out
+    assert "source.orders" in text and "2.0 KiB" in text and "--apply` removes 1 generation" in text
+    assert all(place.exists() for place in (*current, *former))
+    (one,) = shop.listed("--apply").values()
+    assert one["removed"] is True
+    assert all(place.exists() for place in current) and not any(place.exists() for place in former)
+    assert shop.gc("--apply").out == "Everything in the warehouse is claimed.\n"
+
+
+def test_what_was_written_lately_and_what_is_not_ours_stays(shop: Shop) -> None:
+    lately, strange = shop.stored(shop.id, 8, time.time()), shop.stored("0123456789abcdef", 1)
+    found = shop.listed("--apply")
+    assert "retain_dropped" in found[shop.id, 8]["kept"]
+    assert "never had that id" in found["0123456789abcdef", 1]["kept"]
+    assert all(place.exists() for place in (*lately, *strange))
+    assert shop.listed("--apply", "--foreign")["0123456789abcdef", 1]["removed"] is True
+    assert not any(place.exists() for place in strange) and all(place.exists() for place in lately)
+
+
+def test_what_is_claimed_elsewhere_is_not_even_listed(shop: Shop) -> None:
+    state = shop.store.read_state()
+    record = state.resources[ORDERS]
+    description = describe(record, state.resources)
+    for id_, generation in ((shop.id, 1), ("accepted", 3), ("journalled", 4)):
+        shop.stored(id_, generation)
+    shop.store.write_journal("gone", [Dropped.of(ORDERS, "journalled", 4, OLD)])
+    from dataclasses import replace
+
+    shop.store.write_accepted("other", {ORDERS: replace(description, id="accepted", generation=3)})
+    assert shop.listed("--foreign", "--apply") == {}
+
+
+def test_what_any_serial_has_forgotten_on_purpose_stays(shop: Shop) -> None:
+    kept = shop.stored(shop.id, 1)
+    for name in ("sink.out", "sink.few", "source.orders"):
+        assert mzplan(shop.folder, "state", "rm", name).code == 0
+    assert shop.listed("--apply") == {}
+    assert mzplan(shop.folder, "state", "rollback", "--serial", "1", "--auto-approve").code in (0, 64)
+    assert mzplan(shop.folder, "apply", "--auto-approve").code == 0
+    assert shop.listed("--apply") == {} and all(place.exists() for place in kept)
+
+
+def test_nothing_is_removed_while_somebody_may_want_it(shop: Shop) -> None:
+    former = shop.replaced()
+    shop.store.write_prepared("local", [Prepared(id="x", from_id=shop.id, step=0)])
+    refused = shop.gc("--apply", "--json")
+    assert (refused.code, refused.error()["code"]) == (7, "MZ193") and "prepared" in refused.error()[
+        "summary"
+    ]
+    shop.store.write_prepared("local", [])
+    lease = shop.store.acquire_lease("local", "test")
+    assert lease is not None
+    (shop.folder / "state" / "status" / "local.json").unlink()
+    refused = shop.gc("--apply", "--json")
+    assert (refused.code, refused.error()["code"]) == (7, "MZ193") and "serial 0" in refused.error()[
+        "summary"
+    ]
+    shop.store.renew_lease(lease, released=True)
+    with shop.store.lock("import"):
+        assert shop.gc("--apply").code == 6
+    assert all(place.exists() for place in former)
+    assert shop.gc().code == 0
+    assert shop.gc("--apply").code == 0 and not any(place.exists() for place in former)
+
+
+def test_an_empty_state_tells_nothing(shop: Shop) -> None:
+    former = shop.replaced()
+    settings = shop.folder / "mzplan.yaml"
+    settings.write_text(settings.read_text() + "state: {backend: local, path: elsewhere}\n")
+    refused = shop.gc("--apply", "--foreign", "--json")
+    assert (refused.code, refused.error()["code"]) == (7, "MZ193")
+    assert all(place.exists() for place in former)
+
+
+def test_a_damaged_history_stops_it(shop: Shop) -> None:
+    former = shop.replaced()
+    assert mzplan(shop.folder, "pause", "source.orders").code == 0
+    (first, *_) = sorted((shop.folder / "state" / "history").glob("*.json"))
+    first.write_text("{")
+    assert shop.gc("--apply").code == 1
+    assert all(place.exists() for place in former)
+
+
+HOSTILE = ("..", "g1", "\x1b[2J", "a b", "é", "x" * 65, "-rf", ".hidden", "a\nb")
+
+
+def test_hostile_folder_names(shop: Shop, tmp_path: Path) -> None:
+    collections = shop.folder / "warehouse" / "collections"
+    outside = tmp_path / "precious"
+    (outside / "g1").mkdir(parents=True)
+    (outside / "g1" / "data").write_text("x")
+    for name in HOSTILE:
+        (collections / name / "g9").mkdir(parents=True, exist_ok=True)
+    for name in ("g01", "g-1", "g0", "g٣", "g" + "9" * 30, "g²", "g1x", "x1", "g"):
+        (collections / shop.id / name).mkdir(parents=True)
+    (collections / "linked").symlink_to(outside)
+    (collections / shop.id / "g5").symlink_to(outside / "g1")
+    (collections / "plain").write_text("a file")
+    assert places_below(str(shop.folder / "warehouse")) == [("-rf", 9), ("g1", 9)]
+    assert set(shop.listed("--apply", "--foreign")) == {("-rf", 9), ("g1", 9)}
+    assert (outside / "g1" / "data").exists()
+    assert json.loads((shop.folder / "state" / "mzplan.state.json").read_text())["serial"] == 1
+
+
+def test_what_can_not_be_removed_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mzplan.connectors import storage
+
+    former = shop.replaced()
+
+    def broken(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage.shutil, "rmtree", broken)
+    ran = shop.gc("--apply", "--json")
+    assert ran.code == 1 and [d["code"] for d in ran.json()["diagnostics"]] == ["MZ035"]
+    assert all(place.exists() for place in former)
