@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,19 +11,30 @@ from mzplan.cli.types import INSTANCE
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.resources import ProjectSettings
 
+if TYPE_CHECKING:
+    from mzplan.runner.logs import LogFormat
+
 
 @command("run")
 @click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
 @click.option(
     "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or leave."
 )
-def command_run(invocation: Invocation, instance: str, standby: bool) -> int:
+@click.option(
+    "--log-format",
+    "log_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="text (default), or json: an object a line, with time, level, logger, message, address.",
+)
+def command_run(invocation: Invocation, instance: str, standby: bool, log_format: LogFormat) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
-    from mzplan.runner.main import configure_logging, run
+    from mzplan.runner.logs import configure_logging
+    from mzplan.runner.main import run
 
     settings = invocation.project().settings
     _declared(settings, instance)
-    configure_logging()
+    configure_logging(log_format)
     return run(settings, instance, stand_by=standby)
 
 

@@ -18,7 +18,7 @@ from mzplan.config.text import kind_of, shown
 from mzplan.config.validators import is_valid
 from mzplan.kinds import load_schema
 from mzplan.model.diagnostics import error
-from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings
+from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings, Retries
 from mzplan.secrets import is_reference
 
 _SCHEMA = "project"
@@ -33,6 +33,7 @@ class Settings:
     state: dict[str, Any]
     instances: dict[str, Instance]
     retain_dropped: float
+    retries: Retries
 
     def to_project_settings(self, directory: str) -> ProjectSettings:
         return ProjectSettings(
@@ -42,6 +43,7 @@ class Settings:
             state=self.state,
             instances=self.instances,
             retain_dropped=self.retain_dropped,
+            retries=self.retries,
         )
 
 
@@ -128,8 +130,18 @@ def _settings(body: dict[str, Any]) -> Settings:
         warehouse=setting("warehouse"),
         state={**properties["state"]["default"], **setting("state")},
         retain_dropped=_seconds(setting("retain_dropped")),
+        retries=_retries({**properties["retries"]["default"], **setting("retries")}),
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
     )
+
+
+def _retries(said: dict[str, Any]) -> Retries:
+    """What is no duration or number counts for nothing (its error is reported elsewhere)."""
+    first, last = (_seconds(said[name]) if isinstance(said[name], str) else 0.0 for name in ("first", "last"))
+    budget = said.get("budget")
+    known = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
+    default = Retries()
+    return Retries(first=first or default.first, last=last or default.last, budget=budget if known else None)
 
 
 def _seconds(duration: str) -> float:

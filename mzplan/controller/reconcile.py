@@ -31,9 +31,15 @@ class Pace:
     budget: int | None = None
 
     def wait(self, failures: int) -> float:
-        """Seconds to wait after so many failures: 1, 2, 4, … 60."""
-        if self.budget is not None and failures > self.budget:
-            return math.inf
+        """Seconds to wait after so many failures: 1, 2, 4, … 60; for ever, when it is given up."""
+        return math.inf if self.gives_up(failures) else self.delay(failures)
+
+    def gives_up(self, failures: int) -> bool:
+        """Whether these are too many failures in a row."""
+        return self.budget is not None and failures >= self.budget
+
+    def delay(self, failures: int) -> float:
+        """The same without a budget: what ran before is gone back to however often."""
         return min(self.last, self.first * 2.0 ** max(0, min(failures, 16) - 1))
 
 
@@ -157,7 +163,7 @@ def start_failed(memory: Memory, error: str, code: str, now: float, pace: Pace =
 
 def fallback_failed(memory: Memory, now: float, pace: Pace = DEFAULT_PACE) -> Memory:
     """Not even the last accepted description could be started."""
-    return replace(memory, fallback_at=now + pace.wait(memory.failures + 1))
+    return replace(memory, fallback_at=now + pace.delay(memory.failures + 1))
 
 
 def _unwanted(address: Address, reports: list[QueryReport], memory: Memory) -> Decision:
@@ -216,7 +222,7 @@ def _absent(
     """The wanted query does not run; an older one may."""
     running = next((r for r in reports if r.active), None)
     if running is None and reports:  # an older one is ending (a switch under way), or has ended by itself
-        waits = replace(memory, fallback_at=now + pace.wait(memory.failures + 1))
+        waits = replace(memory, fallback_at=now + pace.delay(memory.failures + 1))
         stop = Stop(address=address, names=_names(reports))
         return Decision(command=stop, memory=waits, condition=memory.verdict or "starting", shown=None)
     if now >= memory.retry_at:
@@ -240,6 +246,9 @@ def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: floa
     failures = memory.failures + 1
     falls_back = verdict == "failed" and memory.accepted and key_of(memory.accepted) != memory.target
     patience = PATIENCE if falls_back else 1.0
+    if pace.gives_up(failures):
+        until = "until it is changed or `mzplan restart` asks for it"
+        error = f"Given up after {failures} failures, {until}. {error}"
     return replace(
         memory,
         verdict=verdict,

@@ -64,6 +64,16 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How failed queries are tried again: after `first` seconds, doubled each time up to `last`; not any more
+    after `budget` failures in a row (None: always)."""
+
+    first: float = 1.0
+    last: float = 60.0
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
     """What mzplan.yaml says, before any resource is read: enough for commands that need only the store."""
 
@@ -73,4 +83,5 @@ class ProjectSettings:
     state: Mapping[str, Any]
     instances: Mapping[str, Instance]
     retain_dropped: float = 86_400.0  # seconds that unclaimed storage stays
+    retries: Retries = Retries()
     range: SourceRange | None = None

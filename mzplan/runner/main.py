@@ -8,7 +8,6 @@ import os
 import secrets as tokens
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
+from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import packages_of
@@ -67,7 +67,7 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         Secrets(settings.directory),
         pool,
         InMemoryExecutor(settings.project, store.read_status(instance)),
-        parameters=StorageParameters(retain_dropped=settings.retain_dropped),
+        parameters=_parameters(settings),
     )
     controller.create_instance(instance)
     controller.attach(instance, lease)
@@ -79,6 +79,12 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         runner.tick()
     finally:
         store.renew_lease(lease, released=True)
+
+
+def _parameters(settings: ProjectSettings) -> StorageParameters:
+    retries = settings.retries
+    pace = Pace(first=retries.first, last=retries.last, budget=retries.budget)
+    return StorageParameters(retain_dropped=settings.retain_dropped, pace=pace)
 
 
 def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:
@@ -104,7 +110,7 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     fatal = folder / f"{lease.instance}.error.json"
     fatal.unlink(missing_ok=True)
     secrets = Secrets(settings.directory)
-    parameters = StorageParameters(retain_dropped=settings.retain_dropped)
+    parameters = _parameters(settings)
     pool = ThreadPoolExecutor(parameters.parallelism, thread_name_prefix="work")
     controller = _controller(settings, store, secrets, pool, lease.instance, parameters)
     controller.create_instance(lease.instance)
@@ -196,19 +202,6 @@ def absolute_warehouse(settings: ProjectSettings) -> str:
     if "://" in settings.warehouse or settings.warehouse.startswith("file:"):
         return settings.warehouse
     return str((Path(settings.directory) / settings.warehouse).resolve())
-
-
-def configure_logging() -> None:
-    """Logs to stderr, one line each, UTC."""
-    logging.Formatter.converter = time.gmtime
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
-    for noisy in ("asyncssh", "py4j", "pyspark"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class _Inline(Pool):

@@ -1,0 +1,104 @@
+"""What an operator has of a runner: a budget for what fails, and logs that machines read."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mzplan.config import load_project
+from mzplan.controller.reconcile import Pace
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.resources import Retries
+from mzplan.plan.drift import drift_between
+from mzplan.runner.logs import JsonFormatter
+from tests.unit.test_runner import ORDERS, World, make_state, starts
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    made.runner.answering.close()
+
+
+def with_budget(world: World, budget: int) -> None:
+    queries = world.runner.controller.queries
+    assert queries is not None
+    queries.pace = Pace(budget=budget)
+
+
+def test_a_query_that_keeps_failing_is_given_up_until_it_is_changed(world: World) -> None:
+    attempts = []
+
+    def failing(description: object) -> str | None:
+        attempts.append(world.now)
+        return "the broker says no" if getattr(description, "address", None) == ORDERS else None
+
+    world.executor.fail_start = failing
+    with_budget(world, 3)
+    world.commit(make_state(1))
+    for world.now in (0.0, 1.5, 4.0, 9.0, 100.0, 10_000.0):
+        status = world.settle()
+    assert len([at for at in attempts if at]) >= 2
+    seen = status.observations[ORDERS]
+    assert (seen.condition, seen.failures) == ("failed", 3)
+    assert seen.error is not None and seen.error.startswith("Given up after 3 failures")
+    assert "mzplan restart" in seen.error and "the broker says no" in seen.error
+    state = world.store.read_state()
+    drift = drift_between(state, {"local": status}, {"local": True}, {}, status.heartbeat)
+    (told,) = [item for item in drift if item.address == str(ORDERS)]
+    assert told.kind == "failed-query" and "Given up after 3 failures" in told.detail
+    world.executor.fail_start = lambda description: None
+    world.now += 1000.0
+    assert world.settle().observations[ORDERS].condition == "failed"  # nobody has changed it
+    world.commit(make_state(2, broker="b:1"))
+    assert world.settle().observations[ORDERS].condition in ("starting", "running")
+    assert "source.orders" in starts(world)
+
+
+def test_what_ran_before_is_gone_back_to_whatever_the_budget() -> None:
+    pace = Pace(first=2.0, last=8.0, budget=2)
+    assert [pace.wait(n) for n in (1, 2, 3)] == [2.0, float("inf"), float("inf")]
+    assert [pace.delay(n) for n in (1, 2, 3, 9)] == [2.0, 4.0, 8.0, 8.0]
+    assert not Pace().gives_up(1_000_000)
+
+
+def test_the_setting(tmp_path: Path) -> None:
+    def settings(more: str) -> Retries:
+        (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{more}")
+        return load_project(str(tmp_path)).retries
+
+    assert settings("") == Retries()
+    assert settings("retries: {budget: 20}\n") == Retries(budget=20)
+    assert settings("retries: {first: 5s, last: 2m}\n") == Retries(first=5.0, last=120.0)
+    for wrong in ("{budget: 0}", "{budget: true}", "{first: soon}", "{first: 0s}", "{other: 1}", "7"):
+        with pytest.raises(MzplanError):
+            settings(f"retries: {wrong}\n")
+
+
+def test_a_line_of_the_log_as_json() -> None:
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(JsonFormatter())
+    log = logging.Logger("mzplan.test")
+    log.addHandler(handler)
+    address = Address("source", "orders")
+    log.info('%s: "quoted"\nand a line', address)
+    log.warning("no address")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        log.exception("it failed")
+    first, second, third = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (first["level"], first["logger"]) == ("INFO", "mzplan.test")
+    assert (first["message"], first["address"]) == ('source.orders: "quoted"\nand a line', "source.orders")
+    assert first["time"].endswith("Z") and first["time"][10] == "T"
+    assert "address" not in second and second["level"] == "WARNING"
+    assert "ValueError: why" in third["exception"]
