@@ -76,8 +76,8 @@ class KafkaProbe:
             options = librdkafka_options(client_body(query.link), query.directory)
         except (ValueError, KeyError, OSError):
             return None
-        client = self._client(fingerprint(options), options)
         try:
+            client = self._client(fingerprint(options), options)
             partitions = _identify(client, query, False)["partitions"]
             there = [partition for partition in wanted if partition < partitions]
             first = _offsets(client, query, topic, there, "earliest")
@@ -150,8 +150,8 @@ class KafkaProbe:
 
     def _reach(self, key: str, query: ResolvedQuery, options: Mapping[str, Any]) -> _Failed | None:
         """Whether the cluster answers; asked by one thread for all that want to know."""
-        client = self._client(key, options)
         try:
+            client = self._client(key, options)
             _answer(client, query, client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S))
         except _Failed as failed:
             self._clients.drop(key)  # else it would go on trying in the background
@@ -160,11 +160,29 @@ class KafkaProbe:
 
     def _client(self, key: str, options: Mapping[str, Any]) -> _Client:
         def make() -> _Client:
+            _require_token(options)
             problems: list[KafkaError] = []
             settings: dict[str, Any] = {**options, "error_cb": problems.append}
             return _Client(AdminClient(settings), problems)
 
         return self._clients.get(key, make)
+
+
+def _require_token(options: Mapping[str, Any]) -> None:
+    """See that a token can be had, where the client will ask for one: it would wait, and not say why."""
+    if "oauth_cb" not in options:
+        return
+    try:
+        options["oauth_cb"]("")
+    except Exception as problem:  # whatever AWS's client says
+        said = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
+        raise _Failed(
+            "MZ051",
+            "AWS gives no credentials for Kafka",
+            f"{said.rstrip('.')}.",
+            "check the aws connection: its key and role; without a key, where the query runs must have one "
+            "(AWS_ACCESS_KEY_ID, an instance profile, …).",
+        ) from None
 
 
 def _identify(client: _Client, query: ResolvedQuery, writes: bool) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.aws import ROLE as AWS
+from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolve
@@ -122,7 +124,19 @@ class SparkExecutor:
             self._context.directory,
             warehouse=self._warehouse,
         )
-        return CheckResult(diagnostics=found.diagnostics, upstream=found.upstream)
+        lacking = self._lacking_jars(description, secrets)
+        return CheckResult(diagnostics=(*found.diagnostics, *lacking), upstream=found.upstream)
+
+    def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """MZ129, before anything is stopped for a query that could not be started."""
+        link = description.connections.get("connection")
+        if self._spark is None or link is None or AWS not in link.connections:
+            return ()
+        try:
+            require_packages(self._spark, self._resolve(description, secrets))
+        except MzplanError as problem:
+            return tuple(d for d in problem.diagnostics if d.code == "MZ129")
+        return ()
 
     def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
         """A sink's columns: exactly, once Spark is there; before that, as far as we can tell."""

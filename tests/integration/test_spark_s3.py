@@ -112,6 +112,25 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     lab.stop(*again)
 
 
+def test_jars_that_spark_was_not_started_with(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told in validation, before anything is stopped."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    source = lab.kafka_source("orders", "id BIGINT", "127.0.0.1:1")
+    cloud = InlinedConnection(
+        address=Address("connection", "cloud"), type="aws", body={"type": "aws", "region": "eu-central-1"}
+    )
+    found = source.connections["connection"]
+    body = {**found.body, "security": {"protocol": "SASL_SSL"}, "aws": "cloud"}
+    link = replace(found, body=body, connections={"aws": cloud})
+    missing = lab.executor.check(
+        replace(source, connections={"connection": link}), lab_secrets({})
+    ).diagnostics
+    told = next(d for d in missing if d.code == "MZ129")
+    assert "aws-msk-iam-auth" in told.detail and "--packages" in told.hint
+    assert {d.code for d in missing} == {"MZ050", "MZ129"}
+
+
 def lab_secrets(key: dict[str, str]) -> Secrets:
     return Secrets(".", key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -129,6 +130,21 @@ def test_what_kafka_can_not_use(body: dict[str, Any], text: str) -> None:
     (found,) = check_description(description(body), Secrets(".", {"AWS": "hunter2"})).diagnostics
     assert found.code == "MZ130" and text in found.summary + found.detail + found.hint
     assert "hunter2" not in repr(found)
+
+
+def test_no_credentials_to_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Told at once, and not by a client that waits for a token."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    described = description({"type": "aws", "region": "eu-central-1"})
+    (found,) = check_description(described, Secrets(".", {})).diagnostics
+    assert found.code == "MZ051" and "no AWS credentials here" in found.detail
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    (found,) = check_description(described, Secrets(".", {})).diagnostics
+    assert found.code == "MZ050" and "hunter2" not in repr(found)  # nobody listens there
 
 
 def test_the_machine_s_own_credentials() -> None:
