@@ -16,6 +16,7 @@ from mzplan.config.parse import load
 from mzplan.config.schema_check import BodyCheck
 from mzplan.config.text import kind_of, shown
 from mzplan.config.validators import is_valid
+from mzplan.durations import seconds
 from mzplan.kinds import load_schema
 from mzplan.model.diagnostics import error
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings, Retries
@@ -129,7 +130,7 @@ def _settings(body: dict[str, Any]) -> Settings:
         project=str(body.get("project", "")),
         warehouse=setting("warehouse"),
         state={**properties["state"]["default"], **setting("state")},
-        retain_dropped=_seconds(setting("retain_dropped")),
+        retain_dropped=seconds(setting("retain_dropped")),
         retries=_retries({**properties["retries"]["default"], **setting("retries")}),
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
     )
@@ -137,18 +138,11 @@ def _settings(body: dict[str, Any]) -> Settings:
 
 def _retries(said: dict[str, Any]) -> Retries:
     """What is no duration or number counts for nothing (its error is reported elsewhere)."""
-    first, last = (_seconds(said[name]) if isinstance(said[name], str) else 0.0 for name in ("first", "last"))
+    first, last = (seconds(said[name]) if isinstance(said[name], str) else 0.0 for name in ("first", "last"))
     budget = said.get("budget")
     known = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
     default = Retries()
     return Retries(first=first or default.first, last=last or default.last, budget=budget if known else None)
-
-
-def _seconds(duration: str) -> float:
-    """`"24h"` → 86400.0; 0.0 for what the schema does not allow (its error is reported elsewhere)."""
-    number, unit = duration[:-1], duration[-1:]
-    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(unit)
-    return float(number) * factor if factor and number.isdecimal() and number.isascii() else 0.0
 
 
 def excluded_folders(directory: str, settings: Settings) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
+from mzplan.durations import seconds
 from mzplan.inline import DIGEST_VERSION, digest_of
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -125,12 +125,6 @@ def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> t
     trigger = (
         resource_kind(resource.address.kind, resource.type).with_defaults(resource.body).get("trigger", {})
     )
-    if quiet < max(STALLED, 3 * _seconds(str(trigger.get("interval", "")))):
+    if quiet < max(STALLED, 3 * seconds(str(trigger.get("interval", "")))):
         return "", ""
     return "stalled-query", f"input waits, and no micro-batch has ended for {quiet / 60:.0f} min"
-
-
-def _seconds(interval: str) -> float:
-    """`"500ms"` → 0.5; 0.0 for what is no interval."""
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", interval)
-    return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0

@@ -6,8 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mzplan.controller.types import CollectionDescription, ExportDescription, GlobalId
+from mzplan.controller.types import (
+    CollectionDescription,
+    ExportDescription,
+    GlobalId,
+    LagDuration,
+    LagSteps,
+    ReadPolicy,
+    RetainFrom,
+)
+from mzplan.durations import seconds
 from mzplan.inline import describe
+from mzplan.kinds import resource_kind
 from mzplan.model.state import State
 
 
@@ -35,7 +45,14 @@ class CreateExports:
     exports: tuple[ExportDescription, ...]
 
 
-Command = DropSinks | DropSources | CreateCollections | CreateExports
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetReadPolicy:
+    """How far back collections can be read."""
+
+    policies: tuple[tuple[GlobalId, ReadPolicy], ...]
+
+
+Command = DropSinks | DropSources | CreateCollections | CreateExports | SetReadPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +99,22 @@ def commands(told: Told, wanted: Told) -> list[Command]:
     collections = tuple(c for i, c in sorted(wanted.collections.items()) if told.collections.get(i) != c)
     if collections:
         found.append(CreateCollections(collections=collections))
+        found.append(SetReadPolicy(policies=tuple((c.query.id, policy_of(c)) for c in collections)))
     exports = tuple(e for i, e in sorted(wanted.exports.items()) if told.exports.get(i) != e)
     if exports:
         found.append(CreateExports(exports=exports))
     return found
+
+
+def policy_of(collection: CollectionDescription) -> ReadPolicy:
+    """What a source says of its `retention`; 7 days where it says nothing."""
+    query = collection.query
+    retention = resource_kind("source", query.type).with_defaults(query.body).get("retention", {})
+    match retention:
+        case {"steps": int(steps)}:
+            return LagSteps(steps=steps)
+        case {"duration": str(duration)}:
+            return LagDuration(seconds=seconds(duration))
+        case {"from": int(step)}:
+            return RetainFrom(step=step)
+    return RetainFrom(step=0)  # a connector of somebody else's, whose schema has no retention

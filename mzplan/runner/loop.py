@@ -31,6 +31,7 @@ from mzplan.runner.commands import (
     CreateExports,
     DropSinks,
     DropSources,
+    SetReadPolicy,
     Told,
     commands,
     wanted_of,
@@ -164,6 +165,8 @@ class Runner:
                 await controller.create_exports(
                     [(controller.prepare_export(one.query.id, one.from_id), one) for one in exports]
                 )
+            case SetReadPolicy(policies=policies):
+                controller.set_read_policy(policies)
             case _:
                 assert_never(command)
 

@@ -31,5 +31,5 @@ class SparkStorageController(Controller):
     ):
         spark = executor or SparkExecutor(context)
         warehouse = absolute(context.directory, context.warehouse)
-        storage = DeltaStorage(warehouse, spark.merge_files)
+        storage = DeltaStorage(warehouse, spark)
         super().__init__(store, spark, storage, secrets, pool, clock, parameters)

@@ -3,7 +3,10 @@ files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Sequence
+from typing import Protocol
 
 from mzplan.columns_of import columns_of
 from mzplan.connectors.checkpoints import Checkpoint, places_below
@@ -24,18 +27,44 @@ from mzplan.controller.types import (
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import needed_by
 from mzplan.steps.replay import GoneError
-from mzplan.steps.snapshot import snapshot_batches
+from mzplan.steps.snapshot import small_files, snapshot_batches
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _TIMES = 10_000  # of the newest steps, the times are looked at
 
 
-class DeltaStorage:
-    """Implements mzplan.controller.storage.Storage. `merge(collection)` merges the small files of a table."""
+class Tables(Protocol):
+    """What only Spark may do, for only one process may write a table's log. Both raise what Spark raises."""
 
-    def __init__(self, warehouse: str, merge: Callable[[str], None]):
+    def merge_files(self, collection: str) -> None:
+        """Merge small files into large ones."""
+
+    def reclaim_files(self, collection: str, older: float) -> None:
+        """Remove the files that no version of the last so many seconds has."""
+
+
+class DeltaStorage:
+    """Implements mzplan.controller.storage.Storage.
+
+    A collection with `merge_at` small files or more has them merged. What was given up is reclaimed every
+    `reclaim_every` seconds, and only what is older than `safety` seconds.
+    """
+
+    def __init__(
+        self,
+        warehouse: str,
+        tables: Tables,
+        *,
+        merge_at: int = 200,
+        reclaim_every: float = 3600.0,
+        safety: float = 3600.0,
+    ):
         self._warehouse = warehouse
-        self._merge = merge
+        self._tables = tables
+        self.merge_at = merge_at
+        self.reclaim_every = reclaim_every
+        self.safety = safety
+        self._reclaimed: dict[Place, float] = {}
 
     def extent(self, place: Place, source: Place | None = None) -> Extent:
         steps = StepHistory(self._warehouse, place, source).read(_TIMES)
@@ -48,7 +77,19 @@ class DeltaStorage:
         return StepHistory(self._warehouse, source).upper() if needed is None else needed
 
     def maintain(self, place: Place, since: Step) -> None:
-        StepHistory(self._warehouse, place).index.expire(since)
+        history = StepHistory(self._warehouse, place)
+        history.index.expire(since)
+        collection = history.collection.collection
+        if small_files(collection) >= self.merge_at:
+            self._tables.merge_files(collection)
+        now = time.monotonic()
+        if since == 0 or now - self._reclaimed.get(place, -math.inf) < self.reclaim_every:
+            return
+        oldest = next((r for r in history.committed(since, since) if r.step == since), None)
+        if oldest is not None and oldest.time is not None:
+            # A file that was replaced after that step may still be read, by who reads from it on.
+            self._tables.reclaim_files(collection, max(self.safety, time.time() - oldest.time))
+            self._reclaimed[place] = now
 
     def append(self, description: CollectionDescription, command: AppendCommand) -> None:
         from mzplan.endpoints.local import LocalSteps, StaleStepError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -103,6 +104,15 @@ class SparkExecutor:
     def merge_files(self, collection: str) -> None:
         """Merge the small files of a Delta table into large ones; its streams don't notice."""
         self._session().sql(f"OPTIMIZE {table_at(collection)}")
+
+    def reclaim_files(self, collection: str, older: float) -> None:
+        """Remove the files of a Delta table that no version of the last so many seconds has; Delta counts in
+        whole hours."""
+        spark = self._session()
+        # It guards against readers that are slow: here, `older` follows from what every reader still needs.
+        spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # LITE: only what the log knows, so never a file of a micro-batch that is being written.
+        spark.sql(f"VACUUM {table_at(collection)} LITE RETAIN {math.ceil(older / 3600)} HOURS")
 
     def _listen(self, spark: SparkSession) -> None:
         from pyspark.java_gateway import ensure_callback_server_started

@@ -31,6 +31,8 @@ _ENGINE = {
     "datafusion.execution.parquet.coerce_int96": "us",
 }
 
+SMALL = 16 << 20  # bytes
+
 
 class ConditionError(Exception):
     """A condition that can't be evaluated. The message says why."""
@@ -194,3 +196,17 @@ def _first(problem: Any) -> str:
     lines = [line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()]
     causes = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "caused by"]
     return (causes[-1] if causes else lines[0] if lines else type(problem).__name__)[:500]
+
+
+def small_files(collection: str) -> int:
+    """How many data files of the newest version are small; 0 where there is no table. Raises OSError."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        if not DeltaTable.is_deltatable(collection):
+            return 0
+        sizes = DeltaTable(collection).get_add_actions(flatten=True).column("size_bytes")
+    except DeltaError as problem:
+        raise OSError(f"{collection} can't be read: {problem}") from None
+    return sum(size < SMALL for size in sizes.to_pylist())

@@ -30,7 +30,7 @@ from mzplan.secrets import Secrets
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
 
-SECONDS = 60.0
+SECONDS = 120.0
 D = TypeVar("D", CollectionDescription, ExportDescription)
 _numbers = itertools.count(1)
 
@@ -189,7 +189,10 @@ def settle(controller: Controller, until: Callable[[], bool] | None = None) -> N
             await controller.process()
             if not controller.busy and (until is None or until()):
                 return
-            assert time.monotonic() < deadline, "the controller does not settle"
+            assert time.monotonic() < deadline, {
+                str(a): (d.condition, d.shown and d.shown.step, d.memory.error)
+                for a, d in controller.decisions.items()
+            }
             await asyncio.wait_for(controller.ready(), 5.0)
 
     asyncio.run(work())

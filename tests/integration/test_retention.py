@@ -1,0 +1,120 @@
+"""What a collection gives up, on real Delta tables: files are merged and reclaimed while sinks read on, and
+nothing that one of them has still to read is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from mzplan.connectors.checkpoints import collection_path
+from mzplan.controller.types import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
+from mzplan.inline import InlinedConnection
+from mzplan.model.address import Address
+from mzplan.spark.delta_storage import DeltaStorage
+from mzplan.steps.snapshot import small_files
+from tests.contract.controllers import (
+    World,
+    appending,
+    create,
+    create_sink,
+    local_source,
+    on_spark,
+    play,
+    rows,
+    settle,
+    sink_of,
+    snapshot,
+)
+
+SOURCE = local_source("a")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from on_spark(tmp_path)
+
+
+def into_delta(id_: str, folder: Path) -> ExportDescription:
+    made = sink_of(SOURCE, id_)
+    lake = InlinedConnection(
+        address=Address("connection", "lake"), type="files", body={"type": "files", "path": str(folder)}
+    )
+    query = replace(
+        made.query,
+        type="delta",
+        body={**made.query.body, "type": "delta", "path": id_},
+        connections={"connection": lake},
+    )
+    return replace(made, query=query)
+
+
+def ids(folder: Path, sink: str) -> list[int]:
+    return sorted(DeltaTable(str(folder / sink)).to_pyarrow_table().column("id").to_pylist())
+
+
+def age(table: Path) -> None:
+    """Three hours go by, for what is in the table: Delta counts in whole ones."""
+    passed = 3 * 3_600_000
+    for path in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            for kind, field in (("commitInfo", "timestamp"), ("remove", "deletionTimestamp")):
+                if field in action.get(kind, {}):
+                    action[kind][field] -= passed
+        then = path.stat().st_mtime - passed / 1000
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        os.utime(path, (then, then))
+        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file
+    for path in table.glob("*.parquet"):
+        then = path.stat().st_mtime - passed / 1000
+        os.utime(path, (then, then))
+
+
+def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    controller = world.controller()
+    storage = controller.storage
+    assert isinstance(storage, DeltaStorage)
+    storage.merge_at, storage.safety, storage.reclaim_every = 8, 0.0, 3600.0
+    storage._reclaimed["a", 1] = time.monotonic()
+    controller.update_configuration(StorageParameters(maintain_every=1.0))
+    late = into_delta("late", lake)
+    create(controller, SOURCE)
+    create_sink(controller, into_delta("live", lake), replace(late, paused=True))
+    controller.set_read_policy([("a", LagSteps(steps=3))])
+    for step in range(9):
+        controller.append([appending("a", step, *rows(step * 10, 10))]).result(20)
+    play(controller, "a", 9)
+    table = Path(collection_path(str(tmp_path / "warehouse"), "a", 1))
+    settle(controller, lambda: small_files(str(table)) < 8)
+    # Merged; and all of it is still there, for one sink has read nothing yet.
+    assert controller.collection("a").since == 0 and controller.collection("a").holds["late"] == 0
+    assert len(list(table.glob("*.parquet"))) >= 9
+    assert len(snapshot(controller, "a", 0)) == 10
+
+    create_sink(controller, late)
+    settle(controller, lambda: controller.collection("a").holds["late"] == 9)
+    assert ids(lake, "late") == list(range(90))
+    settle(controller, lambda: controller.collection("a").since == 6)
+    assert len(snapshot(controller, "a", 6)) == 70
+    with pytest.raises(ReadBeforeSinceError, match="6 to 9"):
+        snapshot(controller, "a", 5)
+
+    age(table)
+    storage.reclaim_every = 5.0
+    for step in range(9, 13):
+        controller.append([appending("a", step, *rows(step * 10, 10))]).result(20)
+    settle(controller, lambda: len(ids(lake, "live")) == len(ids(lake, "late")) == 130)
+    assert ids(lake, "live") == ids(lake, "late") == list(range(130))
+    # What was merged before the oldest readable step is gone, and that step is still there.
+    settle(controller, lambda: len(list(table.glob("*.parquet"))) < 9)
+    since = controller.collection("a").since
+    assert since == 10
+    assert [len(snapshot(controller, "a", step)) for step in (since, 12)] == [110, 130]
