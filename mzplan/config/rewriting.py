@@ -112,7 +112,8 @@ class _Text:
             return self._splice(self._items(node, value))
         if isinstance(value, list):
             return self._splice([self._in_place_of(entry, _flow_list(value, ""))])
-        if node.kind == "scalar" and node.text != "" and _value_of(node) == value:
+        # By what is written: Python takes 1 and true for equal.
+        if node.kind == "scalar" and node.text != "" and _canonical(_value_of(node)) == _canonical(value):
             return self.text
         return self._splice([self._in_place_of(entry, scalar_text(value, node.style))])
 
