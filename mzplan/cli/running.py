@@ -9,7 +9,7 @@ import click
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.types import INSTANCE
 from mzplan.model.diagnostics import ExitCode, error
-from mzplan.model.resources import ProjectSettings
+from mzplan.model.resources import MetricsPlace, ProjectSettings
 
 if TYPE_CHECKING:
     from mzplan.runner.logs import LogFormat
@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     default="text",
     help="text (default), or json: an object a line, with time, level, logger, message, address.",
 )
-def command_run(invocation: Invocation, instance: str, standby: bool, log_format: LogFormat) -> int:
+@click.option(
+    "--metrics-port",
+    "port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Serve /metrics (Prometheus) and /healthz there, for this machine only (else: as mzplan.yaml says).",
+)
+def command_run(
+    invocation: Invocation, instance: str, standby: bool, log_format: LogFormat, port: int | None
+) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
     from mzplan.runner.logs import configure_logging
     from mzplan.runner.main import run
@@ -35,7 +44,8 @@ def command_run(invocation: Invocation, instance: str, standby: bool, log_format
     settings = invocation.project().settings
     _declared(settings, instance)
     configure_logging(log_format)
-    return run(settings, instance, stand_by=standby)
+    place = MetricsPlace(port=port) if port is not None else None
+    return run(settings, instance, stand_by=standby, metrics=place)
 
 
 @command("up")

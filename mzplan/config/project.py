@@ -19,7 +19,7 @@ from mzplan.config.validators import is_valid
 from mzplan.durations import seconds
 from mzplan.kinds import load_schema
 from mzplan.model.diagnostics import error
-from mzplan.model.resources import DEFAULT_INSTANCE, Instance, ProjectSettings, Retries
+from mzplan.model.resources import DEFAULT_INSTANCE, Instance, MetricsPlace, ProjectSettings, Retries
 from mzplan.secrets import is_reference
 
 _SCHEMA = "project"
@@ -35,6 +35,7 @@ class Settings:
     instances: dict[str, Instance]
     retain_dropped: float
     retries: Retries
+    metrics: dict[str, MetricsPlace]
 
     def to_project_settings(self, directory: str) -> ProjectSettings:
         return ProjectSettings(
@@ -45,6 +46,7 @@ class Settings:
             instances=self.instances,
             retain_dropped=self.retain_dropped,
             retries=self.retries,
+            metrics=self.metrics,
         )
 
 
@@ -131,9 +133,21 @@ def _settings(body: dict[str, Any]) -> Settings:
         warehouse=setting("warehouse"),
         state={**properties["state"]["default"], **setting("state")},
         retain_dropped=seconds(setting("retain_dropped")),
+        metrics=_metrics(setting("instances")),
         retries=_retries({**properties["retries"]["default"], **setting("retries")}),
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
     )
+
+
+def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
+    """By instance; what is none counts for nothing (its error is reported elsewhere)."""
+    found = {}
+    for name, inner in instances.items():
+        said = inner.get("metrics") if isinstance(inner, dict) else None
+        port = said.get("port") if isinstance(said, dict) else None
+        if isinstance(said, dict) and isinstance(port, int) and not isinstance(port, bool):
+            found[str(name)] = MetricsPlace(port=port, host=str(said.get("host", "127.0.0.1")))
+    return found
 
 
 def _retries(said: dict[str, Any]) -> Retries:

@@ -64,6 +64,13 @@ class Instances:
         self._keeper.start()
         return lease
 
+    @property
+    def lease(self) -> Lease | None:
+        """The lease as it was renewed last; None where no instance is attached."""
+        if self._keeper is not None:
+            return self._keeper.lease
+        return self.attached[1] if self.attached is not None else None
+
     def require(self) -> InstanceId:
         """The instance that this process leads. Raises NotAttachedError."""
         if self.attached is None:

@@ -74,6 +74,14 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsPlace:
+    """Where a runner serves `/metrics` and `/healthz`."""
+
+    port: int
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
     """What mzplan.yaml says, before any resource is read: enough for commands that need only the store."""
 
@@ -84,4 +92,5 @@ class ProjectSettings:
     instances: Mapping[str, Instance]
     retain_dropped: float = 86_400.0  # seconds that unclaimed storage stays
     retries: Retries = Retries()
+    metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
     range: SourceRange | None = None

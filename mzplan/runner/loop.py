@@ -71,6 +71,8 @@ class Runner:
         self._told: Told = NOTHING
         self._seen_state: str | None = None
         self._unread: str | None = None
+        self.observed: Status | None = None  # the newest, written or not
+        self.observed_at = clock()
         self._written: Status | None = None
         self._written_at = float("-inf")
 
@@ -224,6 +226,7 @@ class Runner:
             foreign=tuple(self.controller.executor.foreign()),
         )
         now = self.clock()
+        self.observed, self.observed_at = status, now
         due = now - self._written_at >= STATUS_EVERY
         if self._written is not None and not differs(self._written, status, rates_too=due):
             return

@@ -24,10 +24,11 @@ from mzplan.controller.types import NotAttachedError, ReplicaLocation, StoragePa
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import packages_of
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.resources import ProjectSettings
+from mzplan.model.resources import MetricsPlace, ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.loop import Runner
+from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.secrets import Secrets
 from mzplan.state.store import Store, open_store
@@ -37,7 +38,9 @@ log = logging.getLogger("mzplan.runner")
 STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
 
 
-def run(settings: ProjectSettings, instance: str, *, stand_by: bool = True) -> ExitCode:
+def run(
+    settings: ProjectSettings, instance: str, *, stand_by: bool = True, metrics: MetricsPlace | None = None
+) -> ExitCode:
     """Lead the instance until SIGTERM or SIGINT. With another leader alive: stand by, or (embedded, where
     two commands may have started one each) leave at once."""
     store = open_store(settings)
@@ -48,7 +51,7 @@ def run(settings: ProjectSettings, instance: str, *, stand_by: bool = True) -> E
     if lease is None:
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
-    return _serve(settings, store, lease, stopping)
+    return _serve(settings, store, lease, stopping, metrics or settings.metrics.get(instance))
 
 
 def run_dry(settings: ProjectSettings, instance: str) -> None:
@@ -105,7 +108,13 @@ def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool
     return None
 
 
-def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: threading.Event) -> ExitCode:
+def _serve(
+    settings: ProjectSettings,
+    store: Store,
+    lease: Lease,
+    stopping: threading.Event,
+    metrics: MetricsPlace | None,
+) -> ExitCode:
     folder = runtime_folder(settings.directory)
     fatal = folder / f"{lease.instance}.error.json"
     fatal.unlink(missing_ok=True)
@@ -118,6 +127,7 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     runner = Runner(store, controller, pool)
     listener = WakeListener(folder / f"{lease.instance}.sock", secrets, controller.woken)
     listener.start()
+    served = serve_metrics(runner, metrics) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
@@ -131,6 +141,8 @@ def _serve(settings: ProjectSettings, store: Store, lease: Lease, stopping: thre
     finally:
         log.info("stopping")
         listener.close()
+        if served is not None:
+            served.close()
         unwatch()
         opener.join(timeout=60.0)
         pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,8 @@
-"""What an operator has of a runner: a budget for what fails, and logs that machines read."""
+"""What an operator has of a runner: a budget for what fails, logs that machines read, metrics."""
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import logging
@@ -9,14 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from mzplan.config import load_project
 from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.resources import Retries
+from mzplan.model.resources import MetricsPlace, Retries
 from mzplan.plan.drift import drift_between
 from mzplan.runner.logs import JsonFormatter
+from mzplan.runner.metrics import serve_metrics
 from tests.unit.test_runner import ORDERS, World, make_state, starts
 
 
@@ -102,3 +105,78 @@ def test_a_line_of_the_log_as_json() -> None:
     assert first["time"].endswith("Z") and first["time"][10] == "T"
     assert "address" not in second and second["level"] == "WARNING"
     assert "ValueError: why" in third["exception"]
+
+
+def asked(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def test_metrics_and_health(world: World) -> None:
+    world.commit(make_state(1))
+    server = serve_metrics(world.runner, MetricsPlace(port=0))
+    assert server is not None
+    try:
+        world.settle()
+        world.executor.trigger()
+        world.settle()
+        code, text = asked(server.port, "/metrics")
+        assert code == 200
+        found = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = tuple(v for k, v in sorted(sample.labels.items()) if k != "instance")
+                assert sample.labels["instance"] == "local"
+                found[sample.name, *labels] = sample.value
+        assert found["mzplan_instance_serial",] == 1.0
+        assert found["mzplan_instance_epoch",] == world.lease.epoch
+        assert found["mzplan_instance_healthy",] == 1.0
+        assert 0 < found["mzplan_instance_lease_seconds",] <= world.lease.ttl
+        assert found["mzplan_query_condition", "running", "source.orders"] == 1.0
+        assert found["mzplan_query_condition", "failed", "source.orders"] == 0.0
+        assert found["mzplan_query_failures", "source.orders"] == 0.0
+        assert ("mzplan_query_input_rows_per_second", "sink.orders_out") in found
+        assert asked(server.port, "/healthz") == (200, '{"status": "ok"}\n')
+        assert asked(server.port, "/other")[0] == 404
+        world.now += 60.0
+        code, text = asked(server.port, "/healthz")
+        assert code == 503 and "no round has ended" in text
+        world.runner.controller.instances.lost = "another runner leads it, at secret://x"
+        assert "secret" not in asked(server.port, "/healthz")[1]
+    finally:
+        server.close()
+
+
+def test_a_port_that_is_taken_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    first = serve_metrics(world.runner, MetricsPlace(port=0))
+    assert first is not None
+    try:
+        assert serve_metrics(world.runner, MetricsPlace(port=first.port)) is None
+        assert serve_metrics(world.runner, MetricsPlace(port=1, host="no such host")) is None
+        told = [
+            r.getMessage() for r in caplog.records if r.name == "mzplan.metrics" and r.levelname == "WARNING"
+        ]
+        assert len(told) == 2 and f":{first.port}" in told[0] and "Fix: name a free port" in told[0]
+    finally:
+        first.close()
+    world.commit(make_state(1))
+    assert world.settle().serial == 1
+
+
+def test_where_metrics_are_served(tmp_path: Path) -> None:
+    head = "version: 1\nproject: shop\ninstances:\n"
+    (tmp_path / "mzplan.yaml").write_text(
+        f"{head}  a: {{type: cluster, metrics: {{port: 9100}}}}\n"
+        "  b: {type: cluster, metrics: {port: 9101, host: 0.0.0.0}}\n  c: {type: embedded}\n"
+    )
+    assert load_project(str(tmp_path)).metrics == {
+        "a": MetricsPlace(port=9100),
+        "b": MetricsPlace(port=9101, host="0.0.0.0"),
+    }
+    (tmp_path / "mzplan.yaml").write_text(f"{head}  a: {{type: cluster, metrics: {{port: 0}}}}\n")
+    with pytest.raises(MzplanError):
+        load_project(str(tmp_path))

@@ -1,0 +1,199 @@
+"""`/metrics` (Prometheus) and `/healthz` of a runner, on a thread of its own; nothing depends on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, get_args
+
+from mzplan.model.resources import MetricsPlace
+from mzplan.model.state import Condition, Observation
+from mzplan.runner.loop import Runner
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+log = logging.getLogger("mzplan.metrics")
+
+FRESH = 30.0  # seconds without a round, after which a runner is not healthy
+_QUERY = ["instance", "query"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Whether the runner does its work, and why not."""
+
+    problem: str | None
+
+    def document(self) -> bytes:
+        found = {"status": "ok"} if self.problem is None else {"status": "failing", "problem": self.problem}
+        return json.dumps(found).encode() + b"\n"
+
+
+def health_of(runner: Runner) -> Health:
+    """Any thread may ask."""
+    controller = runner.controller
+    if controller.instances.lost is not None:
+        return Health(problem="the instance is led from elsewhere")
+    if not controller.executor.is_open():
+        return Health(problem="Spark is starting")
+    if runner.clock() - runner.observed_at > FRESH:
+        return Health(problem=f"no round has ended for {FRESH:.0f} s")
+    return Health(problem=None)
+
+
+class RunnerCollector:
+    """What Prometheus collects: the newest observations, as the Status has them. No secret is among them."""
+
+    def __init__(self, runner: Runner):
+        self._runner = runner
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        runner = self._runner
+        for name, help_, value in self._of_instance():
+            family = GaugeMetricFamily(f"mzplan_instance_{name}", help_, labels=["instance"])
+            family.add_metric([runner.instance], value)
+            yield family
+        observed = runner.observed
+        queries = sorted(observed.observations.items()) if observed is not None else []
+        conditions = GaugeMetricFamily(
+            "mzplan_query_condition", "1 for the condition that a query is in.", labels=[*_QUERY, "condition"]
+        )
+        for address, one in queries:
+            for condition in get_args(Condition):
+                conditions.add_metric(
+                    [runner.instance, str(address), condition], float(one.condition == condition)
+                )
+        yield conditions
+        values = [(str(address), self._of_query(one)) for address, one in queries]
+        for name, help_ in _HELP.items():
+            family = GaugeMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
+            for query, found in values:
+                if found[name] is not None:
+                    family.add_metric([runner.instance, query], found[name])
+            yield family
+
+    def _of_instance(self) -> Iterator[tuple[str, str, float]]:
+        runner = self._runner
+        lease = runner.controller.instances.lease
+        yield "healthy", "Whether /healthz says so.", float(health_of(runner).problem is None)
+        yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
+        yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
+        if lease is not None:
+            left = lease.heartbeat + lease.ttl - time.time()
+            yield "lease_seconds", "Until the lease lapses, were it not renewed.", left
+
+    def _of_query(self, one: Observation) -> dict[str, Any]:
+        decision = self._runner.controller.decisions.get(one.address)
+        shown = decision.shown if decision is not None else None
+        heard = shown.heard_at if shown is not None and shown.active else None
+        return {
+            "step": one.step if one.step >= 0 else None,
+            "input_rows_per_second": one.input_rows_per_second,
+            "processed_rows_per_second": one.processed_rows_per_second,
+            "lag_records": one.lag,
+            "failures": one.failures,
+            "idle_seconds": max(0.0, time.time() - heard) if heard is not None else None,
+        }
+
+
+_HELP = {
+    "step": "The last finished micro-batch.",
+    "input_rows_per_second": "Rows that arrive.",
+    "processed_rows_per_second": "Rows that are processed while a micro-batch runs.",
+    "lag_records": "Records of the upstream that are not read yet, where known.",
+    "failures": "Failures in a row.",
+    "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
+}
+
+
+class MetricsServer:
+    """Serves them until closed."""
+
+    def __init__(self, server: ThreadingHTTPServer):
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def serve_metrics(runner: Runner, place: MetricsPlace) -> MetricsServer | None:
+    """Begin to serve. Where that can't be, a warning says so, and the runner goes on without."""
+    try:
+        from prometheus_client import CollectorRegistry
+
+        registry = CollectorRegistry()
+        registry.register(RunnerCollector(runner))
+        server = _Server((place.host, place.port), _handler(runner, registry))
+    except (OSError, OverflowError, ImportError) as problem:
+        log.warning(
+            "metrics can't be served at %s:%d: %s. The runner goes on without them. Fix: name a free port "
+            "(metrics of the instance, or --metrics-port), and restart it.",
+            place.host,
+            place.port,
+            problem,
+        )
+        return None
+    made = MetricsServer(server)
+    log.info("metrics are served at http://%s:%d/metrics", place.host, made.port)
+    return made
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 16
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has left, or speaks something else: nothing to say."""
+
+
+def _handler(runner: Runner, registry: Any) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0  # seconds for a client to say what it wants
+        server_version, sys_version = "mzplan", ""
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._answer(200, *_exposed(registry, self.headers.get("Accept", "")))
+            elif path == "/healthz":
+                health = health_of(runner)
+                self._answer(200 if health.problem is None else 503, health.document(), "application/json")
+            else:
+                self._answer(404, b"There are /metrics and /healthz.\n", "text/plain")
+
+        do_HEAD = do_GET  # noqa: N815 - as the server calls it
+
+        def _answer(self, code: int, body: bytes, type_: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", type_)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+def _exposed(registry: Any, accept: str) -> tuple[bytes, str]:
+    from prometheus_client.exposition import choose_encoder
+
+    encode, type_ = choose_encoder(accept)
+    return bytes(encode(registry)), type_
