@@ -32,6 +32,7 @@ from mzplan.connectors.interface import (
 )
 from mzplan.connectors.postgres_client import connect, connect_problem, hang_up, place, reached, said
 from mzplan.connectors.postgres_identity import compare_target, identify, written
+from mzplan.connectors.postgres_ledger import shape_of
 from mzplan.connectors.postgres_moves import Move, Position, staging_shape
 from mzplan.connectors.postgres_output import (
     REPORT,
@@ -102,6 +103,7 @@ class _Prepared:
     writer: Writer
     move: Move
     straight: bool
+    shape: str
 
 
 class _Batches:
@@ -132,6 +134,9 @@ class _Batches:
             self._prepared = prepared
             writer = prepared.writer
             writer.check_target(connection, prepared.move.table)
+            if _shape(connection, prepared.move.table) != prepared.shape:  # altered since the last batch
+                prepared = self._prepared = self._prepare(connection, batch, step)
+                writer = prepared.writer
             last = writer.lock(connection, for_update=False)
             if step < last:
                 self._run.warn(later_steps(self._run, step, last))
@@ -182,6 +187,7 @@ class _Batches:
     def _prepare(self, connection: Connection, batch: DataFrame, step: int) -> _Prepared:
         run, body = self._run, self._query.body
         table = find_table(connection, body["table"])
+        shape_before = _shape(connection, table) if table is not None else ""
         errors = [d for d in check_table(self._query, table, run.outputs) if d.severity == "error"]
         if errors or table is None:
             raise MzplanError(errors)
@@ -193,7 +199,7 @@ class _Batches:
         goes_on = step if self._take_target(connection) else None
         writer.register(connection, shape, table if empties_target(run) else None, goes_on)
         self._record_target(connection)
-        return _Prepared(writer=writer, move=move, straight=straight)
+        return _Prepared(writer=writer, move=move, straight=straight, shape=shape_before)
 
     def _take_target(self, connection: Connection) -> bool:
         """See that this is still the database that the steps are in; whether it is taken for that although it
@@ -231,7 +237,10 @@ class _Batches:
     ) -> None:
         table = prepared.move.table
         output = PostgresOutput(
-            self._target(rows, (table.schema, table.name), [one.name for one in prepared.move.targets]),
+            replace(
+                self._target(rows, (table.schema, table.name), [one.name for one in prepared.move.targets]),
+                shape=(shape_of(table.oid), prepared.shape),
+            ),
             prepared.writer.ledger,
             compare=self._query.body["compare"],
             sources=self._run.covers(step),
@@ -327,6 +336,11 @@ class _Batches:
             "nothing to do: the batch is tried again.",
             address=self._query.address,
         )
+
+
+def _shape(connection: Connection, table: Table) -> str:
+    found = connection.execute(shape_of(table.oid).encode()).fetchone()
+    return str(found[0]) if found else ""
 
 
 def _types(outputs: Sequence[Output]) -> list[str]:

@@ -87,6 +87,15 @@ class Ledger:
         return f"sink = {literal(self.sink)} AND generation = {self.generation} AND step = {step}"
 
 
+def shape_of(oid: int) -> str:
+    """A query for the names and types of a table's columns, as one text. COPY sends values as they are in
+    memory: into a column whose type was changed meanwhile, they might become others."""
+    return (
+        "SELECT coalesce(string_agg(format('%I %s %s', attname, atttypid, atttypmod), ', ' ORDER BY attnum), "
+        f"'') FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped"
+    )
+
+
 def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 

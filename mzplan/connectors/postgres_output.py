@@ -34,19 +34,21 @@ said; of what it staged the attempt and how many rows; of its part of the step c
 
 
 class FencedError(Exception):
-    """Somebody else writes, or has written: the step could not be claimed."""
+    """Somebody else writes, or has written, or has altered the table: the step could not be claimed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """Where rows go. `conninfo` has the password: never shown. `columns` are those of the table (schema,
-    name), in the order in which a batch has them; behind them it has HASH. `elsewhere`: see Session."""
+    name), in the order in which a batch has them; behind them it has HASH. `elsewhere`: see Session.
+    `shape`: a query, and what it must give once rows are copied; from then on, nobody can alter the table."""
 
     conninfo: str
     table: tuple[str, str]
     columns: tuple[str, ...]
     secret: str | None = None
     elsewhere: Callable[[], AbstractContextManager[int]] | None = None
+    shape: tuple[str, str] | None = None
 
     def session(self, *, autocommit: bool) -> Session:
         return Session(self.conninfo, autocommit=autocommit, elsewhere=self.elsewhere)
@@ -122,6 +124,7 @@ class PostgresOutput:
             if self._copy is not None:
                 self._copy.finish()
                 self._copy = None
+                self._check_shape(session)
             failpoint(Failpoint.TASK_SENT)
             note = replay.finish()
             if note != self._before:
@@ -154,6 +157,12 @@ class PostgresOutput:
             copy.cancel()
         if session is not None:
             session.close()
+
+    def _check_shape(self, session: Session) -> None:
+        if self.target.shape is not None:
+            query, expected = self.target.shape
+            if session.fetch(query) != [(expected,)]:
+                raise FencedError("the table was altered while it was written")
 
     def _begin(self) -> Session:
         if self._copy is not None:

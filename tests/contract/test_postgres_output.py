@@ -15,14 +15,15 @@ from pyarrow import RecordBatch
 
 from mzplan.connectors.interface import Output
 from mzplan.connectors.postgres_client import connect
+from mzplan.connectors.postgres_ledger import shape_of
 from mzplan.connectors.postgres_moves import Move, staging_shape
-from mzplan.connectors.postgres_output import PostgresOutput, Target
+from mzplan.connectors.postgres_output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres_staged import StagedOutput
 from mzplan.connectors.postgres_target import find_table
 from mzplan.connectors.postgres_writer import Writer
 from mzplan.content_hash import HASH, row_hashes
 from mzplan.endpoints import OutputEndpoint
-from mzplan.endpoints.testing import OutputSubject, output_contract
+from mzplan.endpoints.testing import OutputSubject, batch_of, output_contract, rows, write_step
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -114,3 +115,26 @@ def staged(folder: Path) -> OutputSubject:
 
 TestStraightOutput = output_contract(straight)
 TestStagedOutput = output_contract(staged)
+
+
+def test_a_table_that_is_altered_while_a_step_is_under_way() -> None:
+    sinks = Sinks(staged=False)
+    found = sinks.move.table
+    shape = sinks.connection.execute(shape_of(found.oid).encode()).fetchone()
+    assert shape is not None
+    target = Target(
+        conninfo=sinks.dsn,
+        table=("public", sinks.table),
+        columns=("id", "name"),
+        shape=(shape_of(found.oid), shape[0]),
+    )
+    output = Straight(target, sinks.writer.ledger, compare="warn")
+    Sinks.opened.append(output)
+    write_step(output, 0, rows(0, 2))
+    output.start_step(1)
+    # Before the first row comes: from then on it would have to wait.
+    sinks.connection.execute(f"ALTER TABLE {sinks.table} ALTER id TYPE double precision".encode())
+    output.push_buffer(batch_of(rows(2, 4)))
+    with pytest.raises(FencedError, match="was altered"):
+        output.finish_step()
+    assert [row["id"] for row in sinks.contents()] == [0.0, 1.0]

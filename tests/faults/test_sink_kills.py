@@ -95,11 +95,11 @@ class Copies:
         def delta() -> Iterable[int]:
             path = self.lake / "delta"
             there = DeltaTable.is_deltatable(str(path))
-            return DeltaTable(str(path)).to_pyarrow_table(["id"])["id"].to_pylist() if there else ()
+            return DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist() if there else ()
 
         def files() -> Iterable[int]:
             listed = committed_files(self.lake / "files")
-            return pq.ParquetDataset(listed).read(["id"])["id"].to_pylist() if listed else ()
+            return pq.ParquetDataset(listed).read(columns=["id"])["id"].to_pylist() if listed else ()
 
         return {
             "kafka": lambda: (value["id"] for _, _, value in committed(self.kafka.bootstrap, self.output)),

@@ -344,6 +344,45 @@ def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: 
     lab.stop(source, sink)
 
 
+def test_a_table_that_is_altered_or_dropped_meanwhile(lab: Lab, topic: Make, database: Make) -> None:
+    name, shop = topic(), database()
+    lab.execute(shop, TABLE)
+    source = lab.kafka_source(name)
+    sink = lab.postgres_sink(source, shop, "orders")
+    lab.produce(name, *orders(0, 5))
+    lab.start(source, sink)
+    lab.has_rows(shop, "orders", 5, 3 * SECONDS)
+    # Of the same width: copied as it is, a number would become another one, in silence.
+    lab.execute(shop, "ALTER TABLE orders ALTER id TYPE double precision")
+    lab.produce(name, *orders(5, 10))
+    ended = lab.ended(sink, 3 * SECONDS)
+    assert ended.error_code == "MZ053" and "its column id is double precision" in str(ended.error)
+    lab.execute(shop, "ALTER TABLE orders ALTER id TYPE bigint")
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 10, 3 * SECONDS)
+    # One that fits needs no start: the next batch is staged, and cast.
+    lab.execute(shop, "ALTER TABLE orders ALTER id TYPE numeric, ALTER amount TYPE text")
+    lab.produce(name, *orders(10, 12))
+    lab.has_rows(shop, "orders", 12, 3 * SECONDS)
+    assert lab.rows(shop, "SELECT id, amount FROM orders ORDER BY id") == [(i, "1.50") for i in range(12)]
+    lab.execute(shop, "ALTER TABLE orders RENAME customer TO client")
+    lab.produce(name, *orders(12, 15))
+    ended = lab.ended(sink, 3 * SECONDS)
+    assert ended.error_code == "MZ053", ended.error
+    assert "customer" in str(ended.error)
+    lab.execute(shop, "ALTER TABLE orders RENAME client TO customer")
+    lab.start(sink)
+    lab.has_rows(shop, "orders", 15, 3 * SECONDS)
+    lab.execute(shop, "DROP TABLE orders")
+    lab.produce(name, *orders(15, 20))
+    ended = lab.ended(sink, 3 * SECONDS)
+    assert ended.error_code == "MZ069" and "was dropped" in str(ended.error), ended.error
+    lab.start(sink)
+    ended = lab.ended(sink, 3 * SECONDS)
+    assert ended.error_code == "MZ052" and "CREATE TABLE" in str(ended.error), ended.error
+    lab.stop(source, sink)
+
+
 def test_a_checkpoint_that_is_behind_its_table_is_told(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(partitions=1), database()
     lab.execute(shop, TABLE)
