@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
-from mzplan.controller import frontiers
+from mzplan.controller.capabilities import Capabilities
 from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor
+from mzplan.controller.history import was_known
 from mzplan.controller.instances import Instances
-from mzplan.controller.maintenance import Maintenance, Surveyed
+from mzplan.controller.maintenance import Maintenance
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired
 from mzplan.controller.secrets_used import SecretsUsed
@@ -88,6 +89,7 @@ class Controller:
         self.instances = Instances(store, self.woken.set)
         self.catalog = Catalog()
         self.maintenance = Maintenance(storage, pool, clock, self.woken.set)
+        self.capabilities = Capabilities(self.catalog, self.maintenance, self.instances)
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
         self._initialized = False
@@ -204,7 +206,7 @@ class Controller:
 
     def drop_sources(self, ids: Sequence[GlobalId]) -> None:
         self._attached()
-        self.catalog.ensure_known(ids, "source", self._is_known)
+        self.catalog.ensure_known(ids, "source", self._was_known)
         self.drop_sources_unvalidated(ids)
 
     def drop_sources_unvalidated(self, ids: Sequence[GlobalId]) -> None:
@@ -215,7 +217,7 @@ class Controller:
 
     def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
         self._attached()
-        self.catalog.ensure_known(ids, "sink", self._is_known)
+        self.catalog.ensure_known(ids, "sink", self._was_known)
         self.drop_sinks_unvalidated(ids)
 
     def drop_sinks_unvalidated(self, ids: Sequence[GlobalId]) -> None:
@@ -254,44 +256,13 @@ class Controller:
 
     def set_read_policy(self, policies: Sequence[tuple[GlobalId, ReadPolicy]]) -> None:
         self._attached()
-        states = [(self.catalog.collection(id_), policy) for id_, policy in policies]
-        for state, policy in states:
-            frontiers.set_policy(state, policy, (), time.time())
-        for state, _ in states:
-            self._downgrade(state)
+        self.capabilities.set_policies(policies)
 
     def update_write_frontiers(self, updates: Sequence[tuple[GlobalId, Step]]) -> None:
-        for id_, upper in updates:
-            collection = self.catalog.collections.get(id_)
-            if collection is not None and frontiers.advance_upper(collection, upper):
-                frontiers.advance(collection, (), time.time())
-                self._downgrade(collection)
-            export = self.catalog.exports.get(id_)
-            if export is not None:
-                export.upper = max(export.upper, upper)
+        self.capabilities.advance_uppers(updates)
 
     def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
-        for id_, holders in updates.items():
-            collection = self.catalog.collections.get(id_)
-            if collection is None:
-                continue
-            for holder, step in holders.items():
-                if step is None:
-                    frontiers.release(collection, holder)
-                    continue
-                held = frontiers.hold(collection, holder, step)
-                if holder in self.catalog.exports:
-                    self.catalog.exports[holder].read_hold = held
-            self._downgrade(collection)
-
-    def _downgrade(self, collection: CollectionState) -> None:
-        """Let since follow the read capabilities, of a collection that this instance feeds."""
-        attached = self.instances.attached
-        wanted = collection.wanted_since
-        if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
-            return
-        collection.since = wanted
-        self.maintenance.maintain(collection.place, wanted)
+        self.capabilities.move(updates)
 
     # --- work
 
@@ -327,7 +298,7 @@ class Controller:
             return
         self.decisions = queries.round()
         self._observe(queries)
-        self._maintain()
+        self.capabilities.maintain(self._attached())
         queries.reclaim(self.decisions)
 
     async def reconcile_state(self) -> None:
@@ -390,25 +361,8 @@ class Controller:
         self._changed = True
         self.woken.set()
 
-    def _is_known(self, kind: str, id_: GlobalId) -> bool:
-        """Whether the durable history has seen this id: what ran, what was dropped, what was committed."""
-        queries = self.queries
-        if queries is not None:
-            if any(d.id == id_ and a.kind == kind for a, d in queries.claims.accepted.items()):
-                return True
-            if any(entry.id == id_ and entry.kind == kind for entry in queries.claims.dropped):
-                return True
-        states = [self.store.read_state()]
-        serials = reversed(self.store.serials())
-        while True:
-            for state in states:
-                if any(r.id == id_ and a.kind == kind for a, r in state.resources.items()):
-                    return True
-            earlier = next(serials, None)
-            if earlier is None:
-                return False
-            found = self.store.read_serial(earlier)
-            states = [found] if found is not None else []
+    def _was_known(self, kind: str, id_: GlobalId) -> bool:
+        return was_known(self.store, self.queries.claims if self.queries is not None else None, kind, id_)
 
     def _take_over(self, queries: Queries) -> None:
         """Let the queries be what the catalog says."""
@@ -453,24 +407,3 @@ class Controller:
             if shown is not None and shown.name.generation == place[1] and shown.step + 1 > state.upper:
                 uppers.append((place[0], shown.step + 1))
         self.update_write_frontiers(uppers)
-
-    def _maintain(self) -> None:
-        instance = self._attached()
-        self.maintenance.harvest()
-        found = self.maintenance.surveyed()
-        if found is not None:
-            self._take_survey(found)
-        self.maintenance.look(
-            {i: c for i, c in self.catalog.collections.items() if c.description.instance == instance},
-            self.catalog.readers(),
-        )
-
-    def _take_survey(self, found: Surveyed) -> None:
-        collection = self.catalog.collections.get(found.id)
-        if collection is None or collection.place != found.place:
-            return
-        collection.since = max(collection.since, found.extent.since)
-        frontiers.advance_upper(collection, found.extent.upper)
-        frontiers.advance(collection, found.extent.times, time.time())
-        self.update_read_capabilities({found.id: found.needed})
-        self.maintenance.maintain(found.place, collection.since)

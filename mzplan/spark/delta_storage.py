@@ -87,9 +87,9 @@ class DeltaStorage:
             return
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
+            self._reclaimed[place] = now  # whatever comes of it: a failure is not tried again each minute
             # A file that was replaced after that step may still be read, by who reads from it on.
             self._tables.reclaim_files(collection, max(self.safety, time.time() - oldest.time))
-            self._reclaimed[place] = now
 
     def append(self, description: CollectionDescription, command: AppendCommand) -> None:
         from mzplan.endpoints.local import LocalSteps, StaleStepError

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _CLOSE_THREADS = 16
+_FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micro-batch
 
 
 class SparkExecutor:
@@ -112,7 +113,14 @@ class SparkExecutor:
         # It guards against readers that are slow: here, `older` follows from what every reader still needs.
         spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         # LITE: only what the log knows, so never a file of a micro-batch that is being written.
-        spark.sql(f"VACUUM {table_at(collection)} LITE RETAIN {math.ceil(older / 3600)} HOURS")
+        hours = math.ceil(older / 3600)
+        try:
+            spark.sql(f"VACUUM {table_at(collection)} LITE RETAIN {hours} HOURS")
+        except Exception as problem:
+            if "CANNOT_VACUUM_LITE" not in str(problem):
+                raise
+            # Part of the log is gone (Delta keeps it for 30 days): by what lies there, a week old at least.
+            spark.sql(f"VACUUM {table_at(collection)} RETAIN {max(hours, _FULL_HOURS)} HOURS")
 
     def _listen(self, spark: SparkSession) -> None:
         from pyspark.java_gateway import ensure_callback_server_started
