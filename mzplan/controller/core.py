@@ -86,7 +86,7 @@ class Controller:
         self.clock = clock
         self.parameters = parameters or StorageParameters()
         self.woken = threading.Event()
-        self.instances = Instances(store, self.woken.set)
+        self.instances = Instances(store, self._sever)
         self.catalog = Catalog()
         self.maintenance = Maintenance(storage, pool, clock, self.woken.set)
         self.capabilities = Capabilities(self.catalog, self.maintenance, self.instances)
@@ -166,7 +166,10 @@ class Controller:
     ) -> None:
         self._attached()
         places = [(one.query.id, one.query.generation) for _, one in collections]
-        await asyncio.to_thread(self.storage.migrate, places)
+        try:
+            await asyncio.to_thread(self.storage.migrate, places)
+        except OSError as problem:  # each query's own check will tell of it
+            log.warning("the layout of storage is not known: %s", problem)
 
     async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self._attached()
@@ -308,10 +311,13 @@ class Controller:
         for name in strange:
             log.info("%s is claimed by nothing: it is stopped", name)
             await asyncio.to_thread(self.executor.stop, name)
-        listed = await asyncio.to_thread(self.storage.listed)
         try:
+            listed = await asyncio.to_thread(self.storage.listed)
             noted = await asyncio.to_thread(places_noted, self.store)
-        except MzplanError as problem:  # what another instance has noted: no reason not to run
+        except (
+            OSError,
+            MzplanError,
+        ) as problem:  # a store or storage that can't be read: no reason not to run
             log.warning("which storage is unclaimed is not known: %s", problem)
             return
         self._unclaimed = unclaimed(listed, self._claimed(), noted | self._remembered())
@@ -347,6 +353,12 @@ class Controller:
         self.instances.release()
 
     # --- inside
+
+    def _sever(self) -> None:
+        """The lease is lost (called by the thread that kept it): no query may outlive it."""
+        log.error("the lease is lost: %s; stopping every query", self.instances.lost)
+        self.close_engine()
+        self.woken.set()
 
     def _journal_tokens(self, instance: InstanceId) -> None:
         tokens = self.catalog.prepared.values()

@@ -19,12 +19,12 @@ from mzplan.state.store import Store
 
 
 class Instances:
-    """An instance has no runner or one; this process is the runner of at most one. `wake` is called when its
-    lease is lost."""
+    """An instance has no runner or one; this process is the runner of at most one. `sever` is called when its
+    lease is lost, on the thread that kept it: queries must end before it lapses, whatever else is blocked."""
 
-    def __init__(self, store: Store, wake: Callable[[], None]):
+    def __init__(self, store: Store, sever: Callable[[], None]):
         self._store = store
-        self._wake = wake
+        self._sever = sever
         self._known: set[InstanceId] = set()
         self._keeper: LeaseKeeper | None = None
         self.attached: tuple[InstanceId, Lease] | None = None
@@ -87,4 +87,4 @@ class Instances:
 
     def _on_lost(self, why: str) -> None:
         self.lost = why
-        self._wake()
+        self._sever()

@@ -16,6 +16,7 @@ from mzplan.controller.core import Controller
 from mzplan.controller.observing import differs, observe
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
+from mzplan.controller.types import NotAttachedError, StorageError
 from mzplan.controller.upstream_watch import UpstreamWatch
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
@@ -123,6 +124,10 @@ class Runner:
         try:
             await self._take_in()
             problem = None
+        except NotAttachedError:
+            raise
+        except StorageError as found:
+            problem = str(found)
         except MzplanError as found:
             if self.serial < 0:
                 raise
@@ -136,8 +141,8 @@ class Runner:
         if version == self._seen_state and self.serial >= 0:
             return
         state = self.store.read_state()
-        self._seen_state = version
         if state.serial == self.serial:
+            self._seen_state = version
             return
         wanted = wanted_of(state, self.instance)
         first = self.serial < 0
@@ -148,7 +153,7 @@ class Runner:
         self.controller.claim_storage(places_of(state))
         here = {a for a, one in self.controller.catalog.hosted().items() if one.instance == self.instance}
         self.canaries.take_in(state, here)
-        self._told, self.serial = wanted, state.serial
+        self._told, self.serial, self._seen_state = wanted, state.serial, version
         if first:
             self.controller.initialization_complete()
             await self.controller.reconcile_state()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from mzplan.columns_of import columns_of
@@ -30,6 +31,7 @@ from mzplan.steps.replay import GoneError
 from mzplan.steps.snapshot import small_files, snapshot_batches
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
+_READERS = 16
 _TIMES = 10_000  # of the newest steps, the times are looked at
 
 
@@ -114,8 +116,9 @@ class DeltaStorage:
             raise ReadBeforeSinceError(str(gone)) from None
 
     def migrate(self, places: Sequence[Place]) -> None:
-        for place in places:
-            layout = Checkpoint.of(self._warehouse, *place).layout()
+        with ThreadPoolExecutor(_READERS) as pool:  # an object store takes its time for each
+            layouts = list(pool.map(lambda p: Checkpoint.of(self._warehouse, *p).layout(), places))
+        for place, layout in zip(places, layouts, strict=True):
             if layout > LAYOUT:
                 raise StorageError(
                     f"The storage of {place[0]} g{place[1]} has layout {layout}, of a later mzplan: "
