@@ -1,0 +1,105 @@
+"""Storage of collections without Spark: over tables that are stored as Spark writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.controller.types import InvalidUppersError, ReadBeforeSinceError, StorageError
+from mzplan.spark.delta_storage import DeltaStorage
+from mzplan.steps.snapshot import small_files
+from tests.contract.controllers import appending, local_source, rows
+from tests.stored_steps import StoredSource
+
+
+class Tables:
+    """What Spark was asked to do."""
+
+    def __init__(self) -> None:
+        self.merged: list[str] = []
+        self.reclaimed: list[tuple[str, float]] = []
+
+    def merge_files(self, collection: str) -> None:
+        self.merged.append(collection)
+
+    def reclaim_files(self, collection: str, older: float) -> None:
+        self.reclaimed.append((collection, older))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> StoredSource:
+    made = StoredSource(tmp_path / "warehouse")
+    for step in range(4):
+        made.run([{"id": step, "name": "x"}])
+    return made
+
+
+def test_what_there_is(source: StoredSource) -> None:
+    storage = DeltaStorage(str(source.warehouse), Tables())
+    extent = storage.extent(source.place)
+    assert (extent.since, extent.upper, [step for step, _ in extent.times]) == (0, 4, [0, 1, 2, 3])
+    assert storage.listed() == [source.place]
+    assert storage.extent(("nobody", 1)).upper == 0
+    held = sorted(storage.snapshot(source.place, 1), key=lambda one: one[0]["id"])
+    assert held == [({"id": n, "name": "x"}, 1) for n in (0, 1)]
+    with pytest.raises(ReadBeforeSinceError):
+        storage.snapshot(source.place, 9)
+
+
+def test_maintenance_merges_many_files_and_reclaims_what_was_given_up(source: StoredSource) -> None:
+    tables = Tables()
+    storage = DeltaStorage(str(source.warehouse), tables, merge_at=5, reclaim_every=3600.0, safety=60.0)
+    collection = collection_path(str(source.warehouse), *source.place)
+    storage.maintain(source.place, 0)
+    assert (tables.merged, tables.reclaimed) == ([], [])
+    source.run([{"id": 9, "name": "x"}])
+    assert small_files(collection) == 5
+    storage.maintain(source.place, 3)
+    storage.maintain(source.place, 3)
+    assert tables.merged == [collection] * 2
+    ((reclaimed, older),) = tables.reclaimed  # once an hour
+    assert reclaimed == collection and older >= 60.0
+    assert storage.extent(source.place).since == 3
+    storage.maintain(("nobody", 1), 0)
+    assert len(tables.merged) == 2
+
+
+def test_a_failed_reclaim_is_not_tried_again_at_once(source: StoredSource) -> None:
+    class Failing(Tables):
+        def reclaim_files(self, collection: str, older: float) -> None:
+            super().reclaim_files(collection, older)
+            raise RuntimeError("no")
+
+    tables = Failing()
+    storage = DeltaStorage(str(source.warehouse), tables)
+    with pytest.raises(RuntimeError):
+        storage.maintain(source.place, 2)
+    storage.maintain(source.place, 2)
+    assert len(tables.reclaimed) == 1
+
+
+def test_appends_of_several_steps_are_finished_after_a_crash(tmp_path: Path) -> None:
+    storage = DeltaStorage(str(tmp_path / "warehouse"), Tables())
+    source = local_source("a")
+    storage.append(source, appending("a", 0, *rows(0, 1), key="k"))
+    with pytest.raises(InvalidUppersError, match="is 1, not 0"):
+        storage.append(source, appending("a", 0, *rows(1, 1)))
+    storage.append(source, appending("a", 0, *rows(0, 1), key="k"))  # made before
+    with pytest.raises(StorageError, match="colour"):
+        storage.append(source, appending("a", 1, {"id": 1, "colour": "red"}))
+    storage.append(source, appending("a", 1, *rows(1, 1)))
+
+
+def test_a_layout_of_a_later_version_is_refused(source: StoredSource) -> None:
+    storage = DeltaStorage(str(source.warehouse), Tables())
+    storage.migrate([source.place, ("nobody", 1)])
+    folder = Path(Checkpoint.of(str(source.warehouse), *source.place).folder)
+    (folder / "layout.json").write_text(json.dumps({"format_version": 1, "layout": {"version": 2}}))
+    with pytest.raises(StorageError, match="layout 2, of a later mzplan"):
+        storage.migrate([source.place])
+    (folder / "layout.json").write_text("{")
+    with pytest.raises(OSError, match="damaged"):
+        storage.migrate([source.place])
