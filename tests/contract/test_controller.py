@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,18 @@ def _lost(controller: Controller) -> str:
     assert controller.instances.attached is not None
     assert controller.store.renew_lease(controller.instances.attached[1]) is None
     return "another runner leads this instance now"
+
+
+def test_a_lost_lease_ends_the_queries_whatever_the_loop_does(world: World) -> None:
+    """Nobody processes the old one: it may be blocked by the very store that it can't reach."""
+    old = world.controller()
+    create(old, local_source("a"))
+    settle(old)
+    world.controller()
+    until = time.monotonic() + 20
+    while running(old):
+        assert time.monotonic() < until, "it runs on under a lease that another one has"
+        time.sleep(0.05)
 
 
 def test_without_a_replica_nothing_is_commanded(world: World) -> None:
