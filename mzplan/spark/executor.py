@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.aws import ROLE as AWS
@@ -55,6 +57,7 @@ class SparkExecutor:
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
+        self._unlisten: Callable[[], Any] | None = None
         self._running: dict[QueryName, Running] = {}
 
     # ── the session
@@ -83,6 +86,10 @@ class SparkExecutor:
         self._steps.close()
         close_forwards()
         with self._opening:
+            unlisten, self._unlisten = self._unlisten, None
+            if unlisten is not None:
+                with suppress(Exception):  # the session may have ended
+                    unlisten()
             spark, self._spark = self._spark, None
             if spark is not None and not has_ended(spark):
                 spark.stop()
@@ -129,7 +136,9 @@ class SparkExecutor:
         java: Any = spark._jvm
         package = java.org.apache.spark.sql.streaming
         wrapper = package.PythonStreamingQueryListenerWrapper(self._progress)
-        spark._jsparkSession.streams().addListener(wrapper)
+        streams = spark._jsparkSession.streams()
+        streams.addListener(wrapper)
+        self._unlisten = partial(streams.removeListener, wrapper)
 
     # ── checking
 

@@ -24,7 +24,7 @@ from mzplan.controller.types import (
     Step,
     Update,
 )
-from mzplan.inline import Description, Upstream
+from mzplan.inline import Description, Upstream, packages_of
 from mzplan.model.address import Address
 from mzplan.secrets import Secrets
 from mzplan.state.local import LocalBackend
@@ -87,6 +87,7 @@ def in_memory(folder: Path) -> Iterator[World]:
 def on_spark(folder: Path) -> Iterator[World]:
     from mzplan.spark.controller import SparkStorageController
     from mzplan.spark.executor import SparkExecutor
+    from tests.integration.spark_lab import LAKE
 
     class Shared(SparkExecutor):
         """On the session of all tests, which stays when this one closes."""
@@ -100,6 +101,7 @@ def on_spark(folder: Path) -> Iterator[World]:
         directory=str(folder),
         warehouse=str(folder / "warehouse"),
         options={"spark.master": "local[2,2]"},
+        packages=packages_of({LAKE.address: LAKE}),  # the session is that of the lab, whoever makes it
     )
 
     def make(store: Store, pool: ThreadPoolExecutor) -> Controller:

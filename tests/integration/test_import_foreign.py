@@ -103,8 +103,12 @@ def test_a_query_from_kafka(
     record_ = imported(crew, "source.sales", tmp_path)
     collection = crew.folder / "warehouse" / "collections" / record_["id"] / "g1"
     eventually("every row once", lambda: ids(crew, collection) == list(range(40)))
-    (seen,) = mzplan(crew.folder, "status", "--json").json()["queries"]
-    assert seen["id"] == query.id and seen["step"] > steps  # it is that query, and its steps count on
+
+    def goes_on() -> bool:
+        (seen,) = mzplan(crew.folder, "status", "--json").json()["queries"]
+        return bool(seen["id"] == query.id and seen["step"] > steps)
+
+    eventually("it is that query, and its steps count on", goes_on)
     assert len(ids(crew, tmp_path / "table")) == 30  # what was there is as it was
     planned = mzplan(crew.folder, "plan", "--json").json()["changes"]
     assert [change["address"] for change in planned] == ["connection.pg"]  # which nothing has used yet
