@@ -335,16 +335,3 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         yield one_row({**found, "told": told}, types)
 
     return write
-
-
-def total(notes: Iterable[tuple[int, str | None]]) -> Written:
-    """Count and hash of a step from those of its parts."""
-    from mzplan.content_hash import ContentHash
-
-    whole: ContentHash | None = ContentHash()
-    rows = 0
-    for count, digest in notes:
-        rows += count
-        part = ContentHash.parse(count, digest)
-        whole = whole + part if whole is not None and part is not None else None
-    return Written(rows=rows, digest=str(whole) if whole is not None else None)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.postgres_moves import Move
-from mzplan.connectors.postgres_output import FencedError, Part, Target, Task, staging_task, total
+from mzplan.connectors.postgres_output import FencedError, Part, Target, Task, staging_task
 from mzplan.connectors.postgres_target import Connection
 from mzplan.connectors.postgres_writer import Writer
 from mzplan.endpoints.interface import Step, StepError, checked_step
-from mzplan.endpoints.replay import Compare, StepReplay, Written
+from mzplan.endpoints.replay import Compare, StepReplay, Written, total
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -94,7 +94,7 @@ class StagedOutput:
         listed = list(parts)
         self._part = None
         self._attempts = {attempt: rows for attempt, rows, _ in listed if rows}
-        self._note = total((note.rows, note.digest) for _, _, note in listed)
+        self._note = total(note for _, _, note in listed)
 
     def finish_step(self) -> None:
         step, part = self._started(), self._part

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.files import folder_of
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.manifest import LOG, listed_path
-from mzplan.content_hash import ContentHash, content_hash
+from mzplan.content_hash import content_hash
 from mzplan.endpoints.folder import open_folder
 from mzplan.endpoints.interface import OutputEndpoint, Step
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.replay import Written, total
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.steps.collection_log import CollectionLog
 from mzplan.steps.files import read_batches, read_bytes
@@ -113,13 +113,7 @@ class EndpointRecorded:
 
     def step(self, step: Step) -> Written | None:
         parts = [part for one in self.endpoints if (part := one.written(step)) is not None]  # type: ignore[attr-defined]
-        if len(parts) < len(self.endpoints):
-            return None
-        whole: ContentHash | None = ContentHash()
-        for part in parts:
-            known = ContentHash.parse(part.rows, part.digest)
-            whole = whole + known if whole is not None and known is not None else None
-        return Written(rows=sum(part.rows for part in parts), digest=str(whole) if whole else None)
+        return total(parts) if len(parts) == len(self.endpoints) else None
 
     def close(self) -> None:
         for one in self.endpoints:

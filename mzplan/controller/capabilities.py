@@ -64,7 +64,7 @@ class Capabilities:
             self._take_survey(found)
         self._maintenance.look(
             {i: c for i, c in self._catalog.collections.items() if c.description.instance == instance},
-            self._catalog.readers(),
+            self._catalog.readers,
         )
 
     def _take_survey(self, found: Surveyed) -> None:

@@ -45,12 +45,9 @@ class Catalog:
         states: list[CollectionState | ExportState] = [*self.collections.values(), *self.exports.values()]
         return {state.description.query.address: state.description for state in states}
 
-    def readers(self) -> dict[GlobalId, dict[GlobalId, Place]]:
-        """Where the exports of each collection keep their checkpoints, by id."""
-        found: dict[GlobalId, dict[GlobalId, Place]] = {}
-        for id_, export in self.exports.items():
-            found.setdefault(export.description.from_id, {})[id_] = export.place
-        return found
+    def readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
+        """Where the exports of a collection keep their checkpoints, by id."""
+        return {i: export.place for i, export in self.exports.items() if export.description.from_id == id_}
 
     def ensure_known(self, ids: Sequence[GlobalId], kind: str, was: Callable[[str, GlobalId], bool]) -> None:
         """Raises IdentifierMissingError for the first id that neither this nor the durable history (`was`)
@@ -100,8 +97,8 @@ class Catalog:
             frontiers.release(self.collections[token.from_id], _prepared(token.id))
         return True
 
-    def create_exports(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> bool:
-        """Install or alter, consuming the tokens; whether any token was there to be consumed."""
+    def create_exports(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+        """Install or alter, consuming the tokens."""
         for token, description in given:
             if token.id != description.query.id or token.from_id != description.from_id:
                 raise StorageError(
@@ -112,7 +109,6 @@ class Catalog:
                 raise IdentifierMissingError("prepared export", token.id)
         for token, description in given:
             self._install(token, description)
-        return bool(given)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
         there = self.exports.get(token.id)

@@ -202,8 +202,8 @@ class Controller:
 
     async def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         instance = self._attached()
-        used = self.catalog.create_exports(exports)
-        if used:
+        self.catalog.create_exports(exports)
+        if exports:
             self._journal_tokens(instance)
         self._change()
 
@@ -314,13 +314,10 @@ class Controller:
         try:
             listed = await asyncio.to_thread(self.storage.listed)
             noted = await asyncio.to_thread(places_noted, self.store)
-        except (
-            OSError,
-            MzplanError,
-        ) as problem:  # a store or storage that can't be read: no reason not to run
+        except (OSError, MzplanError) as problem:  # no reason not to run
             log.warning("which storage is unclaimed is not known: %s", problem)
             return
-        self._unclaimed = unclaimed(listed, self._claimed(), noted | self._remembered())
+        self._unclaimed = unclaimed(listed, self._claimed(), noted)
 
     def unclaimed(self) -> Iterable[Place]:
         return tuple(self._unclaimed)
@@ -394,14 +391,6 @@ class Controller:
         catalog = self.catalog
         places = {c.place for c in catalog.collections.values()} | {e.place for e in catalog.exports.values()}
         return places | self._kept
-
-    def _remembered(self) -> set[Place]:
-        """Storage that is accepted or waits to be reclaimed."""
-        if self.queries is None:
-            return set()
-        claims = self.queries.claims
-        accepted = {(d.id, d.generation) for d in claims.accepted.values()}
-        return accepted | {entry.place for entry in claims.dropped}
 
     def _observe(self, queries: Queries) -> None:
         """Take uppers and conditions from what runs."""

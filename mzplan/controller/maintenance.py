@@ -71,10 +71,10 @@ class Maintenance:
     def look(
         self,
         collections: Mapping[GlobalId, CollectionState],
-        exports: Mapping[GlobalId, Mapping[GlobalId, Place]],
+        readers: Callable[[GlobalId], Mapping[GlobalId, Place]],
     ) -> None:
-        """Survey the collection that was looked at longest ago, if it is due. `exports` are the places of the
-        exports of each collection."""
+        """Survey the collection that was looked at longest ago, if it is due. `readers` gives the places of a
+        collection's exports."""
         now = self.clock()
         places = {state.place: id_ for id_, state in collections.items()}
         for gone in self._looked.keys() - places.keys():
@@ -86,8 +86,7 @@ class Maintenance:
         due = min(self._looked, key=self._looked.__getitem__)
         if now - self._looked[due] >= self.every:
             self._looked[due] = now
-            readers = dict(exports.get(places[due], {}))
-            self._survey = (due, self._start(self._look, places[due], due, readers))
+            self._survey = (due, self._start(self._look, places[due], due, readers(places[due])))
 
     def maintain(self, place: Place, since: Step) -> None:
         """Let storage give up what only earlier steps need. One at a time; a later look asks again."""

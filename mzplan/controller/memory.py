@@ -140,9 +140,8 @@ class InMemoryStorage:
         self._keys: dict[Place, dict[str, Step]] = {}
         self._times: dict[Place, list[tuple[Step, float]]] = {}
         self.needs: dict[Place, Step] = {}
-        self.maintained: list[tuple[Place, Step]] = []
 
-    def extent(self, place: Place, source: Place | None = None) -> Extent:
+    def extent(self, place: Place) -> Extent:
         with self._lock:
             return Extent(
                 since=self._since.get(place, 0),
@@ -157,7 +156,6 @@ class InMemoryStorage:
     def maintain(self, place: Place, since: Step) -> None:
         with self._lock:
             self._since[place] = max(self._since.get(place, 0), since)
-            self.maintained.append((place, since))
 
     def append(self, description: CollectionDescription, command: AppendCommand) -> None:
         place = (description.query.id, description.query.generation)

@@ -27,9 +27,8 @@ class Storage(Protocol):
     """Called from several threads, for one place at a time. Every method raises OSError for what the storage
     did, with a message that says what."""
 
-    def extent(self, place: Place, source: Place | None = None) -> Extent:
-        """Of a collection; of an export, whose collection is at `source`. Of one that has no storage yet: no
-        steps at all."""
+    def extent(self, place: Place) -> Extent:
+        """Of a collection. Of one that has no storage yet: no steps at all."""
 
     def needed(self, export: Place, source: Place) -> Step:
         """The oldest step of its collection that an export has still to read; the collection's upper if there

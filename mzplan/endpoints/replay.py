@@ -14,7 +14,7 @@ not, for they would stand behind those of later steps, and that is told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -37,6 +37,17 @@ class Written:
 
     rows: int
     digest: str | None = None
+
+
+def total(parts: Iterable[Written]) -> Written:
+    """Of a step that was written in parts: all rows, and their hash; not known if that of one part is not."""
+    whole: ContentHash | None = ContentHash()
+    rows = 0
+    for part in parts:
+        rows += part.rows
+        known = ContentHash.parse(part.rows, part.digest)
+        whole = whole + known if whole is not None and known is not None else None
+    return Written(rows=rows, digest=str(whole) if whole is not None else None)
 
 
 class DiffersError(Exception):

@@ -68,8 +68,8 @@ class DeltaStorage:
         self.safety = safety
         self._reclaimed: dict[Place, float] = {}
 
-    def extent(self, place: Place, source: Place | None = None) -> Extent:
-        steps = StepHistory(self._warehouse, place, source).read(_TIMES)
+    def extent(self, place: Place) -> Extent:
+        steps = StepHistory(self._warehouse, place).read(_TIMES)
         times = [(r.step, r.time) for r in steps.records if r.committed and r.time is not None]
         return Extent(since=steps.since, upper=steps.upper, times=times)
 

@@ -7,9 +7,9 @@ gone. `<instance>.prepared.jsonl`: exports that are prepared and not created yet
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mzplan.model import reading
 from mzplan.model.address import Address
@@ -36,18 +36,26 @@ class Dropped:
         return cls(id=id_, generation=generation, kind=address.kind, name=address.name, dropped_at=now)
 
 
-def encode_journal(entries: Iterable[Dropped]) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Prepared:
+    """An export that is prepared: its id, the collection that it will read, and from which step on."""
+
+    id: str
+    from_id: str
+    step: int
+
+
+Entry = TypeVar("Entry", Dropped, Prepared)
+
+
+def encode_journal(entries: Iterable[Entry]) -> bytes:
     """A line per entry, sorted."""
     return "".join(f"{canonical(asdict(entry))}\n" for entry in sorted(entries)).encode()
 
 
 def decode_journal(data: bytes, place: str) -> list[Dropped]:
     """The inverse. Raises MZ030 for a line that is no entry."""
-    return [
-        decode(line, f"{place}:{number}", _entry, "remove that line.")
-        for number, line in enumerate(data.splitlines(), 1)
-        if line.strip()
-    ]
+    return _decoded(data, place, _entry)
 
 
 def _entry(content: Any) -> Dropped:
@@ -62,24 +70,14 @@ def _entry(content: Any) -> Dropped:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Prepared:
-    """An export that is prepared: its id, the collection that it will read, and from which step on."""
-
-    id: str
-    from_id: str
-    step: int
-
-
-def encode_prepared(entries: Iterable[Prepared]) -> bytes:
-    """A line per entry, sorted."""
-    return "".join(f"{canonical(asdict(entry))}\n" for entry in sorted(entries)).encode()
-
-
 def decode_prepared(data: bytes, place: str) -> list[Prepared]:
-    """The inverse. Raises MZ030 for a line that is no entry."""
+    """The inverse of `encode_journal` for these. Raises MZ030 for a line that is no entry."""
+    return _decoded(data, place, _prepared)
+
+
+def _decoded(data: bytes, place: str, build: Callable[[Any], Entry]) -> list[Entry]:
     return [
-        decode(line, f"{place}:{number}", _prepared, "remove that line.")
+        decode(line, f"{place}:{number}", build, "remove that line.")
         for number, line in enumerate(data.splitlines(), 1)
         if line.strip()
     ]

@@ -41,7 +41,6 @@ from mzplan.state.journal import (
     decode_journal,
     decode_prepared,
     encode_journal,
-    encode_prepared,
 )
 from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.process import is_alive, started_at
@@ -221,7 +220,7 @@ class Store:
         return decode_prepared(blob.data, key) if blob else []
 
     def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
-        self.backend.write(f"journal/{instance}.prepared.jsonl", encode_prepared(entries))
+        self.backend.write(f"journal/{instance}.prepared.jsonl", encode_journal(entries))
 
     # --- Leases
 

@@ -18,16 +18,22 @@ class GoneError(Exception):
     """A step can't be replayed from the collection any more. The message is a sentence that says why."""
 
 
+def logged(log: CollectionLog, version: int) -> Commit:
+    """A version that was written, from the log. Raises GoneError, OSError."""
+    commit = log.commit(version)
+    if commit is None:
+        raise GoneError(
+            f"The log of version {version} of {log.collection} is gone: Delta keeps it for "
+            "delta.logRetentionDuration, by default 30 days."
+        )
+    return commit
+
+
 def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
     """The commit that holds a step. Raises GoneError, OSError."""
     if record.version is None:
         raise GoneError(f"Which version of {log.collection} holds step {record.step} is not known.")
-    commit = log.commit(record.version)
-    if commit is None:
-        raise GoneError(
-            f"The log of version {record.version} of {log.collection} is gone: Delta keeps it for "
-            "delta.logRetentionDuration, by default 30 days."
-        )
+    commit = logged(log, record.version)
     if commit.step != record.step:
         there = "no step" if commit.step is None else f"step {commit.step}"
         raise GoneError(

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.content_hash import ContentHash, content_hash
-from mzplan.steps.collection_log import Add, CollectionLog, Commit
+from mzplan.steps.collection_log import Add, CollectionLog
 from mzplan.steps.files import read_batches
 from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import GoneError
+from mzplan.steps.replay import GoneError, logged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
     for version in range(first, last + 1):
         if version == last and upto < 0:
             break
-        fresh = [add for add in _commit(log, version).adds if add.has_new_rows]
+        fresh = [add for add in logged(log, version).adds if add.has_new_rows]
         found += fresh[max(0, after + 1) if version == first else 0 : upto + 1 if version == last else None]
     return [add.place for add in found]
 
@@ -69,18 +69,8 @@ def _snapshot(log: CollectionLog, version: int) -> list[Add]:
     """The files of a version, in the order in which Spark's stream reads them."""
     there: dict[str, Add] = {}
     for number in range(version + 1):
-        commit = _commit(log, number)
+        commit = logged(log, number)
         for name in commit.removes:
             there.pop(name, None)
         there.update({add.name: add for add in commit.adds})
     return sorted(there.values(), key=lambda add: (add.modified, add.name.encode()))
-
-
-def _commit(log: CollectionLog, version: int) -> Commit:
-    found = log.commit(version)
-    if found is None:
-        raise GoneError(
-            f"The log of version {version} of {log.collection} is gone: Delta keeps it for "
-            "delta.logRetentionDuration, by default 30 days."
-        )
-    return found
