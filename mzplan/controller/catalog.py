@@ -74,16 +74,21 @@ class Catalog:
             else:
                 there.description = description
 
-    def prepare(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
-        """Hold the collection's since. Prepared again: the same token."""
-        state = self.collection(from_id)
-        if id_ in self.collections:
-            raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
+    def prepare(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
+        """Hold the since of the collections, for exports by id. Prepared again: the same token."""
+        for id_, from_id in wanted:
+            self.collection(from_id)
+            if id_ in self.collections:
+                raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
+        return [self._prepare(id_, from_id) for id_, from_id in wanted]
+
+    def _prepare(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
         there = self.prepared.get(id_)
         if there is not None and there.from_id == from_id:
             return there
         if there is not None:
             self.cancel(there)
+        state = self.collection(from_id)
         step = frontiers.hold(state, _prepared(id_), state.since)
         self.prepared[id_] = CreateExportToken(id=id_, from_id=from_id, step=step)
         return self.prepared[id_]

@@ -153,8 +153,9 @@ class StorageController(Protocol):
 
     def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
         """Move read capabilities of collections, by holder: forward to a step, or given back (None). Where
-        the since of a collection moves with it, storage is told: small files are merged, and what only older
-        steps need is reclaimed. Ids that are not there are ignored."""
+        the since of a collection moves with it, storage is told when it is looked at next (`maintain_every`):
+        small files are merged, and what only older steps need is reclaimed. Ids that are not there are
+        ignored."""
 
     # --- work
 

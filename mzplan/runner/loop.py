@@ -169,9 +169,8 @@ class Runner:
             case CreateCollections(collections=collections):
                 await controller.create_collections([(one.query.id, one) for one in collections])
             case CreateExports(exports=exports):
-                await controller.create_exports(
-                    [(controller.prepare_export(one.query.id, one.from_id), one) for one in exports]
-                )
+                tokens = controller.prepare_exports([(one.query.id, one.from_id) for one in exports])
+                await controller.create_exports(list(zip(tokens, exports, strict=True)))
             case SetReadPolicy(policies=policies):
                 controller.set_read_policy(policies)
             case _:

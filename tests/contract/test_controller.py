@@ -37,6 +37,7 @@ from mzplan.controller.types import (
 from mzplan.model.address import Address
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.state.journal import Prepared
 from tests.contract.controllers import (
     World,
     altered,
@@ -502,3 +503,27 @@ def test_what_nothing_claims_is_stopped_and_listed(world: World) -> None:
     again.claim_storage([("a", 1)])
     asyncio.run(again.reconcile_state())
     assert list(again.unclaimed()) == []
+
+
+def test_many_exports_are_prepared_with_one_entry_into_the_journal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner that starts prepares all of its sinks, and each durable write takes its time."""
+    controller = world.controller()
+    source = local_source("a")
+    create(controller, source)
+    written: list[int] = []
+    write = world.store.write_prepared
+
+    def counted(instance: str, entries: list[Prepared]) -> None:
+        written.append(len(entries))
+        write(instance, entries)
+
+    monkeypatch.setattr(world.store, "write_prepared", counted)
+    with pytest.raises(IdentifierMissingError):
+        controller.prepare_exports([("k1", "a"), ("k2", "nobody")])
+    assert (written, controller.catalog.prepared) == ([], {})
+    tokens = controller.prepare_exports([(f"k{n}", "a") for n in range(50)])
+    assert controller.prepare_exports([("k7", "a")]) == [tokens[7]]
+    asyncio.run(controller.create_exports([(t, sink_of(source, t.id)) for t in tokens]))
+    assert written == [50, 0]
