@@ -3,7 +3,6 @@ up."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from mzplan.controller import frontiers
@@ -26,7 +25,7 @@ class Capabilities:
         """See StorageController.set_read_policy."""
         states = [(self._catalog.collection(id_), policy) for id_, policy in policies]
         for state, policy in states:
-            frontiers.set_policy(state, policy, (), time.time())
+            frontiers.set_policy(state, policy)
         for state, _ in states:
             self._downgrade(state)
 
@@ -35,7 +34,7 @@ class Capabilities:
         for id_, upper in updates:
             collection = self._catalog.collections.get(id_)
             if collection is not None and frontiers.advance_upper(collection, upper):
-                frontiers.advance(collection, (), time.time())
+                frontiers.advance(collection)
                 self._downgrade(collection)
             export = self._catalog.exports.get(id_)
             if export is not None:
@@ -73,7 +72,8 @@ class Capabilities:
             return
         collection.since = max(collection.since, found.extent.since)
         frontiers.advance_upper(collection, found.extent.upper)
-        frontiers.advance(collection, found.extent.times, time.time())
+        if collection.policy == found.policy:
+            frontiers.advance(collection, found.young)
         self.move({found.id: found.needed})
         self._maintenance.maintain(found.place, collection.since)
 

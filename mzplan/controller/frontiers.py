@@ -6,42 +6,34 @@ others hold (a sink that has yet to read, an export that is prepared). All of th
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
 from typing import assert_never
 
 from mzplan.controller.types import CollectionState, LagDuration, LagSteps, ReadPolicy, RetainFrom, Step
 
-Times = Sequence[tuple[Step, float]]
-"""Steps and when each became durable (seconds since the epoch), both in order."""
 
-
-def implied(policy: ReadPolicy, upper: Step, times: Times, now: float) -> Step:
-    """The step from which on the policy keeps a collection readable. Never beyond `upper`."""
+def implied(policy: ReadPolicy, upper: Step, young: Step | None) -> Step:
+    """The step from which on the policy keeps a collection readable. Never beyond `upper`. `young`: the first
+    step within the policy's duration, if it has one (Storage.first_young); None where that is not known."""
     match policy:
         case LagSteps(steps=steps):
             return max(0, upper - steps)
-        case LagDuration(seconds=seconds):
-            # The first step that is young enough; the snapshot before it can then still be made.
-            young = bisect.bisect_left(times, now - seconds, key=lambda one: one[1])
-            if young < len(times):
-                return min(upper, times[young][0])
-            return max(0, upper - 1) if times else 0  # the newest can always be read
+        case LagDuration():
+            return min(upper, young or 0)
         case RetainFrom(step=step):
             return min(step, upper)
         case _:
             assert_never(policy)
 
 
-def set_policy(state: CollectionState, policy: ReadPolicy, times: Times, now: float) -> None:
+def set_policy(state: CollectionState, policy: ReadPolicy) -> None:
     """Take a policy: it downgrades the implied capability at once, and never recovers it."""
     state.policy = policy
-    advance(state, times, now)
+    advance(state)
 
 
-def advance(state: CollectionState, times: Times, now: float) -> None:
-    """After the upper or the time has moved on."""
-    state.implied = max(state.implied, implied(state.policy, state.upper, times, now))
+def advance(state: CollectionState, young: Step | None = None) -> None:
+    """After the upper or the time has moved on. `young`: see `implied`."""
+    state.implied = max(state.implied, implied(state.policy, state.upper, young))
 
 
 def advance_upper(state: CollectionState, upper: Step) -> bool:

@@ -4,6 +4,7 @@ thread."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mzplan.controller.storage import Extent, Storage
-from mzplan.controller.types import CollectionState, GlobalId, Place, Step
+from mzplan.controller.types import CollectionState, GlobalId, LagDuration, Place, ReadPolicy, Step
 
 log = logging.getLogger("mzplan.storage")
 
@@ -27,6 +28,8 @@ class Surveyed:
     place: Place
     extent: Extent
     needed: Mapping[GlobalId, Step]
+    policy: ReadPolicy
+    young: Step | None  # the first step within the policy's duration, of a policy that has one
 
 
 class Maintenance:
@@ -86,7 +89,11 @@ class Maintenance:
         due = min(self._looked, key=self._looked.__getitem__)
         if now - self._looked[due] >= self.every:
             self._looked[due] = now
-            self._survey = (due, self._start(self._look, places[due], due, readers(places[due])))
+            state = collections[places[due]]
+            self._survey = (
+                due,
+                self._start(self._look, places[due], due, state.policy, readers(places[due])),
+            )
 
     def maintain(self, place: Place, since: Step) -> None:
         """Let storage give up what only earlier steps need. One at a time; a later look asks again."""
@@ -108,10 +115,15 @@ class Maintenance:
         future.add_done_callback(lambda _: self.wake())
         return future
 
-    def _look(self, id_: GlobalId, place: Place, readers: Mapping[GlobalId, Place]) -> Surveyed:
+    def _look(
+        self, id_: GlobalId, place: Place, policy: ReadPolicy, readers: Mapping[GlobalId, Place]
+    ) -> Surveyed:
+        lag = policy.seconds if isinstance(policy, LagDuration) else None
         return Surveyed(
             id=id_,
             place=place,
             extent=self.storage.extent(place),
             needed={export: self.storage.needed(reader, place) for export, reader in readers.items()},
+            policy=policy,
+            young=self.storage.first_young(place, time.time() - lag) if lag is not None else None,
         )

@@ -146,8 +146,12 @@ class InMemoryStorage:
             return Extent(
                 since=self._since.get(place, 0),
                 upper=len(self._steps.get(place, ())),
-                times=tuple(self._times.get(place, ())),
             )
+
+    def first_young(self, place: Place, when: float) -> Step:
+        with self._lock:
+            times = self._times.get(place, [])
+            return next((step for step, time_ in times if time_ >= when), times[-1][0] if times else 0)
 
     def needed(self, export: Place, source: Place) -> Step:
         """What a test has set in `needs`; else nothing is left to be read."""

@@ -7,7 +7,7 @@ Storage decides nothing: which step may be given up, and when, is the controller
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from mzplan.controller.types import AppendCommand, CollectionDescription, Diff, Place, Row, Step
@@ -16,11 +16,10 @@ from mzplan.controller.types import AppendCommand, CollectionDescription, Diff, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """How far a query's storage reaches: `since`, the oldest step that was not given up; `upper`, the next
-    one; `times`, when each known step became durable (seconds since the epoch), in order."""
+    one."""
 
     since: Step = 0
     upper: Step = 0
-    times: Sequence[tuple[Step, float]] = field(default=())
 
 
 class Storage(Protocol):
@@ -29,6 +28,10 @@ class Storage(Protocol):
 
     def extent(self, place: Place) -> Extent:
         """Of a collection. Of one that has no storage yet: no steps at all."""
+
+    def first_young(self, place: Place, when: float) -> Step:
+        """The first step of a collection that became durable at `when` (seconds since the epoch) or later;
+        the newest, where all are older; 0 when there is none."""
 
     def needed(self, export: Place, source: Place) -> Step:
         """The oldest step of its collection that an export has still to read; the collection's upper if there

@@ -32,7 +32,6 @@ from mzplan.steps.snapshot import small_files, snapshot_batches
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
-_TIMES = 10_000  # of the newest steps, the times are looked at
 
 
 class Tables(Protocol):
@@ -69,9 +68,11 @@ class DeltaStorage:
         self._reclaimed: dict[Place, float] = {}
 
     def extent(self, place: Place) -> Extent:
-        steps = StepHistory(self._warehouse, place).read(_TIMES)
-        times = [(r.step, r.time) for r in steps.records if r.committed and r.time is not None]
-        return Extent(since=steps.since, upper=steps.upper, times=times)
+        steps = StepHistory(self._warehouse, place).read(1)
+        return Extent(since=steps.since, upper=steps.upper)
+
+    def first_young(self, place: Place, when: float) -> Step:
+        return StepHistory(self._warehouse, place).first_young(when)
 
     def needed(self, export: Place, source: Place) -> Step:
         sink = StepHistory(self._warehouse, export, source)

@@ -68,6 +68,16 @@ class StepHistory:
         found = self.read(first=first).records
         return [r for r in found if r.committed and (last is None or r.step <= last)]
 
+    def first_young(self, when: float) -> int:
+        """The first committed step that became durable at `when` or later; the newest where all are older,
+        0 where there is none."""
+        newest = self.index.last()
+        tail = self.tail(newest)
+        young = self.index.first_young(when) or next((r for r in tail if r.time and r.time >= when), None)
+        last = tail[-1] if tail else newest
+        found = young or last
+        return found.step if found is not None else 0
+
     def covers(self, step: int) -> tuple[int, int] | None:
         """Of a sink: the first and last step of its source that a planned step covers, at least in part. None
         where that is not known (any more), also for what the storage did."""

@@ -9,6 +9,7 @@ so a line that a crash has cut short is simply left out.
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -50,6 +51,21 @@ class StepIndex:
             if first + SEGMENT <= since:
                 return
             yield from (r for r in reversed(self._read(first)) if r.step >= since)
+
+    def first_young(self, when: float) -> StepRecord | None:
+        """The oldest step that became durable at `when` or later; reads few of the segments, for times only
+        grow. A step whose time is not known says nothing."""
+        since = self.since()
+        segments = [first for first in sorted(self._segments()) if first + SEGMENT > since]
+
+        def is_young(record: StepRecord) -> bool:
+            return record.step >= since and record.time is not None and record.time >= when
+
+        def found(first: int) -> bool:
+            return any(map(is_young, self._read(first)))
+
+        at = bisect.bisect_left(segments, True, key=found)
+        return next(filter(is_young, self._read(segments[at])), None) if at < len(segments) else None
 
     def append(self, records: Iterable[StepRecord]) -> None:
         """Add steps, in order. Adding one again replaces what was noted of it."""
