@@ -122,7 +122,8 @@ class Lease:
     """Which runner leads an instance. `heartbeat` in seconds since the epoch, `ttl` in seconds.
 
     A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
-    to be dead (same host, no such process). Taking it over increments `epoch`: the fencing token.
+    to be dead (same host, no such process). Whoever takes it over has a higher `epoch`, the fencing
+    token: one sequence for all instances of the project.
     """
 
     instance: str

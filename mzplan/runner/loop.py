@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from mzplan.controller.core import Controller
+from mzplan.controller.executor import QueryReport
 from mzplan.controller.observing import differs, observe
 from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Desired, Memory
+from mzplan.controller.reconcile import Decision, Desired, Memory, Pace
 from mzplan.controller.types import NotAttachedError, StorageError
 from mzplan.controller.upstream_watch import UpstreamWatch
 from mzplan.failpoints import Failpoint, failpoint
@@ -37,6 +38,7 @@ from mzplan.runner.commands import (
     commands,
     wanted_of,
 )
+from mzplan.runner.handover import Handover
 from mzplan.state.claims import places_of
 from mzplan.state.store import Store
 
@@ -64,7 +66,8 @@ class Runner:
         self.clock = clock
         before = store.read_status(self.instance)
         self.canaries = Canaries(before.canaries if before is not None else {})
-        self.queries.decide = self.canaries.decide
+        self.handover = Handover(store, self.instance, clock)
+        self.queries.decide = self._decide
         self.queries.started = self._started
         self.answering = Answering(store, controller.validate, self.instance, pool, controller.woken.set)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
@@ -92,6 +95,7 @@ class Runner:
         """The same, in a loop that runs."""
         await self._follow()
         answering = self.answering.look()
+        self.handover.look()
         await self.controller.process()
         judged = self._judge()
         self._look_upstream()
@@ -148,6 +152,10 @@ class Runner:
         first = self.serial < 0
         if first:
             await self.controller.migrate_collections(list(wanted.collections.items()))
+        elif self.handover.comes(state):
+            # A query that had another runner goes on under a higher epoch than that one's.
+            self.queries.epoch = self.store.next_epoch()
+        self.handover.take_in(state)
         for command in commands(self._told, wanted):
             await self._tell(command)
         self.controller.claim_storage(places_of(state))
@@ -186,6 +194,19 @@ class Runner:
             }
         )
 
+    def _decide(
+        self,
+        address: Address,
+        desired: Desired | None,
+        reports: list[QueryReport],
+        memory: Memory,
+        now: float,
+        pace: Pace,
+    ) -> Decision:
+        """The next step for one query. It may have to wait for another runner, or for a canary."""
+        held = self.handover.hold(address, reports, memory) if desired is not None else None
+        return held or self.canaries.decide(address, desired, reports, memory, now, pace)
+
     # --- canaries
 
     def _started(self, address: Address) -> None:
@@ -216,8 +237,9 @@ class Runner:
             address: self._observe(address, wanted, decisions.get(address))
             for address, wanted in desired.items()
         }
-        for address, decision in decisions.items():  # no longer wanted, and still there
-            if address not in observations and decision.shown is not None:
+        for address, decision in decisions.items():  # no longer wanted, and still there, or about to come up
+            there = decision.shown is not None or address in self.queries.under_way
+            if address not in observations and there:
                 observations[address] = self._observe(address, None, decision)
         status = Status(
             instance=self.instance,
@@ -250,6 +272,6 @@ class Runner:
             self.queries.memories.get(address) or Memory(),
             self.queries.upstreams.get(address),
             self.watch.changed.get(address),
-            self.canaries.holds(address),
+            self.handover.waiting.get(address) or self.canaries.holds(address),
             self.canaries.failed(address),
         )

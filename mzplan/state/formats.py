@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, TypeVar
 
 from mzplan.inline import Description
@@ -161,6 +162,12 @@ def _check_whole(
     lost = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
     if lost:
         raise ValueError(f"no instance {min(lost)} is declared, and queries are to run there")
+    needs = {a: {*r.references.values(), *r.dependencies} for a, r in resources.items()}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as cycle:
+        round_ = " needs ".join(map(str, reversed(cycle.args[1])))
+        raise ValueError(f"resources need each other in a circle: {round_}") from None
 
 
 def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the command again.") -> MzplanError:

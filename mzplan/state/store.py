@@ -20,11 +20,12 @@ from pathlib import Path
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description
 from mzplan.model import reading
-from mzplan.model.address import Address
+from mzplan.model.address import Address, is_valid_name
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease, State, Status
 from mzplan.state.backend import Backend, ConflictError, LockInfo, locked_error
+from mzplan.state.epochs import next_epoch
 from mzplan.state.formats import (
     decode_accepted,
     decode_lease,
@@ -237,6 +238,11 @@ class Store:
         lease = self.read_lease(instance)
         return lease if lease is not None and is_live(lease) else None
 
+    def instances_led(self) -> list[str]:
+        """The instances that have, or have had, a runner."""
+        names = (k.removeprefix("leases/").removesuffix(".json") for k in self.backend.list("leases/"))
+        return [name for name in names if is_valid_name(name)]
+
     def acquire_lease(self, instance: str, owner: str) -> Lease | None:
         """Become the leader with the next epoch; None while somebody else leads."""
         key = f"leases/{instance}.json"
@@ -244,7 +250,7 @@ class Store:
         old = decode_lease(blob.data, key) if blob else None
         if old is not None and is_live(old):
             return None
-        lease = _new_lease(instance, owner, old)
+        lease = _new_lease(instance, owner, self.next_epoch())
         try:
             self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
         except ConflictError:
@@ -260,7 +266,7 @@ class Store:
             old = decode_lease(blob.data, key) if blob else None
             if old is not None and old.owner == owner and is_live(old):
                 return old
-            lease = _new_lease(instance, owner, old)
+            lease = _new_lease(instance, owner, self.next_epoch())
             # Another one who takes it at the same moment comes after this one, or before.
             with contextlib.suppress(ConflictError):
                 self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
@@ -290,6 +296,10 @@ class Store:
         except ConflictError:
             return None
         return renewed
+
+    def next_epoch(self) -> int:
+        """A fencing token that is higher than every one before it, of any instance."""
+        return next_epoch(self.backend)
 
     # --- Proposals
 
@@ -356,10 +366,10 @@ def is_live(lease: Lease) -> bool:
     return lease.host != socket.gethostname() or is_alive(lease.pid, lease.pid_started)
 
 
-def _new_lease(instance: str, owner: str, old: Lease | None) -> Lease:
+def _new_lease(instance: str, owner: str, epoch: int) -> Lease:
     return Lease(
         instance=instance,
-        epoch=old.epoch + 1 if old else 1,
+        epoch=epoch,
         owner=owner,
         host=socket.gethostname(),
         pid=os.getpid(),

@@ -88,6 +88,10 @@ def at(address: str, **values: Any) -> Edit:
         (at("source.orders", body=[]), "source.orders: body is no mapping"),
         (at("source.orders", body={"instance": "../x"}), "instance is no name of an instance"),
         (at("source.orders", body={"instance": "gone"}), "no instance gone is declared"),
+        (
+            at("source.orders", references={"connection": "source.orders"}),
+            "resources need each other in a circle: source.orders needs source.orders",
+        ),
         (at("source.orders", body={"lifecycle": 5}), "source.orders: lifecycle is no mapping"),
         (at("source.orders", references={"connection": "connection.gone"}), "refers to what is not there"),
         (at("source.orders", references=[]), "references of source.orders is no mapping"),

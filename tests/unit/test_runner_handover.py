@@ -1,0 +1,184 @@
+"""Queries that move between instances, with two runners in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.inline import Description
+from mzplan.model.resources import Instance
+from mzplan.model.state import Observation, State
+from mzplan.runner.loop import Runner
+from mzplan.secrets import Secrets
+from mzplan.state.epochs import EPOCH_KEY
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+from tests.runners import runner_in_memory
+from tests.unit.test_runner import ORDERS, SINK, make_state
+
+
+class Recording(InMemoryExecutor):
+    """Notes the epoch of each start; `let` holds starts up until it is set."""
+
+    def __init__(self, project: str) -> None:
+        super().__init__(project)
+        self.epochs: list[tuple[str, int]] = []
+        self.let = threading.Event()
+        self.let.set()
+
+    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
+        self.let.wait(10.0)
+        self.epochs.append((str(description.address), epoch))
+        super().start(description, secrets, epoch)
+
+
+class Worlds:
+    """One store, and a runner for each instance."""
+
+    def __init__(self, folder: Path):
+        self.store = Store(LocalBackend(folder), "shop")
+        self.pool = ThreadPoolExecutor(4)
+        self.committed = State(project="shop")
+        self.runners: dict[str, Runner] = {}
+        self.executors: dict[str, Recording] = {}
+        self.now = 0.0
+
+    def runner(self, instance: str) -> Runner:
+        lease = self.store.take_lease(instance, f"test-{instance}-{len(self.executors)}")
+        executor = self.executors[instance] = Recording("shop")
+        runner = runner_in_memory(self.store, executor, lease, self.pool, clock=lambda: self.now)
+        self.runners[instance] = runner
+        return runner
+
+    def commit(self, serial: int, **instances: str) -> None:
+        state = make_state(serial)
+        for address in (ORDERS, SINK):
+            body: dict[str, Any] = dict(state.resources[address].body)
+            body["instance"] = instances.get(address.kind, "local")
+            state = replace(
+                state,
+                resources={**state.resources, address: replace(state.resources[address], body=body)},
+                instances={name: Instance(name=name, type="embedded") for name in ("local", "big")},
+            )
+        self.store.commit(state, self.committed)
+        self.committed = state
+
+    def settle(self, instance: str) -> dict[str, Observation]:
+        runner, executor = self.runners[instance], self.executors[instance]
+        for _ in range(60):
+            self.now += 10.0
+            runner.tick()
+            executor.trigger()
+            if not runner.under_way and not (executor.let.is_set() and runner.controller.busy):
+                break
+            threading.Event().wait(0.002)
+        runner.tick()
+        status = self.store.read_status(instance)
+        assert status is not None
+        return {str(address): seen for address, seen in status.observations.items()}
+
+    def runs(self, instance: str) -> list[str]:
+        return sorted(map(str, self.executors[instance].running()))
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[Worlds]:
+    made = Worlds(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    for runner in made.runners.values():
+        runner.answering.close()
+
+
+def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_epoch(worlds: Worlds) -> None:
+    worlds.runner("big")
+    worlds.runner("local")  # a younger one: its epoch is the higher one
+    worlds.commit(1)
+    worlds.settle("big")
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+    worlds.commit(2, sink="big")
+    seen = worlds.settle("big")[str(SINK)]  # the other runner has not looked yet
+    assert (worlds.runs("big"), seen.condition) == ([], "starting")
+    assert seen.held == "waits for instance local, whose runner has not let go of it yet"
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(ORDERS)]
+    worlds.settle("big")
+    assert worlds.runs("big") == [str(SINK)]
+    (before,) = [epoch for name, epoch in worlds.executors["local"].epochs if name == str(SINK)]
+    (after,) = [epoch for name, epoch in worlds.executors["big"].epochs if name == str(SINK)]
+    assert after > before
+    # And whoever leads next has a higher one still.
+    assert worlds.store.take_lease("local", "next").epoch > after
+
+
+def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("local")
+    worlds.commit(2, source="big", sink="big")
+    worlds.runner("big")
+    assert {one.held for one in worlds.settle("big").values()} == {
+        "waits for instance local, whose runner has not let go of it yet"
+    }
+    worlds.settle("local")
+    worlds.settle("big")
+    assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+
+
+def test_what_the_other_runner_is_just_starting_is_waited_for(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.runner("big")
+    worlds.commit(1)
+    worlds.settle("big")
+    executor = worlds.executors["local"]
+    executor.let.clear()
+    worlds.runners["local"].tick()  # the starts are under way
+    worlds.commit(2, source="big", sink="big")
+    worlds.runners["local"].tick()  # it has let go of them, but for these starts
+    worlds.settle("big")
+    assert worlds.runs("big") == []
+    executor.let.set()
+    worlds.settle("local")
+    worlds.settle("big")
+    assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+
+
+def test_nobody_waits_for_a_runner_that_is_gone(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("local")
+    lease = worlds.store.read_lease("local")
+    assert lease is not None
+    worlds.store.renew_lease(lease, released=True)
+    worlds.commit(2, source="big", sink="big")
+    worlds.runner("big")
+    worlds.settle("big")
+    assert worlds.runs("big") == [str(SINK), str(ORDERS)]
+
+
+def test_a_new_query_waits_for_nobody_who_can_not_have_it(worlds: Worlds) -> None:
+    worlds.runner("local")
+    worlds.runner("big")
+    worlds.commit(1)
+    worlds.settle("local")  # `big` has not taken in anything
+    assert worlds.runs("local") == []  # …and nothing is known of it
+    worlds.settle("big")
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+
+
+def test_epochs_are_one_sequence_that_goes_on_from_older_leases(worlds: Worlds) -> None:
+    store = worlds.store
+    first = [store.take_lease(name, "one").epoch for name in ("local", "big")]
+    assert first == [1, 2]
+    store.backend.delete(EPOCH_KEY)
+    assert store.next_epoch() == 3
+    assert store.take_lease("local", "two").epoch == 4
