@@ -1,0 +1,151 @@
+"""Queries that move: between two embedded runners, and to one on a standalone cluster by spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+from examples.servers import produce_json
+from mzplan.spark.session import PACKAGES
+from tests.integration.spark_cluster import SparkCluster
+from tests.support import (
+    Project,
+    eventually,
+    execute,
+    kafka_connection,
+    orders,
+    orders_sink,
+    orders_source,
+    postgres_connection,
+    rows_of,
+)
+
+if TYPE_CHECKING:
+    from examples.servers import KafkaBroker, PostgresServer
+
+INSTANCES = "instances: {one: {type: embedded}, two: {type: embedded}, far: {type: cluster}}\n"
+RUN = "from mzplan.cli.main import main\n\nmain()\n"  # as in docs/deploy.md
+
+
+class Moving:
+    """A source and an appending sink, each on the instance that the test says."""
+
+    def __init__(self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: str, database: str):
+        self.project = Project(folder, "moving", {"TEST_PG_PASSWORD": postgres.password})
+        settings = folder / "mzplan.yaml"
+        settings.write_text(settings.read_text() + INSTANCES)
+        self.kafka, self.topic, self.dsn = kafka, topic, postgres.dsn(database)
+        execute(self.dsn, "CREATE TABLE o (id bigint, customer text, amount numeric(10,2))")
+        connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("p", postgres, database)
+        self.project.write("connections", "connections:\n" + connections)
+        self.sent = 0
+
+    def apply(self, source: str, sink: str) -> dict[str, Any]:
+        """Put the two on these instances."""
+        text = "sources:\n" + orders_source("o", "k", self.topic) + f"    instance: {source}\n"
+        text += "sinks:\n" + orders_sink("out", "o", "p", "o", more=f", instance: {sink}")
+        self.project.write("queries", text)
+        found: dict[str, Any] = self.project.apply("--wait", "200s")
+        return found
+
+    def flow(self) -> None:
+        """More rows, and each of all is there once."""
+        produce_json(self.kafka.bootstrap, self.topic, orders(self.sent, self.sent + 10), key="id")
+        self.sent += 10
+        eventually(f"{self.sent} rows", lambda: len(self.ids()) >= self.sent)
+        assert self.ids() == list(range(self.sent))
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in rows_of(self.dsn, "SELECT id FROM o ORDER BY id")]
+
+    def epoch(self) -> int:
+        """Of the runner that has written to the table last."""
+        ((epoch,),) = rows_of(self.dsn, "SELECT epoch FROM mzplan.writers")
+        return int(epoch)
+
+    def shown(self, instance: str) -> set[str]:
+        status = json.loads((self.project.folder / "state" / "status" / f"{instance}.json").read_text())
+        return set(status["observations"])
+
+    def ended(self) -> bool:
+        leases = (self.project.folder / "state" / "leases").glob("[a-z]*.json")
+        return all(json.loads(lease.read_text())["released"] for lease in leases)
+
+
+@contextmanager
+def submitted(project: Project, cluster: SparkCluster, instance: str) -> Iterator[None]:
+    """The runner of an instance, as spark-submit starts it."""
+    script, log = project.folder / "run.py", project.folder / f"{instance}.log"
+    script.write_text(RUN)
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.master]
+    command += ["--packages", ",".join(PACKAGES), "--driver-java-options", "-Xss8m"]
+    command += ["--executor-memory", "512m", "--conf", "spark.driver.host=127.0.0.1", str(script)]
+    environment = {**os.environ, **project.environment, "PYSPARK_PYTHON": sys.executable, **_path()}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "-C", str(project.folder), "run", "--instance", instance],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+        )
+    try:
+        yield
+    except BaseException:
+        print(log.read_text(errors="replace")[-4000:])
+        raise
+    finally:
+        lease = project.folder / "state" / "leases" / f"{instance}.json"
+        if lease.exists():  # spark-submit passes no signal on to the driver's Python
+            os.kill(json.loads(lease.read_text())["pid"], signal.SIGTERM)
+        process.wait(60)
+
+
+def _path() -> dict[str, str]:
+    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+
+
+def test_queries_move_between_two_embedded_runners_and_to_a_cluster(
+    tmp_path: Path,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    topic: Callable[..., str],
+    database: Callable[..., str],
+) -> None:
+    moving = Moving(tmp_path / "moving", kafka, postgres, topic("moving"), database())
+    project = moving.project
+    try:
+        moving.apply("one", "one")
+        moving.flow()
+        before, epoch = project.queries(), moving.epoch()
+        moved = moving.apply("one", "two")
+        assert [(c["address"], c["effect"]) for c in moved["changes"]] == [("sink.out", "restart")]
+        moving.flow()
+        after = project.queries()
+        assert after["source.o"]["run_id"] == before["source.o"]["run_id"]
+        assert after["sink.out"]["id"] == before["sink.out"]["id"]
+        assert (moving.shown("one"), moving.shown("two")) == ({"source.o"}, {"sink.out"})
+        assert moving.epoch() > epoch
+
+        with (
+            SparkCluster(tmp_path / "cluster", environment=_path()) as cluster,
+            submitted(project, cluster, "far"),
+        ):
+            moving.apply("far", "far")
+            moving.flow()
+            assert moving.shown("far") == {"source.o", "sink.out"}
+            assert not moving.shown("one") and not moving.shown("two")
+            applications = sorted((tmp_path / "cluster").glob("worker*/app-*/*"))
+            assert len(applications) == 2  # an executor on each worker
+    finally:
+        project.down()
+    eventually("all runners have ended", moving.ended)
