@@ -47,6 +47,7 @@ class Claims:
             now = time.time()
             self.dropped += [Dropped.of(address, *place, now) for place, address in sorted(gone.items())]
             self.store.write_journal(self.instance, self.dropped)
+            failpoint(Failpoint.STORAGE_JOURNALED)
         failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         self.store.write_accepted(self.instance, accepted)
         self.accepted = accepted
@@ -79,6 +80,7 @@ class Claims:
                 self._retry_at = time.monotonic() + RETRY
                 continue
             log.info("storage %s g%d is removed", *place)
+            failpoint(Failpoint.STORAGE_REMOVED)
             self._keep([entry for entry in self.dropped if entry.place != place])
 
     def _unclaim(self, claimed: Collection[Place]) -> None:

@@ -159,6 +159,7 @@ class Runner:
         for command in commands(self._told, wanted):
             await self._tell(command)
         self.controller.claim_storage(places_of(state))
+        failpoint(Failpoint.TOLD_CLAIM_STORAGE)
         here = {a for a, one in self.controller.catalog.hosted().items() if one.instance == self.instance}
         self.canaries.take_in(state, here)
         self._told, self.serial, self._seen_state = wanted, state.serial, version
@@ -172,15 +173,21 @@ class Runner:
         match command:
             case DropSinks(ids=ids):
                 controller.drop_sinks(ids)
+                failpoint(Failpoint.TOLD_DROP_SINKS)
             case DropSources(ids=ids):
                 controller.drop_sources(ids)
+                failpoint(Failpoint.TOLD_DROP_SOURCES)
             case CreateCollections(collections=collections):
                 await controller.create_collections([(one.query.id, one) for one in collections])
+                failpoint(Failpoint.TOLD_CREATE_COLLECTIONS)
             case CreateExports(exports=exports):
                 tokens = controller.prepare_exports([(one.query.id, one.from_id) for one in exports])
+                failpoint(Failpoint.TOLD_PREPARE_EXPORTS)
                 await controller.create_exports(list(zip(tokens, exports, strict=True)))
+                failpoint(Failpoint.TOLD_CREATE_EXPORTS)
             case SetReadPolicy(policies=policies):
                 controller.set_read_policy(policies)
+                failpoint(Failpoint.TOLD_SET_READ_POLICY)
             case _:
                 assert_never(command)
 

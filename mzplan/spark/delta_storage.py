@@ -25,6 +25,7 @@ from mzplan.controller.types import (
     StorageError,
     consolidated,
 )
+from mzplan.failpoints import Failpoint, failpoint
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import needed_by
 from mzplan.steps.replay import GoneError
@@ -82,9 +83,11 @@ class DeltaStorage:
     def maintain(self, place: Place, since: Step) -> None:
         history = StepHistory(self._warehouse, place)
         history.index.expire(since)
+        failpoint(Failpoint.STORAGE_EXPIRED)
         collection = history.collection.collection
         if small_files(collection) >= self.merge_at:
             self._tables.merge_files(collection)
+            failpoint(Failpoint.STORAGE_MERGED)
         now = time.monotonic()
         if since == 0 or now - self._reclaimed.get(place, -math.inf) < self.reclaim_every:
             return
@@ -93,6 +96,7 @@ class DeltaStorage:
             self._reclaimed[place] = now  # whatever comes of it: a failure is not tried again each minute
             # A file that was replaced after that step may still be read, by who reads from it on.
             self._tables.reclaim_files(collection, max(self.safety, time.time() - oldest.time))
+            failpoint(Failpoint.STORAGE_RECLAIMED)
 
     def append(self, description: CollectionDescription, command: AppendCommand) -> None:
         from mzplan.endpoints.local import LocalSteps, StaleStepError

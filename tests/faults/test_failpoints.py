@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,25 +17,44 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.failpoints import Failpoint
+from mzplan.model.state import Status
+from mzplan.runner.commands import Command
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
 from tests.runners import runner_in_memory
+from tests.stored_steps import StoredSource
 
 APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
 ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
 APPEND = [p for p in Failpoint if p.value.startswith("append.")]
 RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
+TOLD = [p for p in Failpoint if p.value.startswith("told.")]
+DROPPED = [p for p in Failpoint if p.value.startswith("told.drop-")]
+CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
+TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
 
+# Maintains a collection, and says what its tables were asked for.
+MAINTAIN = """
+import sys
+from mzplan.spark.delta_storage import DeltaStorage
+class Tables:
+    def merge_files(self, collection): print("merge")
+    def reclaim_files(self, collection, older): print("reclaim")
+place = sys.argv[2], int(sys.argv[3])
+storage = DeltaStorage(sys.argv[1], Tables(), merge_at=5)
+storage.maintain(place, 4)
+print(storage.extent(place).since)
+"""
 PROJECT = """\
 version: 1
 project: shop
@@ -99,7 +119,11 @@ def follower(tmp_path: Path) -> Iterator[RunningRunner]:
 
 def test_the_lists_are_whole() -> None:
     assert APPLY and RUNNER and CANARY and APPEND and SINK and TASK and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *CANARY, *APPEND, *SINK, *TASK} == set(Failpoint)
+    assert {*ALTER, *RUNNER, *TOLD, *CLAIMS, *TABLES, *CANARY, *APPEND, *SINK, *TASK} == set(Failpoint)
+    # One after each command to the controller; an export is prepared before it is created.
+    words = [re.findall("[A-Z][a-z]+", one.__name__) for one in get_args(Command)]
+    commands = {f"told.{'-'.join(some).lower()}" for some in words}
+    assert {p.value for p in TOLD} == {*commands, "told.prepare-exports", "told.claim-storage"}
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
@@ -168,7 +192,10 @@ def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(
     ("point", "first"),
-    [*((p, []) for p in RUNNER), *((p, ["--canary"]) for p in (*CANARY, Failpoint.RUNNER_STARTED_NEW))],
+    [
+        *((p, []) for p in (*RUNNER, *TOLD) if p not in DROPPED),
+        *((p, ["--canary"]) for p in (*CANARY, Failpoint.RUNNER_STARTED_NEW)),
+    ],
 )
 def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint, first: list[str]) -> None:
     # A dry instance's runner process is the in-memory executor.
@@ -184,29 +211,79 @@ def test_a_runner_killed_anywhere_is_succeeded(tmp_path: Path, point: Failpoint,
 
     doomed = start_runner(tmp_path, point.value)
     assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
+    status = succeeded(tmp_path)
+    assert [(v.serial, v.passed) for v in status.canaries.values()] == [(2, True)] * len(first)
 
-    successor = start_runner(tmp_path)
+
+def succeeded(folder: Path) -> Status:
+    """A successor of a killed runner does what serial 2 says, all of it, and ends when it is told to."""
+    successor = start_runner(folder)
+    store = Store(LocalBackend(folder / "state"), "shop")
     try:
-        store = Store(LocalBackend(tmp_path / "state"), "shop")
         wanted = {a: r.digest for a, r in store.read_state().resources.items() if a.kind != "connection"}
         until = time.monotonic() + 60
         while time.monotonic() < until:
             status = store.read_status("local")
             if status and status.serial == 2:
                 seen = {a: o.digest for a, o in status.observations.items() if o.condition == "running"}
-                if seen == wanted:
+                if seen == wanted and set(store.read_accepted("local")) == set(wanted):
                     break
             time.sleep(0.05)
         else:
-            pytest.fail((tmp_path / "runner.log").read_text())
-        assert set(store.read_accepted("local")) == set(wanted)
-        assert [(v.serial, v.passed) for v in status.canaries.values()] == [(2, True)] * len(first)
+            pytest.fail((folder / "runner.log").read_text())
+        assert store.read_prepared("local") == []
     finally:
         successor.send_signal(signal.SIGTERM)
-        assert successor.wait(30) == 0, (tmp_path / "runner.log").read_text()
+        assert successor.wait(30) == 0, (folder / "runner.log").read_text()
     assert store.leader("local") is None
     lease = store.read_lease("local")
     assert lease is not None and lease.released
+    return status
+
+
+@pytest.mark.parametrize("point", [*DROPPED, *CLAIMS])
+def test_what_a_killed_runner_was_to_drop_is_dropped(tmp_path: Path, point: Failpoint) -> None:
+    """Killed in the middle of a serial without a source and its sink: nothing of them runs again, and their
+    storage is removed once. A controller validates a drop against what it knew before it was killed
+    (tests/contract)."""
+    write(tmp_path, "dry", "a")
+    settings = tmp_path / "mzplan.yaml"
+    settings.write_text(settings.read_text() + "retain_dropped: 0s\n")
+    more = 'sources: {more: {connection: k, topic: more, format: {type: json, schema: "id BIGINT"}}}\n'
+    (tmp_path / "more.yaml").write_text(more + "sinks: {more_out: {type: console, from: more}}\n")
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
+    doomed = start_runner(tmp_path, point.value)
+    store = Store(LocalBackend(tmp_path / "state"), "shop")
+    until = time.monotonic() + 60
+    while store.leader("local") is None and time.monotonic() < until:
+        time.sleep(0.02)
+    dropped = {r.id for a, r in store.read_state().resources.items() if a.name.startswith("more")}
+    (tmp_path / "more.yaml").unlink()
+    text = settings.read_text()
+    settings.write_text(text.replace("{type: dry}", "{type: cluster}"))
+    applied = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "1s")
+    # Storage is removed after all that a command waits for.
+    assert applied.returncode == (0 if point == Failpoint.STORAGE_REMOVED else 8), applied.stderr
+    assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
+    settings.write_text(text)
+    succeeded(tmp_path)
+    assert store.read_journal("local") == []
+    log = (tmp_path / "runner.log").read_text()
+    assert len(dropped) == 2 and all(f"storage {id_} g1 is removed" in log for id_ in dropped)
+
+
+@pytest.mark.parametrize("point", TABLES)
+def test_maintenance_that_is_killed_is_finished(tmp_path: Path, point: Failpoint) -> None:
+    source = StoredSource(tmp_path / "warehouse")
+    for step in range(6):
+        source.run([{"id": step, "name": "x"}])
+    source.history.index.append(source.history.tail(None))
+    command = [sys.executable, "-c", MAINTAIN, str(source.warehouse), *map(str, source.place)]
+    killed = subprocess.run(command, env={**os.environ, "MZPLAN_FAILPOINT": point.value}, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert again.stdout.split() == ["merge", "reclaim", "4"]
+    assert source.history.read().since == 4
 
 
 def test_two_applies_at_once_are_serialised_or_told_who_holds_the_lock(
