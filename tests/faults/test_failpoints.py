@@ -223,8 +223,9 @@ def succeeded(folder: Path) -> Status:
         wanted = {a: r.digest for a, r in store.read_state().resources.items() if a.kind != "connection"}
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            status = store.read_status("local")
-            if status and status.serial == 2:
+            status, leader = store.read_status("local"), store.leader("local")
+            leads = leader is not None and leader.pid == successor.pid
+            if leads and status and status.serial == 2:
                 seen = {a: o.digest for a, o in status.observations.items() if o.condition == "running"}
                 if seen == wanted and set(store.read_accepted("local")) == set(wanted):
                     break
