@@ -1,4 +1,4 @@
-"""A schema registry, in this process: the part of Confluent's HTTP API that looks schemas up.
+"""A schema registry, in this process: Confluent's HTTP API as far as it registers schemas and looks them up.
 
 There is none to be had from package registries that runs by itself, so this is a small one, with the paths,
 status codes, error codes and bodies of Confluent's documentation. It keeps schemas in memory.
@@ -10,6 +10,7 @@ import base64
 import json
 import ssl
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ class SchemaRegistry:
         self.port = free_port()
         self.login = f"{user}:{password}" if user is not None else None
         self.asked: list[str] = []
-        self._subjects: dict[str, list[dict[str, Any]]] = {}
+        self._schemas: list[dict[str, Any]] = []  # by id, from 1
+        self._subjects: dict[str, list[int]] = {}  # the ids of its versions, from 1
         self._server: ThreadingHTTPServer | None = None
 
     @property
@@ -40,14 +42,22 @@ class SchemaRegistry:
         """Its address."""
         return f"{'https' if self.tls else 'http'}://{HOST}:{self.port}"
 
-    def register(self, subject: str, schema: object, type_: str = "JSON") -> int:
-        """Register another version of a subject; returns the schema's id."""
-        versions = self._subjects.setdefault(subject, [])
-        id_ = 1 + sum(len(found) for found in self._subjects.values())
-        found = {"subject": subject, "version": len(versions) + 1, "id": id_, "schema": json.dumps(schema)}
+    def register(
+        self, subject: str, schema: object, type_: str = "JSON", references: Sequence[dict[str, Any]] = ()
+    ) -> int:
+        """Register a schema as the latest version of a subject, unless it is one already; returns its id,
+        which is the same in every subject. `references`: `[{"name", "subject", "version"}]`."""
+        what: dict[str, Any] = {"schema": schema if isinstance(schema, str) else json.dumps(schema)}
         if type_ != "AVRO":  # as Confluent's: the first type that there was is not named
-            found["schemaType"] = type_
-        versions.append(found)
+            what["schemaType"] = type_
+        if references:
+            what["references"] = list(references)
+        if what not in self._schemas:
+            self._schemas.append(what)
+        id_ = 1 + self._schemas.index(what)
+        versions = self._subjects.setdefault(subject, [])
+        if id_ not in versions:
+            versions.append(id_)
         return id_
 
     def start(self) -> None:
@@ -90,6 +100,26 @@ class SchemaRegistry:
                 return 200, sorted(self._subjects)
             case ["subjects", subject, "versions", version]:
                 return self._version(unquote(subject), version)
+            case ["schemas", "ids", id_]:
+                if id_.isdecimal() and 0 < int(id_) <= len(self._schemas):
+                    return 200, self._schemas[int(id_) - 1]
+                return 404, {"error_code": 40403, "message": "Schema not found"}
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def take(self, path: str, authorization: str | None, body: bytes) -> tuple[int, object]:
+        """Status and body for a POST: a schema to register."""
+        refused, answer = self.answer("/subjects", authorization)
+        if refused != 200:
+            return refused, answer
+        match path.strip("/").split("/"):
+            case ["subjects", subject, "versions"]:
+                try:
+                    given = json.loads(body)
+                    text, type_ = str(given["schema"]), str(given.get("schemaType", "AVRO"))
+                    id_ = self.register(unquote(subject), text, type_, given.get("references", ()))
+                except (ValueError, TypeError, KeyError, AttributeError):
+                    return 422, {"error_code": 42201, "message": "Invalid schema"}
+                return 200, {"id": id_}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _version(self, subject: str, version: str) -> tuple[int, object]:
@@ -99,7 +129,8 @@ class SchemaRegistry:
         number = len(versions) if version == "latest" else int(version) if version.isdecimal() else 0
         if not 0 < number <= len(versions):
             return 404, {"error_code": 40402, "message": f"Version {version} not found."}
-        return 200, versions[number - 1]
+        id_ = versions[number - 1]
+        return 200, {"subject": subject, "version": number, "id": id_, **self._schemas[id_ - 1]}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -108,6 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.of.asked.append(self.path)
         self._send(*self.of.answer(self.path, self.headers.get("Authorization")))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._send(*self.of.take(self.path, self.headers.get("Authorization"), body))
 
     def _send(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()

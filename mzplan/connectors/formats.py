@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _RECORD = "r"
 _BEFORE = f'{{"{_RECORD}":'
+DECODED = "_mzplan_decoded"  # where what tasks have made of avro records is
 CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
 
 
@@ -34,16 +35,19 @@ class Parsed:
     given: Callable[[Column], Expression]
     inner: str = ""
     needs_value: bool = True
-    reasons: tuple[tuple[Expression, str], ...] = ()
+    reasons: tuple[tuple[Expression, str | Expression], ...] = ()
 
 
 def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> Parsed:
-    """How a format reads records whose bytes or text are in the column `value`."""
+    """How a format reads records whose bytes or text are in the column `value`. (Of avro the rows must have
+    been `decoded` before, see avro_source.)"""
     from pyspark.sql import functions as f
 
     match format_["type"]:
         case "json":
             return _json(columns, f.col(value).cast("string"))
+        case "avro":
+            return _decoded(f.col(DECODED))
         case "csv":
             return _csv(columns, f.col(value).cast("string"), csv_options(format_))
         case "text":
@@ -128,6 +132,23 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     )
 
 
+def _decoded(record: Expression) -> Parsed:
+    """Of rows that hold the columns of a record, or why there are none (see avro_decode)."""
+    from pyspark.sql import functions as f
+
+    reason = f.col("j.e")
+    return Parsed(
+        record=record,
+        text=None,
+        broken=reason.isNotNull(),
+        source=f.lit(None).cast("string"),
+        given=_nothing,
+        inner=_RECORD,
+        needs_value=False,
+        reasons=((reason.isNotNull(), reason), (f.col(f"j.{_RECORD}").isNull(), "the record has no value")),
+    )
+
+
 def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> Parsed:
     """A record has as many fields as there are columns; an empty one without quotes is NULL."""
     from pyspark.sql import functions as f
@@ -142,7 +163,7 @@ def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]
 
 def _of_csv_text(
     columns: Sequence[Column], options: Mapping[str, str], source: Expression
-) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str], ...]]:
+) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
     """What is wrong with a line: asked only of one that is malformed, so it may be parsed again."""
     from pyspark.sql import functions as f
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns_of import included_columns, record_columns
+from mzplan.connectors.avro_source import decoded
 from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import client_body, consumer_options
@@ -56,16 +57,19 @@ class KafkaSource:
 
         body, type_ = query.body, query.description.type
         require_packages(spark, query)
-        included = included_columns(type_, body)
+        included, columns = included_columns(type_, body), record_columns(type_, body)
+        rows = spark.readStream.format("kafka").options(**stream_options(query)).load()
+        if body["format"]["type"] == "avro":
+            rows = decoded(rows, query, columns)
         topic = f.lit(f"topic {body['topic']}, partition ")
         records = Records(
-            rows=spark.readStream.format("kafka").options(**stream_options(query)).load(),
+            rows=rows,
             value="value",
             position=f.struct("partition", "offset", "timestamp"),
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(what)) for what, column in included.items()),
         )
-        return parse_records(records, body["format"], record_columns(type_, body), body["on_error"])
+        return parse_records(records, body["format"], columns, body["on_error"])
 
 
 def stream_options(query: ResolvedQuery) -> dict[str, str]:

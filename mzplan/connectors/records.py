@@ -165,7 +165,7 @@ def _reason(
     if parsed.text is not None:
         reason = reason.when(f.col("u"), f.lit("the record is not UTF-8"))
     for condition, text in parsed.reasons:
-        reason = reason.when(condition, f.lit(text))
+        reason = reason.when(condition, f.lit(text) if isinstance(text, str) else text)
     reason = reason.when(f.length(named) > 0, named)
     return reason.otherwise(f.lit("the record does not fit the columns"))
 

@@ -7,14 +7,9 @@ from collections.abc import Callable, Sequence
 
 from mzplan.columns import Column
 from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuery
-from mzplan.connectors.registry_client import (
-    RegistryError,
-    Subject,
-    latest_version,
-    list_subjects,
-    server_of,
-)
-from mzplan.connectors.registry_fit import readable, writable
+from mzplan.connectors.registry_client import Subject, latest_version, list_subjects, server_of
+from mzplan.connectors.registry_fit import avro_readable, readable, writable
+from mzplan.connectors.registry_http import RegistryError
 from mzplan.connectors.tunnels import Through, through_tunnel, tunnel_problem
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -25,12 +20,22 @@ ROLE = "schema_registry"
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
     """Whether the records of the topic's schema can be read as these columns."""
-    return _check(query, lambda schema: readable(schema, columns))
+    if query.body["format"]["type"] == "avro":
+        return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns))
+    return _check(query, "JSON", lambda schemas: readable(json.loads(schemas[-1]), columns))
 
 
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:
     """Whether what the sink writes is what the topic's schema allows."""
-    return _check(query, lambda schema: writable(schema, outputs))
+    return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[-1]), outputs))
+
+
+def latest(query: ResolvedQuery) -> Subject:
+    """The latest version of the topic's subject. Raises MzplanError."""
+    found = _latest(query, query.connections[ROLE])
+    if isinstance(found, Diagnostic):
+        raise MzplanError(found)
+    return found
 
 
 def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
@@ -42,12 +47,35 @@ def reach(registry: ResolvedConnection, directory: str, address: Address) -> Dia
 
 
 def _check(
-    query: ResolvedQuery, problems_of: Callable[[object], tuple[list[str], list[str]]]
+    query: ResolvedQuery, type_: str, problems_of: Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
 ) -> tuple[Diagnostic, ...]:
     registry = query.connections.get(ROLE)
     if registry is None:
         return ()
-    subject = str(query.body.get("subject") or f"{query.body['topic']}-value")
+    found = _latest(query, registry)
+    if isinstance(found, Diagnostic):
+        return (found,)
+    where = f"{registry.address}, subject {_subject(query)}, version {found.version}"
+    if found.type != type_:
+        plain = "plain JSON" if type_ == "JSON" else type_
+        text = f"its schema is of type {found.type}, and {query.address} {_does(query)} {plain}"
+        return (_unfit(query, where, [text]),)
+    try:
+        wrong, doubtful = problems_of(found.schemas)
+    except ValueError:
+        wrong, doubtful = ["its schema is no JSON"], []
+    return (
+        *((_unfit(query, where, wrong),) if wrong else ()),
+        *((_unfit(query, where, doubtful, severity=True),) if doubtful else ()),
+    )
+
+
+def _subject(query: ResolvedQuery) -> str:
+    return str(query.body.get("subject") or f"{query.body['topic']}-value")
+
+
+def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Diagnostic:
+    subject = _subject(query)
     found = _ask(
         registry,
         query.directory,
@@ -55,21 +83,8 @@ def _check(
         subject,
         lambda through: latest_version(registry, query.directory, through, subject),
     )
-    if isinstance(found, Diagnostic):
-        return (found,)
     assert found is not None, "a subject has a version"
-    where = f"{registry.address}, subject {subject}, version {found.version}"
-    if found.type != "JSON":
-        text = f"its schema is of type {found.type}, and {query.address} {_does(query)} plain JSON"
-        return (_unfit(query, where, [text]),)
-    try:
-        wrong, doubtful = problems_of(json.loads(found.schema))
-    except ValueError:
-        wrong, doubtful = ["its schema is no JSON"], []
-    return (
-        *((_unfit(query, where, wrong),) if wrong else ()),
-        *((_unfit(query, where, doubtful, severity=True),) if doubtful else ()),
-    )
+    return found
 
 
 def _does(query: ResolvedQuery) -> str:

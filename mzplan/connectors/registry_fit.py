@@ -1,7 +1,8 @@
-"""A JSON schema against columns: what Spark's JSON reader takes, and what its writer makes.
+"""A registry's schema against columns.
 
-Only the fields of the object itself are compared, and only where the schema says their type outright; a
-`$ref`, `oneOf` and the like are left to the records.
+Of a JSON schema: what Spark's JSON reader takes, and what its writer makes. Only the fields of the object
+itself are compared, and only where the schema says their type outright; a `$ref`, `oneOf` and the like are
+left to the records. Of an Avro schema: what avro_values makes of its records, at any depth.
 """
 
 from __future__ import annotations
@@ -49,6 +50,32 @@ def readable(schema: object, columns: Sequence[Column]) -> tuple[list[str], list
         types = _types(fields[column.name])
         if types and not any(_is_read(type_, column.type) for type_ in types):
             wrong.append(f"its field {column.name} is {' or '.join(types)}, and the column {column.type}")
+    return wrong, doubtful
+
+
+def avro_readable(schemas: Sequence[str], columns: Sequence[Column]) -> tuple[list[str], list[str]]:
+    """The same of an Avro schema (the texts of those that it refers to, and last its own)."""
+    from mzplan.connectors.avro_schema import SchemaError, parse_avro
+    from mzplan.connectors.avro_values import UnfitError, reader
+    from mzplan.endpoints.arrow import arrow_type
+
+    wrong: list[str] = []
+    doubtful: list[str] = []
+    try:
+        root = parse_avro(schemas).root
+    except SchemaError as problem:
+        return [str(problem)], []
+    if root.type != "record":
+        return [f"its schema is {root.type}, and no record"], []
+    fields = root.fields
+    for column in columns:
+        if column.name not in fields:
+            doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")
+            continue
+        try:
+            reader(fields[column.name].node, arrow_type(column.type), column.name)
+        except UnfitError as problem:
+            wrong.append(str(problem))
     return wrong, doubtful
 
 

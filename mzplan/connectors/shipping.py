@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ def ship(*modules: str) -> None:
     from pyspark import cloudpickle
 
     for name in (*_ALWAYS, *modules):
-        cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+        cloudpickle.register_pickle_by_value(importlib.import_module(name))  # type: ignore[no-untyped-call]
 
 
 def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordBatch:

@@ -156,6 +156,11 @@ def _registry(**body: Any) -> Resource:
     return resource("connection.r", "schema-registry", **given)
 
 
+def _registered_avro(registry: Resource, columns: str = "id BIGINT") -> Configuration:
+    format_ = {"type": "avro", "schema": columns}
+    return shop(r=registry, orders=source(schema_registry="r", format=format_))
+
+
 def _through(tunnel: Resource) -> Configuration:
     return shop(t=tunnel, pg=postgres(ssh_tunnel="t"))
 
@@ -206,6 +211,33 @@ FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
             {"user": "u", "password": "${env:P}"},
             {"tls": {"ca": "ca.pem"}},
         )
+    ),
+    *(
+        (
+            "schema-registry connection: everything",
+            _registered_avro(_registry(user="u", password="${env:P}")),
+            _registered_avro(_registry(**changed)),
+            "source.orders",
+            KEEPS,
+        )
+        for changed in (
+            {"url": "http://s:8081", "user": "u", "password": "${env:P}"},
+            {"user": "u", "password": "${env:OTHER}"},
+        )
+    ),
+    (
+        "kafka source: an added column",
+        _registered_avro(_registry()),
+        _registered_avro(_registry(), "id BIGINT, more STRING"),
+        "source.orders",
+        KEEPS,
+    ),
+    (
+        "kafka source: format",
+        _registered(_registry()),
+        _registered_avro(_registry(), "id BIGINT, amount INT"),
+        "source.orders",
+        REPLACES,
     ),
     *(
         ("kafka sink: `delivery`", _to_kafka(delivery=one), _to_kafka(delivery=other), "sink.copy", KEEPS)

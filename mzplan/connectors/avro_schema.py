@@ -1,0 +1,164 @@
+"""Avro schemas, as a registry has them.
+
+This module is sent to the executors whole (see shipping).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+# How Debezium says what its numbers and texts mean, where Avro has no word for it.
+_DEBEZIUM = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+    "io.debezium.time.NanoTime": "time-nanos",
+    "io.debezium.time.Timestamp": "wall-millis",
+    "io.debezium.time.MicroTimestamp": "wall-micros",
+    "io.debezium.time.NanoTimestamp": "wall-nanos",
+    "io.debezium.time.ZonedTimestamp": "zoned",
+}
+
+
+class SchemaError(ValueError):
+    """No Avro schema, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroSchema:
+    """`root` as fastavro has parsed it, all names in full; `names` are the named schemas in it. `raw` is the
+    same without logical types: for reading values as they were written."""
+
+    root: Node
+    raw: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A schema within a schema: what is written there, and all named schemas. Names are looked up."""
+
+    written: Any
+    names: Mapping[str, Any]
+
+    @property
+    def definition(self) -> Any:
+        """The schema itself: a list for a union, a mapping for all others."""
+        found = self.written
+        while True:
+            if isinstance(found, str):
+                if found in PRIMITIVES:
+                    return {"type": found}
+                found = self.names[found]
+            elif isinstance(found, Mapping) and not isinstance(found["type"], str):
+                found = found["type"]
+            elif isinstance(found, Mapping) and found["type"] in self.names:
+                found = self.names[found["type"]]
+            else:
+                return found
+
+    @property
+    def type(self) -> str:
+        """`record`, `union`, `long`, …"""
+        found = self.definition
+        return "union" if isinstance(found, list) else str(found["type"])
+
+    @property
+    def logical(self) -> str:
+        """The logical type, empty where there is none. `wall-…` is Debezium's time without a zone."""
+        found = self.definition
+        if isinstance(found, list):
+            return ""
+        named = found.get("connect.name")
+        return str(found.get("logicalType") or (_DEBEZIUM.get(named, "") if isinstance(named, str) else ""))
+
+    @property
+    def branches(self) -> list[Node]:
+        """Of a union without null; any other schema is its only branch."""
+        found = self.definition
+        parts = [Node(one, self.names) for one in found] if isinstance(found, list) else [self]
+        return [part for part in parts if part.type != "null"]
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """Of a record, or of the only record in a union with null; of anything else none."""
+        branches = self.branches
+        if len(branches) != 1 or branches[0].type != "record":
+            return {}
+        return {one["name"]: Field(one, self.names) for one in branches[0].definition["fields"]}
+
+    def inner(self, key: str) -> Node:
+        """The `items` of an array, the `values` of a map."""
+        return Node(self.definition[key], self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a record."""
+
+    written: Mapping[str, Any]
+    names: Mapping[str, Any]
+
+    @property
+    def node(self) -> Node:
+        # The type with what is said beside it is what the type says; a field's own words are no type's.
+        return Node(self.written["type"], self.names)
+
+    @property
+    def default(self) -> Any:
+        """As it would be read from a record; None where there is none."""
+        return _value(self.node, self.written.get("default"))
+
+
+def parse_avro(texts: Sequence[str]) -> AvroSchema:
+    """From the texts of the schemas that one refers to, and last its own. Raises SchemaError."""
+    import fastavro
+
+    names: dict[str, Any] = {}
+    raw_names: dict[str, Any] = {}
+    root = raw = None
+    try:
+        for text in texts:
+            written = json.loads(text)
+            root = fastavro.parse_schema(written, named_schemas=names)
+            raw = fastavro.parse_schema(_without_logical_types(written), named_schemas=raw_names)
+    except RecursionError:
+        raise SchemaError("its schema is nested too deep") from None
+    except Exception as problem:  # whatever somebody has registered
+        raise SchemaError(f"its schema is no Avro schema: {_line(problem)}") from None
+    return AvroSchema(root=Node(root, names), raw=raw)
+
+
+def _line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+
+
+def _without_logical_types(written: Any) -> Any:
+    if isinstance(written, list):
+        return [_without_logical_types(one) for one in written]
+    if isinstance(written, dict):
+        return {key: _without_logical_types(one) for key, one in written.items() if key != "logicalType"}
+    return written
+
+
+def _value(node: Node, default: Any) -> Any:
+    """A default as JSON has it → as fastavro would read it."""
+    if default is None or not node.branches:
+        return None
+    branch = node.branches[0]
+    match branch.type:
+        case "bytes" | "fixed":
+            return str(default).encode("latin-1", "replace")
+        case "array":
+            return [_value(branch.inner("items"), one) for one in default]
+        case "map":
+            return {key: _value(branch.inner("values"), one) for key, one in default.items()}
+        case "record":
+            return {
+                name: _value(field.node, default[name]) if name in default else field.default
+                for name, field in branch.fields.items()
+            }
+    return default

@@ -1,0 +1,69 @@
+"""Avro records of a Kafka stream, decoded by tasks in Python (see avro_decode).
+
+Spark's own from_avro has to be told the schemas when a query starts: records with a schema that is registered
+later would be lost on it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mzplan.columns import Column
+from mzplan.columns_of import included_columns
+from mzplan.connectors.avro_decode import decode_batches, decoder
+from mzplan.connectors.avro_registry import RegistrySchemas
+from mzplan.connectors.formats import DECODED
+from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.records import MARK
+from mzplan.connectors.registry import ROLE, latest
+from mzplan.connectors.registry_client import server
+from mzplan.connectors.shipping import ship
+from mzplan.connectors.spark_types import ddl
+from mzplan.connectors.tunnels import tunnel_elsewhere
+from mzplan.endpoints.arrow import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PASSED = ("value", "partition", "offset", "timestamp")
+
+
+def decoded(rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column]) -> DataFrame:
+    """The rows of a Kafka stream with a column more, `DECODED`: of each record the columns, or why there are
+    none. Of `value` only remains whether there is one. Raises MzplanError for a registry that does not say
+    what the topic's schema is."""
+    from pyspark.sql import types as t
+
+    newest = latest(query)
+    registry = query.connections[ROLE]
+    there = server(registry, query.directory)
+    host, port = there.host_and_port
+    schemas = RegistrySchemas(
+        server=there,
+        run=uuid.uuid4().hex,
+        known={newest.id: newest.schemas},
+        elsewhere=tunnel_elsewhere(registry, host, port, query.directory),
+        name=str(registry.address),
+        mark=MARK,
+    )
+    kept = rows.select(*_PASSED, *_beside(query))
+    made: Any = t.StructType.fromDDL(f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>")
+    ship(
+        "mzplan.connectors.avro_decode",
+        "mzplan.connectors.avro_registry",
+        "mzplan.connectors.avro_schema",
+        "mzplan.connectors.avro_values",
+        "mzplan.connectors.registry_http",
+    )
+    make = partial(decoder, arrow_schema(columns), schemas, newest.schemas)
+    task = partial(decode_batches, value="value", into=DECODED, make=make)
+    return kept.mapInArrow(task, t.StructType([*kept.schema.fields, *made.fields]))
+
+
+def _beside(query: ResolvedQuery) -> list[str]:
+    """What else of a record is wanted: its key, its headers."""
+    included = included_columns(query.description.type, query.body)
+    return [what for what in ("key", "headers") if what in included]

@@ -1,0 +1,337 @@
+"""Records in the registry's wire format, written by fastavro, decoded to the wanted columns."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from mzplan.columns import parse_columns
+from mzplan.connectors.avro_decode import Decoder, UnknownError, column_readers
+from mzplan.connectors.avro_schema import parse_avro
+from mzplan.connectors.avro_values import UnfitError
+from mzplan.endpoints.arrow import arrow_schema
+
+Schema = Any
+
+
+class Known:
+    """Schemas by id, from 1."""
+
+    def __init__(self, *schemas: Schema):
+        self.schemas = list(schemas)
+        self.asked: list[int] = []
+
+    def texts(self, id_: int) -> Sequence[str]:
+        self.asked.append(id_)
+        if not 0 < id_ <= len(self.schemas):
+            raise UnknownError(f"its schema {id_} is not in connection.reg")
+        found = self.schemas[id_ - 1]
+        return [json.dumps(one) for one in (found if isinstance(found, tuple) else (found,))]
+
+
+def wire(schema: Schema, value: Any, id_: int = 1) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return struct.pack(">bI", 0, id_) + out.getvalue()
+
+
+def record(name: str = "r", /, **fields: Schema) -> Schema:
+    return {"type": "record", "name": name, "fields": [{"name": k, "type": v} for k, v in fields.items()]}
+
+
+def decode(
+    ddl: str, schemas: Known, *records: bytes | None, latest: Schema = None
+) -> tuple[list[Any], list[str | None]]:
+    wanted = pa.struct(list(arrow_schema(parse_columns(ddl))))
+    newest = parse_avro([json.dumps(latest)]) if latest is not None else None
+    found = Decoder(wanted, schemas, newest).decode(pa.array(records, pa.binary()))
+    found.validate(full=True)
+    return found.field("r").to_pylist(), found.field("e").to_pylist()
+
+
+def logical(type_: str, logical_type: str, /, **more: Any) -> Schema:
+    return {"type": type_, "logicalType": logical_type, **more}
+
+
+MOMENT = datetime(2026, 5, 3, 17, 30, 1, 234567, tzinfo=UTC)
+BEFORE_1970 = datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
+UID = UUID("12345678-1234-5678-1234-567812345678")
+
+VALUES: list[tuple[Schema, Any, str, Any]] = [
+    ("boolean", True, "BOOLEAN", True),
+    ("int", -7, "INT", -7),
+    ("int", 100, "TINYINT", 100),
+    ("int", 7, "BIGINT", 7),
+    ("int", 7, "DOUBLE", 7.0),
+    ("int", 7, "DECIMAL(5,2)", Decimal("7.00")),
+    ("long", 1 << 60, "BIGINT", 1 << 60),
+    ("long", 1 << 60, "DECIMAL(20,0)", Decimal(1 << 60)),
+    ("float", 0.5, "FLOAT", 0.5),
+    ("float", 0.5, "DOUBLE", 0.5),
+    ("double", 0.1, "DOUBLE", 0.1),
+    ("string", "Zoë", "STRING", "Zoë"),
+    ("string", "Zoë", "VARCHAR(3)", "Zoë"),
+    ("bytes", b"\x00\xff", "BINARY", b"\x00\xff"),
+    ({"type": "fixed", "name": "f", "size": 2}, b"ab", "BINARY", b"ab"),
+    ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, "B", "STRING", "B"),
+    (["null", "long"], None, "BIGINT", None),
+    (["null", "long"], 5, "BIGINT", 5),
+    (["long", "null"], 5, "BIGINT", 5),
+    (["null", "int", "long", "double"], 5, "DOUBLE", 5.0),
+    (["null", "int", "long", "double"], 5.5, "DOUBLE", 5.5),
+    ({"type": "string", "avro.java.string": "String"}, "x", "STRING", "x"),
+    (
+        logical("bytes", "decimal", precision=10, scale=2),
+        Decimal("-12.34"),
+        "DECIMAL(10,2)",
+        Decimal("-12.34"),
+    ),
+    (
+        logical("bytes", "decimal", precision=10, scale=2),
+        Decimal("12.34"),
+        "DECIMAL(12,4)",
+        Decimal("12.3400"),
+    ),
+    (
+        logical("bytes", "decimal", precision=38),
+        Decimal("12345678901234567890123456789012345678"),
+        "DECIMAL(38,0)",
+        Decimal("12345678901234567890123456789012345678"),
+    ),
+    (
+        logical("fixed", "decimal", name="d", size=8, precision=10, scale=2),
+        Decimal("1.50"),
+        "DECIMAL(10,2)",
+        Decimal("1.50"),
+    ),
+    (logical("string", "uuid"), UID, "STRING", str(UID)),
+    (logical("fixed", "uuid", name="u", size=16), UID.bytes, "STRING", str(UID)),
+    (logical("int", "date"), date(1960, 2, 29), "DATE", date(1960, 2, 29)),
+    (logical("int", "date"), date(1970, 1, 3), "INT", 2),
+    (logical("long", "timestamp-millis"), BEFORE_1970, "TIMESTAMP", BEFORE_1970),
+    (logical("long", "timestamp-micros"), MOMENT, "TIMESTAMP", MOMENT),
+    ("long", -1, "BIGINT", -1),
+    (
+        {"type": "long", "logicalType": "timestamp-nanos"},
+        1_001,
+        "TIMESTAMP",
+        datetime(1970, 1, 1, 0, 0, 0, 1, UTC),
+    ),
+    (
+        {"type": "long", "logicalType": "timestamp-nanos"},
+        -1,
+        "TIMESTAMP",
+        datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+    ),
+    (
+        logical("long", "local-timestamp-millis"),
+        datetime(2026, 5, 3, 1),
+        "TIMESTAMP_NTZ",
+        datetime(2026, 5, 3, 1),
+    ),
+    (
+        logical("long", "local-timestamp-micros"),
+        datetime(2026, 5, 3, 1, 0, 0, 5),
+        "TIMESTAMP_NTZ",
+        datetime(2026, 5, 3, 1, 0, 0, 5),
+    ),
+    (logical("int", "time-millis"), time(1, 2, 3, 4000), "STRING", "01:02:03.004"),
+    (logical("int", "time-millis"), time(0, 0, 1), "INT", 1000),
+    (logical("long", "time-micros"), time(1, 2, 3, 4), "STRING", "01:02:03.000004"),
+    (logical("long", "time-micros"), time(0, 0, 1), "BIGINT", 1_000_000),
+    (
+        {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"},
+        5,
+        "TIMESTAMP_NTZ",
+        datetime(1970, 1, 1, 0, 0, 0, 5),
+    ),
+    (
+        {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"},
+        "2026-05-03T17:30:01.234567Z",
+        "TIMESTAMP",
+        MOMENT,
+    ),
+    ({"type": "int", "connect.name": "io.debezium.time.Date"}, 1, "DATE", date(1970, 1, 2)),
+    ({"type": "array", "items": ["null", "int"]}, [1, None], "ARRAY<BIGINT>", [1, None]),
+    (["null", {"type": "array", "items": "int"}], None, "ARRAY<INT>", None),
+    ({"type": "map", "values": "double"}, {"a": 1.5}, "MAP<STRING,DOUBLE>", [("a", 1.5)]),
+    (
+        record("in", a="int", b="string", c="int"),
+        {"a": 1, "b": "x", "c": 2},
+        "STRUCT<c: INT,a: BIGINT,z: DATE>",
+        {"c": 2, "a": 1, "z": None},
+    ),
+    (
+        {"type": "array", "items": record("in", a="int")},
+        [{"a": 1}, {"a": 2}],
+        "ARRAY<STRUCT<a: INT>>",
+        [{"a": 1}, {"a": 2}],
+    ),
+    (["null", record("in", a=["null", "int"])], None, "STRUCT<a: INT>", None),
+]
+
+
+@pytest.mark.parametrize(("type_", "value", "column", "expected"), VALUES)
+def test_types(type_: Schema, value: Any, column: str, expected: Any) -> None:
+    schema = record(x=type_)
+    rows, reasons = decode(f"x {column}", Known(schema), wire(schema, {"x": value}))
+    assert (rows, reasons) == ([{"x": expected}], [None])
+
+
+@pytest.mark.parametrize(
+    ("type_", "column", "said"),
+    [
+        ("string", "BIGINT", "string"),
+        ("long", "INT", "long"),
+        ("double", "FLOAT", "double"),
+        ("bytes", "STRING", "bytes"),
+        (["null", "string", "int"], "STRING", "string or int"),
+        (["string", {"type": "enum", "name": "e", "symbols": ["A"]}], "STRING", "string or enum"),
+        (logical("bytes", "decimal", precision=10, scale=4), "DECIMAL(10,2)", "decimal(10,4)"),
+        (logical("bytes", "decimal", precision=10, scale=2), "BINARY", "decimal(10,2)"),
+        (logical("long", "timestamp-millis"), "TIMESTAMP_NTZ", "timestamp-millis (long)"),
+        (logical("long", "local-timestamp-micros"), "TIMESTAMP", "local-timestamp-micros (long)"),
+        (record("in", a="int"), "STRING", "record"),
+        ({"type": "map", "values": "int"}, "STRUCT<a: INT>", "map"),
+    ],
+)
+def test_what_does_not_fit(type_: Schema, column: str, said: str) -> None:
+    schema = record(x=type_)
+    wanted = pa.struct(list(arrow_schema(parse_columns(f"x {column}"))))
+    with pytest.raises(UnfitError) as caught:
+        column_readers(parse_avro([json.dumps(schema)]).root, wanted, None)
+    assert str(caught.value) == f"its field x is {said}, and the column {column.partition('<')[0]}"
+
+
+def test_each_record_by_the_schema_that_it_was_written_with() -> None:
+    first = record(id="long", old="string")
+    second = {**first, "fields": [*first["fields"][:1], {"name": "more", "type": "int", "default": 9}]}
+    third = record(more=["null", "int"], id="int")
+    known = Known(first, second, third)
+    records = [
+        wire(first, {"id": 1, "old": "x"}, 1),
+        wire(second, {"id": 2, "more": 3}, 2),
+        wire(third, {"id": 4, "more": None}, 3),
+        wire(first, {"id": 5, "old": "y"}, 1),
+    ]
+    ddl = "more BIGINT, id BIGINT, old STRING"
+    rows, reasons = decode(ddl, known, *records)
+    assert reasons == [None] * 4 and known.asked == [1, 2, 3]
+    assert rows == [
+        {"more": None, "id": 1, "old": "x"},
+        {"more": 3, "id": 2, "old": None},
+        {"more": None, "id": 4, "old": None},
+        {"more": None, "id": 5, "old": "y"},
+    ]
+    # With the latest schema's default, where there is one; null that was written stays null.
+    rows, _ = decode(ddl, known, *records, latest=second)
+    assert [row["more"] for row in rows] == [9, 3, None, 9]
+
+
+def test_defaults_of_nested_fields() -> None:
+    old = record(who=record("who", name="string"))
+    new = record(
+        who={
+            "type": "record",
+            "name": "who",
+            "fields": [
+                {"name": "name", "type": "string"},
+                {
+                    "name": "price",
+                    "type": logical("bytes", "decimal", precision=4, scale=2),
+                    "default": "\u0096",
+                },
+                {"name": "tags", "type": {"type": "array", "items": "string"}, "default": ["a"]},
+                {"name": "odd", "type": "string", "default": "not a number"},
+            ],
+        }
+    )
+    ddl = "who STRUCT<name: STRING,price: DECIMAL(4,2),tags: ARRAY<STRING>,odd: INT>"
+    rows, _ = decode(ddl, Known(old), wire(old, {"who": {"name": "Ann"}}), latest=new)
+    assert rows == [{"who": {"name": "Ann", "price": Decimal("-1.06"), "tags": ["a"], "odd": None}}]
+
+
+def test_a_bad_record_comes_back_with_its_reason() -> None:
+    schema = record(id="long", small="int", price=logical("bytes", "decimal", precision=20, scale=2))
+    other = record(id="string", small="boolean")
+    union = ["null", "int"]
+    good = wire(schema, {"id": 1, "small": 1, "price": Decimal("1.00")})
+    records = [
+        good,
+        None,
+        b"",
+        b'{"id": 1}',
+        good[:4],
+        wire(schema, {"id": 1, "small": 1, "price": Decimal(1)}, 77),
+        good[:-1],
+        good + b"\x00",
+        wire(schema, {"id": 1, "small": 300, "price": Decimal("12345.00")}),
+        wire(other, {"id": "x", "small": True}, 2),
+        wire(union, 5, 3),
+        struct.pack(">bI", 0, 4) + b"\x00",
+        good,
+    ]
+    known = Known(schema, other, union, {"type": "nonsense"})
+    rows, reasons = decode("id BIGINT, small TINYINT, price DECIMAL(6,2)", known, *records)
+    assert [row is not None for row in rows] == [True, *[False] * 11, True]
+    no_wire = "the record is not Avro with a schema's id before it"
+    assert reasons[:8] == [
+        None,
+        None,
+        no_wire,
+        no_wire,
+        no_wire,
+        "its schema 77 is not in connection.reg",
+        "the record is not Avro of its schema 1",
+        "the record is longer than its schema 1 says",
+    ]
+    assert reasons[8] == "small is not a TINYINT, price is not a DECIMAL(6,2)"
+    assert reasons[9] == (
+        "schema 2: its field id is string, and the column BIGINT; "
+        "its field small is boolean, and the column TINYINT"
+    )
+    assert reasons[10] == "schema 3: its schema is union, and no record"
+    assert (reasons[11] or "").startswith("schema 4: its schema is no Avro schema: ")
+    # What one record makes of the decoder is nothing to the next batch.
+    assert decode("id BIGINT", known, good)[0] == [{"id": 1}]
+
+
+def test_names_and_references() -> None:
+    """A schema in a namespace that uses a type twice, one of another subject, and itself."""
+    address = {**record("Address", city="string"), "namespace": "org.shop"}
+    order = {
+        **record("Order", a="org.shop.Address", b=["null", "Address"], child=["null", "Order"]),
+        "namespace": "org.shop",
+    }
+    value = {"a": {"city": "Rome"}, "b": {"city": "Oslo"}, "child": None}
+    names: dict[str, Any] = {}
+    fastavro.parse_schema(address, named_schemas=names)
+    out = io.BytesIO()
+    fastavro.schemaless_writer(
+        out, fastavro.parse_schema(order, named_schemas=names), {**value, "child": value}
+    )
+    rows, reasons = decode(
+        "a STRUCT<city: STRING>, b STRUCT<city: STRING>, child STRUCT<b: STRUCT<city: STRING>>",
+        Known((address, order)),
+        struct.pack(">bI", 0, 1) + out.getvalue(),
+    )
+    assert reasons == [None]
+    assert rows == [{"a": {"city": "Rome"}, "b": {"city": "Oslo"}, "child": {"b": {"city": "Oslo"}}}]
+
+
+def test_many_rows_of_which_some_do_not_fit() -> None:
+    schema = record(n="int")
+    records = [wire(schema, {"n": i if i % 97 else 1000}) for i in range(1, 1001)]
+    rows, reasons = decode("n TINYINT", Known(schema), *records[:120])
+    assert [row["n"] for row in rows if row] == [i for i in range(1, 121) if i != 97]
+    assert reasons[96] == "n is not a TINYINT"
