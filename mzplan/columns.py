@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 POSITION = "_position"  # the reserved struct column that orders the changes of one key
+CHANGE = "_change"  # what a row does to a keyed collection: UPSERT or DELETE. Never stored
+UPSERT, DELETE = "upsert", "delete"
 
 _SIMPLE = {
     "BOOLEAN": "BOOLEAN",

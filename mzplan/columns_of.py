@@ -32,6 +32,14 @@ def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
     return tuple(found)
 
 
+def keys_of(type_: str, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that identify a row of the collection, which then keeps the latest row of each key
+    (`x-key`: the property that lists them); `()` for a collection to which rows are only added."""
+    kind = resource_kind("source", type_)
+    listed = _value(body, kind.key_path) if kind.key_path is not None else None
+    return tuple(listed) if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else ()
+
+
 def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, Any]) -> str | None:
     """The columns of a format that needs no schema, as DDL; None for one that does."""
     type_ = _value(body, (*path[:-1], "type"))

@@ -49,6 +49,8 @@ class Failpoint(StrEnum):
     CANARY_JUDGED = "canary.judged"
     CANARY_DECIDED = "canary.decided"
     CANARY_RELEASED = "canary.released"
+    SOURCE_BEFORE_MERGE = "source.before-merge"
+    SOURCE_MERGED = "source.merged"
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"

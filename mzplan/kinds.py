@@ -245,6 +245,18 @@ class ResourceKind:
         )
 
     @cached_property
+    def key_path(self) -> tuple[str, ...] | None:
+        """The property that lists the columns of a keyed collection's key (`x-key`)."""
+        found = (path for path, schema in walk_properties(self.schema) if schema.get("x-key"))
+        return next(found, None)
+
+    @property
+    def takes_deletes(self) -> dict[str, tuple[Any, ...]] | None:
+        """With which values of its properties (`x-deletes`) a sink follows updates and deletes of a keyed
+        collection; None for one that only ever adds rows."""
+        return cast("dict[str, tuple[Any, ...]] | None", self.schema.get("x-deletes"))
+
+    @cached_property
     def sql_options(self) -> dict[str, SqlOption]:
         """The options of ALTER statements, by name (`x-sql`; `x-sql-one` for one item of a list)."""
         found: dict[str, SqlOption] = {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mzplan.columns import TYPE_NAMES, Column, DdlError, parse_columns
-from mzplan.columns_of import default_ddl, included_columns, record_columns
+from mzplan.columns import CHANGE, TYPE_NAMES, Column, DdlError, parse_columns
+from mzplan.columns_of import columns_of, default_ddl, included_columns, keys_of, record_columns
 from mzplan.config.declared import Declared, value_at
 from mzplan.config.findings import Findings, Path
 from mzplan.config.suggestions import did_you_mean
-from mzplan.config.text import shown
+from mzplan.config.text import listed, shown
 from mzplan.kinds import ResourceKind
 
 _NESTED = ("ARRAY", "MAP", "STRUCT")
@@ -29,6 +29,7 @@ def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) ->
             return
         _check_fit(resource, kind, findings, path, columns)
     _check_names(resource, kind, findings)
+    _check_key(resource, kind, findings)
 
 
 def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
@@ -103,3 +104,56 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
             address=resource.valid_address,
             place=resource.place(("include",)),
         )
+
+
+def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """The key of a keyed collection is of its columns, and of types that can be told apart."""
+    path = kind.key_path
+    if resource.address.kind != "source" or path is None or not isinstance(resource.body, dict):
+        return
+    columns = {column.name.lower(): column for column in columns_of(kind.type, resource.body)}
+    keys = keys_of(kind.type, resource.body)
+    if not columns or not keys:
+        return
+    for index, name in enumerate(keys):
+        column = columns.get(name.lower())
+        if column is None:
+            _not_a_key(
+                resource,
+                findings,
+                (*path, index),
+                f"Unknown key column {shown(name)}",
+                f"its columns are {listed([one.name for one in columns.values()], 40)}",
+                did_you_mean(name, [one.name for one in columns.values()]) or "use one of these.",
+            )
+        elif column.type.startswith(_NESTED):
+            _not_a_key(
+                resource,
+                findings,
+                (*path, index),
+                f"{shown(name)} can't be a key",
+                f"it is {shown(column.type)}, and rows are found by plain values",
+                "use a column of a plain type.",
+            )
+    if CHANGE in columns:
+        _not_a_key(
+            resource,
+            findings,
+            path,
+            f"The column {shown(CHANGE)} is reserved",
+            "in a collection with a key, it is mzplan's own",
+            "give the column another name.",
+        )
+
+
+def _not_a_key(
+    resource: Declared, findings: Findings, path: Path, summary: str, detail: str, hint: str
+) -> None:
+    findings.add(
+        "MZ200",
+        summary,
+        f"{resource.label}: {detail}.",
+        hint,
+        address=resource.valid_address,
+        place=resource.place(path),
+    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mzplan.columns import POSITION, DdlError
-from mzplan.columns_of import columns_of
+from mzplan.columns import CHANGE, POSITION, DdlError
+from mzplan.columns_of import columns_of, keys_of
 from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import listed, shown
+from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 
 if TYPE_CHECKING:
@@ -18,16 +19,57 @@ if TYPE_CHECKING:
 
 
 def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """`select`, `where` and `key` of a sink whose body is right by its schema."""
+    """`select`, `where` and `key` of a sink whose body is right by its schema; and whether it can follow its
+    source's deletes, where there are some."""
     body = resource.body
+    _check_deletes(resource, declared.get(Address("source", body["from"])), findings)
     if not any(key in body for key in ("select", "where", "key")):
         return
-    check = _SinkCheck(resource, findings, column_names(declared.get(Address("source", body["from"]))))
+    source = declared.get(Address("source", body["from"]))
+    check = _SinkCheck(resource, findings, column_names(source), keyed=bool(_keys(source)))
     outputs = check.select(body["select"]) if "select" in body else check.columns
     if "where" in body:
         check.where(body["where"])
     if outputs is not None and "key" in body:
         check.key(body["key"], outputs)
+
+
+def _keys(source: Declared | None) -> tuple[str, ...]:
+    """The key of a source's collection; empty where it has none, or that can't be known."""
+    if source is None or source.type is None or not isinstance(source.body, dict):
+        return ()
+    return keys_of(source.type, source.body)
+
+
+def _check_deletes(resource: Declared, source: Declared | None, findings: Findings) -> None:
+    """MZ201 for a sink that only ever adds rows, below a collection whose rows change and go."""
+    keys = _keys(source)
+    if not keys or source is None or resource.type is None:
+        return
+    kind = resource_kind("sink", resource.type)
+    needed = kind.takes_deletes
+    body = kind.with_defaults(resource.body)
+    if needed is not None and all(body.get(name) in values for name, values in needed.items()):
+        return
+    detail = (
+        f"{source.label} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
+        f"deleted. {resource.label} only adds rows to its target, and could not take any back."
+    )
+    if needed is None:
+        hint = f"a sink of type {resource.type} can't follow them: use kafka, postgres or delta, with a key."
+        path: Path = ("from",)
+    else:
+        said = ", ".join(f"{name}: {values[0]}" for name, values in needed.items())
+        hint = f"write `{said}` and `key: [{', '.join(keys)}]`."
+        path = next(((name,) for name in needed if name in resource.body), ("from",))
+    findings.add(
+        "MZ201",
+        "A sink that only adds rows can't follow updates and deletes",
+        detail,
+        hint,
+        address=resource.valid_address,
+        place=resource.place(path),
+    )
 
 
 def column_names(source: Declared | None) -> list[str] | None:
@@ -41,9 +83,10 @@ def column_names(source: Declared | None) -> list[str] | None:
 
 
 class _SinkCheck:
-    def __init__(self, resource: Declared, findings: Findings, columns: list[str] | None):
+    def __init__(self, resource: Declared, findings: Findings, columns: list[str] | None, keyed: bool):
         self.resource, self.findings, self.columns = resource, findings, columns
         self.lower = {column.lower() for column in columns or ()} | {POSITION}
+        self.own = {POSITION, CHANGE} if keyed else {POSITION}
 
     def select(self, items: list[str]) -> list[str] | None:
         """The columns that come out; None when they can't be known."""
@@ -131,12 +174,12 @@ class _SinkCheck:
                 path,
             )
             return None
-        if parsed.name.lower() == POSITION:
+        if parsed.name.lower() in self.own:
             self._add(
                 "MZ019",
-                f"{POSITION} can't be written",
-                f"{self.resource.label}: {POSITION} is mzplan's own column of every collection.",
-                f"give it another name: {POSITION}.… AS name.",
+                f"{parsed.name.lower()} can't be written",
+                f"{self.resource.label}: {parsed.name.lower()} is mzplan's own column of this collection.",
+                "give it another name: … AS name.",
                 path,
             )
             return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.columns import POSITION
+from mzplan.columns import CHANGE, POSITION
 from mzplan.connectors.aws_spark import use_s3
 from mzplan.connectors.files import folder_of, place, target_problems
 from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.latest import latest_rows
+from mzplan.connectors.merging import merge
 from mzplan.connectors.paths import local_path
 from mzplan.connectors.recorded import DeltaRecorded
 from mzplan.connectors.spark_types import quoted
@@ -49,7 +50,7 @@ class DeltaSink:
 
         def merge_batch(batch: DataFrame, step: int) -> None:
             try:
-                _merge(batch, step, path, keys)
+                _merge_latest(batch, step, path, keys)
             except BaseException as problem:
                 run.fail(problem)
                 raise
@@ -98,22 +99,13 @@ def _empty(session: SparkSession, path: str) -> None:
             raise
 
 
-def _merge(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
-    """The latest row of each key of the batch, into the table, in one commit that names its step."""
-    session = batch.sparkSession
-    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
+    """The latest row of each key of the batch into the table, which is created when it is missing."""
+    session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
-    table = f"delta.{quoted(path)}"
-    ddl = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in latest.schema.fields)
+    fields = [field for field in latest.schema.fields if field.name != CHANGE]
+    ddl = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
-    latest.createOrReplaceTempView("mzplan_batch")
-    # Delta skips a commit whose (application, version) the table has already seen.
-    session.conf.set("spark.databricks.delta.write.txnAppId", query_id or "")
-    session.conf.set("spark.databricks.delta.write.txnVersion", str(step))
     # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, leaves a new column out, in silence.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
-    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
-    session.sql(
-        f"MERGE INTO {table} AS t USING mzplan_batch AS s ON {same} "
-        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-    )
+    merge(latest, step, table, keys)

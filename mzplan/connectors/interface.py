@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.columns import Column
-from mzplan.columns_of import columns_of
+from mzplan.columns_of import columns_of, keys_of
 from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.endpoints.replay import Written
 from mzplan.inline import Description, InlinedConnection
@@ -42,7 +42,8 @@ class ResolvedConnection:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuery:
     """A source or sink ready for use. `body` has its defaults; `columns` are the user's columns of the
-    collection that it writes (source) or reads (sink); `directory` is where relative paths begin.
+    collection that it writes (source) or reads (sink), `keys` those that identify a row of it (empty: rows
+    are only added to it); `directory` is where relative paths begin.
     `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere).
     `connections` are all that it refers to, by the property that names them; `connection` is one of them."""
 
@@ -51,6 +52,7 @@ class ResolvedQuery:
     connection: ResolvedConnection | None
     columns: tuple[Column, ...]
     directory: str
+    keys: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
     connections: Mapping[str, ResolvedConnection] = field(default_factory=dict)
 
@@ -146,7 +148,9 @@ class SourceConnector(Connector, Protocol):
         log. None if it does, or if there is no telling. Never raises for what a server did."""
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        """The stream of rows: the user's columns in order, then `_position`."""
+        """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection
+        (`query.keys`) then `_change`: `upsert` or `delete`; a delete has the columns of the key, and perhaps
+        no others. Of one key, the change with the greatest `_position` of a micro-batch counts."""
 
 
 class SinkConnector(Connector, Protocol):
@@ -156,7 +160,9 @@ class SinkConnector(Connector, Protocol):
         """Reach, authenticate, authorise and find the target. Never raises for what a server did."""
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
-        """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets."""
+        """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets. Of a
+        keyed collection then `_change`: whether the row is to be in the target (`upsert`) or not (`delete`).
+        Only sinks whose schema says `x-deletes` are given those."""
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """What is recorded of its steps. Raises MzplanError MZ100 for a target that keeps nothing, and for
@@ -179,6 +185,7 @@ def resolve(
         connection=connections.get("connection"),
         connections=connections,
         columns=columns_of(source.type, source.body),
+        keys=keys_of(source.type, source.body),
         directory=directory,
         checkpoint=checkpoint,
     )

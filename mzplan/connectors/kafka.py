@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mzplan.columns import Column
 from mzplan.columns_of import included_columns, record_columns
 from mzplan.connectors.avro_source import decoded
 from mzplan.connectors.aws_spark import require_packages
@@ -14,6 +15,7 @@ from mzplan.connectors.kafka_options import client_body, consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.records import Records, parse_records
 from mzplan.connectors.registry import ROLE, check_source
+from mzplan.connectors.tombstones import Tombstones
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -68,8 +70,24 @@ class KafkaSource:
             position=f.struct("partition", "offset", "timestamp"),
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(what)) for what, column in included.items()),
+            tombstones=_tombstones(query, columns) if query.keys else None,
         )
         return parse_records(records, body["format"], columns, body["on_error"])
+
+
+def _tombstones(query: ResolvedQuery, columns: Sequence[Column]) -> Tombstones:
+    from pyspark.sql import functions as f
+
+    names = {name.lower() for name in query.keys}
+    held = tuple(column for column in columns if column.name.lower() in names)
+    included = included_columns(query.description.type, query.body).values()
+    return Tombstones(
+        value=f.col("value"),
+        key=f.col("key"),
+        columns=held,
+        beside=tuple(column.name for column in included if column.name.lower() in names),
+        format=query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json"),
+    )
 
 
 def stream_options(query: ResolvedQuery) -> dict[str, str]:

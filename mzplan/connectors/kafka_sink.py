@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mzplan.columns import POSITION
+from mzplan.columns import CHANGE, DELETE, POSITION
 from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_exactly_once import ExactlyOnce, compare_target
@@ -105,15 +105,18 @@ class KafkaSink:
 
 def as_records(rows: DataFrame, keys: Sequence[str], *, hashed: bool = False) -> DataFrame:
     """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer wants them; then, if
-    asked for, the row's content hash."""
+    asked for, the row's content hash. A row that is deleted becomes a tombstone: a record without a value."""
     from pyspark.sql import functions as f
 
-    value = f.to_json(f.struct(*(f.col(quoted(column)) for column in rows.columns)), _JSON)
-    columns = [_key(rows, keys).alias("key")] if keys else []
-    columns.append(value.alias("value"))
+    columns = [f.col(quoted(column)) for column in rows.columns if column != CHANGE]
+    value = f.to_json(f.struct(*columns), _JSON)
+    if CHANGE in rows.columns:
+        value = f.when(f.col(CHANGE) != DELETE, value)
+    made = [_key(rows, keys).alias("key")] if keys else []
+    made.append(value.alias("value"))
     if hashed:
-        columns.append(row_hash(rows).alias(HASH))
-    return rows.select(*columns)
+        made.append(row_hash(rows).alias(HASH))
+    return rows.select(*made)
 
 
 def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:

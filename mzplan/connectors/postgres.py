@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.columns import POSITION
+from mzplan.columns import CHANGE, POSITION
 from mzplan.connectors.interface import (
     Output,
     Probe,
@@ -55,6 +55,7 @@ from mzplan.content_hash import HASH
 from mzplan.endpoints.replay import Written
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.spark.changes import THERE
 from mzplan.spark.content_hash import row_hash
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ class _Batches:
             targets=tuple(target for target in targets if target is not None),
             keys=tuple(key for key in found_keys if key is not None),
             position=_position_of(batch) if keys else (),
+            there=THERE if CHANGE in batch.columns else None,
         )
 
     # ── straight into the table

@@ -24,13 +24,15 @@ Position = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """How staged rows get into a table. `targets` are the table's columns in the order of the outputs, staged
-    as `c0, c1, …`; `keys` are empty for append; with keys, the position is staged as `p0, p1, …`."""
+    as `c0, c1, …`; `keys` are empty for append; with keys, the position is staged as `p0, p1, …`. `there` is
+    the field of the position that says whether the row is to be in the table (1) or not (0)."""
 
     stage: str
     table: Table
     targets: tuple[TargetColumn, ...]
     keys: tuple[TargetColumn, ...]
     position: Position
+    there: str | None = None
 
     def move(self, connection: Connection, attempts: Mapping[int, int]) -> bool:
         """Move the rows that these attempts staged, and empty the staging table. False (and then the
@@ -41,6 +43,9 @@ class Move:
             connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
             counted = connection.execute(f"SELECT count(*) FROM {self.stage} WHERE {_OURS}", ours).fetchone()
             moved = int(counted[0]) if counted else 0
+            if self.there is not None:
+                # First: what is unique beside the key may come back with another row.
+                connection.execute(self._delete(), ours)
             connection.execute(self._upsert(), ours)
         else:
             moved = connection.execute(self._append(), ours).rowcount
@@ -57,24 +62,45 @@ class Move:
         )
 
     def _upsert(self) -> str:
-        """The latest row of each key, by position. Keys are compared as the table's type, hence the inner
-        SELECT: two texts may be one uuid."""
+        """Into the table the latest row of each key, or of a keyed collection those that are there."""
         keys = ", ".join(quoted(key.name) for key in self.keys)
-        columns = [quoted(target.name) for target in self.targets]
-        listed = ", ".join(columns)
-        named = ", ".join(f"{cast} AS {c}" for cast, c in zip(_casts(self.targets), columns, strict=True))
-        positions = "".join(f", p{i}" for i in range(len(self.position)))
-        order = ", ".join(_descending(i, type_) for i, (_, type_) in enumerate(self.position))
+        listed = ", ".join(quoted(target.name) for target in self.targets)
         updates = ", ".join(
             f"{quoted(target.name)} = EXCLUDED.{quoted(target.name)}"
             for target in self.targets
             if target not in self.keys
         )
+        there = f"SELECT {listed} FROM ({self._latest()}) AS l WHERE {self._there} = 1"
         return (
-            f"INSERT INTO {self.table.sql} ({listed}) SELECT DISTINCT ON ({keys}) {listed} "
-            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_OURS}) AS s ORDER BY {keys}, {order} "
+            f"INSERT INTO {self.table.sql} ({listed}) {self._latest() if self.there is None else there} "
             f"ON CONFLICT ({keys}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
         )
+
+    def _delete(self) -> str:
+        """From the table the rows of the keys of which the latest is not there."""
+        same = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
+        return (
+            f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l "
+            f"WHERE l.{self._there} = 0 AND {same}"
+        )
+
+    def _latest(self) -> str:
+        """The latest row of each key, by position. Keys are compared as the table's type, hence the inner
+        SELECT: two texts may be one uuid."""
+        keys = ", ".join(quoted(key.name) for key in self.keys)
+        columns = [quoted(target.name) for target in self.targets]
+        listed = ", ".join([*columns, self._there] if self.there is not None else columns)
+        named = ", ".join(f"{cast} AS {c}" for cast, c in zip(_casts(self.targets), columns, strict=True))
+        positions = "".join(f", p{i} AS {_position(i)}" for i in range(len(self.position)))
+        order = ", ".join(_descending(i, type_) for i, (_, type_) in enumerate(self.position))
+        return (
+            f"SELECT DISTINCT ON ({keys}) {listed} "
+            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_OURS}) AS s ORDER BY {keys}, {order}"
+        )
+
+    @property
+    def _there(self) -> str:
+        return _position([name for name, _ in self.position].index(self.there or ""))
 
 
 def staging_shape(
@@ -97,7 +123,12 @@ def _casts(targets: Sequence[TargetColumn]) -> list[str]:
 def _descending(i: int, type_: str) -> str:
     # Text in byte order, as Spark compares it, whatever the database's collation.
     collation = ' COLLATE "C"' if type_ == "text" else ""
-    return f"p{i}{collation} DESC NULLS LAST"
+    return f"{_position(i)}{collation} DESC NULLS LAST"
+
+
+def _position(i: int) -> str:
+    """A name beside the table's own."""
+    return f'"mzplan p{i}"'
 
 
 def _empty(connection: Connection, stage: str, rows: int) -> None:

@@ -6,6 +6,7 @@ expressions mean, no other engine agrees with in every corner.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mzplan.columns import POSITION
@@ -19,10 +20,11 @@ from mzplan.endpoints.replay import Written
 from mzplan.inline import Description
 from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets import Secrets
+from mzplan.spark.streams import project
 from mzplan.steps.history import StepHistory
 from mzplan.steps.record import StepRecord
 from mzplan.steps.replay import GoneError
-from mzplan.steps.sink_replay import files_of, step_hash
+from mzplan.steps.sink_replay import files_of, step_hash, versions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,21 +71,20 @@ class Downstream:
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See Target."""
         body = self._query.body
+        if self._query.keys:
+            return self._by_spark(lambda: self._changes(record))
         if body.get("select") or "where" in body or self._recorded.keys:
-            return self._by_spark(record)
+            return self._by_spark(lambda: self._rows(record))
         return step_hash(self._history.collection, record, [column.name for column in self._query.columns])
 
-    def _by_spark(self, record: StepRecord) -> ContentHash:
+    def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
         from mzplan.spark import failures
         from mzplan.spark.content_hash import content_hash
-        from mzplan.spark.streams import project
 
-        files = files_of(self._history.collection, record)
         try:
-            rows = project(self._read(files), self._query)
-            keys = self._recorded.keys
+            rows, keys = made(), self._recorded.keys
             return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
-        except MzplanError:
+        except (MzplanError, GoneError, OSError):
             raise
         except Exception as problem:
             raise GoneError(f"The collection: {failures.of_exception(problem).text}") from None
@@ -94,6 +95,19 @@ class Downstream:
         if not files:
             return spark.createDataFrame([], schema)
         return spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+
+    def _rows(self, record: StepRecord) -> DataFrame:
+        return project(self._read(files_of(self._history.collection, record)), self._query)
+
+    def _changes(self, record: StepRecord) -> DataFrame:
+        """The rows that came and went, as the step was given them."""
+        from mzplan.spark.changes import CHANGE_FEED, with_change, with_order
+
+        first, last = versions_of(self._history.collection, record)
+        between = {"startingVersion": str(first), "endingVersion": str(last)}
+        reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)
+        feed = with_order(reader.load(self._history.collection.collection), self._query.columns)
+        return with_change(project(feed, self._query))
 
     def _session(self) -> SparkSession:
         from mzplan.spark.session import open_session

@@ -111,7 +111,9 @@ class SparkExecutor:
 
     def merge_files(self, collection: str) -> None:
         """Merge the small files of a Delta table into large ones; its streams don't notice."""
-        self._session().sql(f"OPTIMIZE {table_at(collection)}")
+        session = self._session()
+        with self._collections.rewriting(collection):
+            session.sql(f"OPTIMIZE {table_at(collection)}")
 
     def reclaim_files(self, collection: str, older: float) -> None:
         """Remove the files of a Delta table that no version of the last so many seconds has; Delta counts in
@@ -235,11 +237,20 @@ class SparkExecutor:
             self._collections.wait_for_writer(collection, query.columns, lambda: self._source_runs(query))
         if description.address.kind == "source":
             ensure_collection(self._checkpoint(query), description.address, collection)
-        self._collections.ensure(spark, collection, query.columns, self._position(query))
+        self._collections.ensure(
+            spark, collection, query.columns, self._position(query), keyed=bool(query.keys)
+        )
         if description.address.kind == "source":
             remember_collection(self._checkpoint(query), collection)
             self._collections.is_written_with(collection, query.columns)
-            return source_writer(spark, self._connectors.source(description.type), query, collection)
+            return source_writer(
+                spark,
+                self._connectors.source(description.type),
+                query,
+                collection,
+                fail=running.fail,
+                rewriting=self._collections.rewriting(collection),
+            )
 
         return sink_writer(
             spark,

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
 from mzplan.connectors.checkpoints import Checkpoint, is_untouched
 from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
+from mzplan.connectors.latest import latest_rows
+from mzplan.connectors.merging import merge
 from mzplan.connectors.select import canonical_type
 from mzplan.connectors.spark_types import quoted, spark_type
+from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.spark.changes import CHANGE_FEED, with_change, with_order
+from mzplan.spark.collections import table_at
 from mzplan.spark.content_hash import observed
 
 if TYPE_CHECKING:
@@ -29,11 +35,34 @@ def trigger_interval(query: ResolvedQuery) -> str:
 
 
 def source_writer(
-    spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, collection: str
+    spark: SparkSession,
+    connector: SourceConnector,
+    query: ResolvedQuery,
+    collection: str,
+    *,
+    fail: Callable[[BaseException], None],
+    rewriting: AbstractContextManager[Any],
 ) -> DataStreamWriter:
-    """From the upstream into the collection, by Spark's own Delta sink. Each step reports its hash."""
-    rows = observed(connector.stream(spark, query))
-    return rows.writeStream.format("delta").outputMode("append").option("path", collection)
+    """From the upstream into the collection. Rows that are only added go by Spark's own Delta sink, and each
+    step reports its hash; the changes of a keyed collection are merged, one commit a step, while `rewriting`
+    keeps others from rewriting its files. `fail` takes the error of a batch."""
+    rows = connector.stream(spark, query)
+    if not query.keys:
+        return observed(rows).writeStream.format("delta").outputMode("append").option("path", collection)
+    guarded = bool(getattr(connector, "guarded", False))
+
+    def merge_batch(batch: DataFrame, step: int) -> None:
+        try:
+            failpoint(Failpoint.SOURCE_BEFORE_MERGE)
+            latest = latest_rows(batch, query.keys, position=True)
+            with rewriting:
+                merge(latest, step, table_at(collection), query.keys, guarded=guarded)
+            failpoint(Failpoint.SOURCE_MERGED)
+        except BaseException as problem:
+            fail(problem)
+            raise
+
+    return rows.writeStream.foreachBatch(merge_batch)
 
 
 def sink_writer(
@@ -57,7 +86,11 @@ def sink_writer(
         # From its first version on, which spares a micro-batch that reads an empty snapshot. Not for a table
         # that has rows: files of its early versions may be merged and gone.
         reader = reader.option("startingVersion", 0)
-    rows = project(reader.load(collection), query)
+    if query.keys:
+        feed = reader.options(**CHANGE_FEED).load(collection)
+        rows = with_change(project(with_order(feed, query.columns), query))
+    else:
+        rows = project(reader.load(collection), query)
     run = SinkRun(
         query=query,
         outputs=outputs_of(rows),
@@ -97,8 +130,9 @@ def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -
 
 
 def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
-    """The columns of a projected stream, without `_position`."""
-    fields = [field for field in rows.schema.fields if field.name != POSITION]
+    """The columns of a projected stream, without mzplan's own, which come last."""
+    names = rows.columns
+    fields = rows.schema.fields[: names.index(POSITION)]
     return tuple(
         Output(name=field.name, type=canonical_type(field.dataType.simpleString())) for field in fields
     )

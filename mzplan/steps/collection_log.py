@@ -27,9 +27,11 @@ class Add:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One version. `step` is None for one that no streaming query of Spark wrote. `adds` are the Parquet
-    files that it added, `removes` the names of those that it took away. `transaction` is who says that it
-    wrote this, and as which step; `merged` the rows that a MERGE was given."""
+    """One version. `step` is None for one that no streaming query wrote. `rows` are those that it added; of a
+    MERGE those that it inserted, updated and deleted. `adds` are the Parquet files that it added, `removes`
+    the names of those that it took away. `transaction` is who says that it wrote this, and as which step;
+    `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
+    feed: with none of them, its rows are those of `adds`, all new."""
 
     version: int
     step: int | None
@@ -40,6 +42,7 @@ class Commit:
     removes: tuple[str, ...] = ()
     transaction: tuple[str, int] | None = None
     merged: int | None = None
+    changes: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -88,6 +91,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
     info: dict[str, Any] = {}
     adds: list[dict[str, Any]] = []
     removes: list[str] = []
+    changes: list[dict[str, Any]] = []
     transaction: tuple[str, int] | None = None
     for line in data.splitlines():
         action = json.loads(line)
@@ -95,17 +99,18 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
             info = action["commitInfo"]
         elif "add" in action:
             adds.append(action["add"])
+        elif "cdc" in action:
+            changes.append(action["cdc"])
         elif "remove" in action:
             removes.append(action["remove"]["path"])
         elif "txn" in action:
             transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
-    epoch = (info.get("operationParameters") or {}).get("epochId")
     metrics = info.get("operationMetrics") or {}
     return Commit(
         version=version,
-        step=int(epoch) if info.get("operation") == "STREAMING UPDATE" and epoch is not None else None,
-        rows=int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None,
-        bytes=sum(add["size"] for add in adds),
+        step=_step(info, transaction),
+        rows=_rows(info, metrics),
+        bytes=sum(file["size"] for file in changes or adds),
         time=info["timestamp"] / 1000 if "timestamp" in info else None,
         adds=tuple(
             Add(
@@ -119,7 +124,23 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
         removes=tuple(removes),
         transaction=transaction,
         merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
+        changes=tuple(_file(collection, file["path"]) for file in changes),
     )
+
+
+def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:
+    """Of which step a commit says that it is: Spark's own sink names it, a MERGE as its transaction."""
+    if info.get("operation") == "MERGE":
+        return transaction[1] if transaction is not None else None
+    epoch = (info.get("operationParameters") or {}).get("epochId")
+    return int(epoch) if info.get("operation") == "STREAMING UPDATE" and epoch is not None else None
+
+
+def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
+    if info.get("operation") == "MERGE":
+        counted = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
+        return sum(int(one) for one in counted if one is not None) if any(counted) else None
+    return int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None
 
 
 def _file(collection: str, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mzplan.columns import CHANGE, DELETE, UPSERT
 from mzplan.content_hash import ContentHash, content_hash
 from mzplan.steps.collection_log import CollectionLog, Commit
 from mzplan.steps.files import read_batches
@@ -12,6 +13,9 @@ from mzplan.steps.record import StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_TYPE = "_change_type"  # the column in which a file of Delta's change feed says what became of a row
 
 
 class GoneError(Exception):
@@ -43,16 +47,36 @@ def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
 
 
 def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
-    """The step's rows, `_position` among them, as they were written. Raises GoneError, OSError."""
+    """The step's rows, `_position` among them, as they were written; of a keyed collection what it changed,
+    with `_change`. Raises GoneError, OSError."""
     commit = commit_of(log, record)
-    for file in commit.files:
+    for file in commit.changes or commit.files:
         try:
-            yield from read_batches(file)
+            if commit.merged is None:
+                yield from read_batches(file)
+            else:
+                yield from map(_changed, read_batches(file))
         except FileNotFoundError:
             raise GoneError(
                 f"{file} is gone: step {record.step} was merged with others (OPTIMIZE), and VACUUM has then "
                 "removed what it had written."
             ) from None
+
+
+def _changed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a file of Delta's change feed without those that were there before an update, and what
+    became of each as `_change`; of a data file that all are new."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if _TYPE not in batch.schema.names:
+        change = pa.array([UPSERT] * batch.num_rows, pa.string())
+    else:
+        batch = batch.filter(compute.not_equal(batch.column(_TYPE), "update_preimage"))
+        types = batch.column(_TYPE).to_pylist()
+        change = pa.array([DELETE if one == "delete" else UPSERT for one in types], pa.string())
+        batch = batch.drop_columns([_TYPE])
+    return batch.append_column(CHANGE, change)
 
 
 def collection_hash(log: CollectionLog, record: StepRecord) -> ContentHash:

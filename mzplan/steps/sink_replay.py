@@ -47,6 +47,24 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
     return [add.place for add in found]
 
 
+def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
+    """The first and last version of a keyed collection whose changes a step has read: of each, all. Raises
+    GoneError, OSError."""
+    start, end = record.start, record.end
+    if not isinstance(end, dict) or (start is None and record.step > 0):
+        raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
+    if end.get("isStartingVersion") or (start is not None and start.get("isStartingVersion")):
+        raise GoneError(
+            f"Step {record.step} has read a snapshot of {log.collection}: what was there when the sink began "
+            "is not told apart by steps."
+        )
+    first = int(start["reservoirVersion"]) + (int(start["index"]) >= 0) if start is not None else 0
+    last = int(end["reservoirVersion"]) - (int(end["index"]) < 0)
+    if first > last:
+        raise GoneError(f"Step {record.step} has read no version of {log.collection} to its end.")
+    return first, last
+
+
 def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
     """The rows, with all columns of the collection. Raises GoneError, OSError."""
     for file in files_of(log, record):

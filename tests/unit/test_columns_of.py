@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.columns_of import columns_of
+from mzplan.columns_of import columns_of, keys_of
 from mzplan.config import load_configuration
 from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
@@ -122,3 +122,64 @@ def test_an_included_column_restarts_and_a_removed_one_replaces() -> None:
     for fewer in ([], {"timestamp": "ts"}):
         plan = build_plan(with_include(fewer), state)
         assert actions(plan) == {"source.orders": "replace", "sink.orders_pg": "replace"}
+
+
+UPSERT = "    envelope: {type: upsert, key: [id]}\n"
+ROWS = "{type: json, schema: 'id BIGINT, tags ARRAY<INT>'}"
+
+
+def test_keys_are_known_from_the_declaration_alone() -> None:
+    body = {"format": {"type": "json", "schema": "id BIGINT"}, "envelope": {"type": "upsert", "key": ["id"]}}
+    kind = resource_kind("source", "kafka")
+    assert keys_of("kafka", body) == keys_of("kafka", kind.normalise(body)) == ("id",)
+    assert keys_of("kafka", {**body, "envelope": {"type": "none"}}) == ()
+    assert keys_of("files", body) == keys_of("kafka", {"format": {"type": "text"}}) == ()
+    # Written out, the default is no change.
+    assert kind.normalise({"envelope": {"type": "none"}}) == {}
+    assert kind.effect(("envelope", "key", 0), "changed") == "replace"
+
+
+@pytest.mark.parametrize(
+    ("format_", "more", "found"),
+    [
+        (ROWS, UPSERT, []),
+        (ROWS, "    envelope: {type: none}\n", []),
+        ("{type: raw}", "    include: [key]\n    envelope: {type: upsert, key: [key]}\n", []),
+        (ROWS, "    envelope: {type: upsert, key: [idd]}\n", ["MZ200"]),
+        (ROWS, "    envelope: {type: upsert, key: [tags]}\n", ["MZ200"]),
+        ("{type: json, schema: 'id BIGINT, _change STRING'}", UPSERT, ["MZ200"]),
+        ("{type: json, schema: 'id BIGINT, _change STRING'}", "", []),
+        (ROWS, "    envelope: {type: upsert}\n", ["MZ006"]),
+        (ROWS, "    envelope: {key: [id]}\n", ["MZ020"]),
+        (ROWS, "    envelope: {type: none, key_format: json}\n", ["MZ020"]),
+    ],
+)
+def test_the_key_of_a_collection(tmp_path: Path, format_: str, more: str, found: list[str]) -> None:
+    assert [one.code for one in errors(tmp_path, {"a.yaml": declared(format_, more)})] == found
+
+
+@pytest.mark.parametrize(
+    ("sink_", "found"),
+    [
+        ("connection: p, table: t, mode: upsert, key: [id]", []),
+        ("connection: p, table: t, mode: append", ["MZ201"]),
+        ("connection: p, table: t", ["MZ201"]),
+        ("connection: c, topic: u, mode: upsert, key: [id]", []),
+        ("connection: c, topic: u, key: [id]", ["MZ201"]),
+        ("connection: l, type: delta, path: d, mode: upsert, key: [id]", []),
+        ("connection: l, type: delta, path: d", ["MZ201"]),
+        ("connection: l, type: files, path: f", ["MZ201"]),
+        ("type: console", ["MZ201"]),
+        ("connection: p, table: t, mode: upsert, key: [id], select: [id, 'id AS _change']", ["MZ019"]),
+    ],
+)
+def test_only_sinks_that_can_delete_follow_a_keyed_collection(
+    tmp_path: Path, sink_: str, found: list[str]
+) -> None:
+    more = UPSERT + f"sinks:\n  k: {{from: s, {sink_}}}\n"
+    text = declared(ROWS, more).replace(
+        "sources:",
+        "  p: {type: postgres, host: h, database: d, user: u, password: '${env:P}'}\n"
+        "  l: {type: files, path: ./lake}\nsources:",
+    )
+    assert [one.code for one in errors(tmp_path, {"a.yaml": text})] == found

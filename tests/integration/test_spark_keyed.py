@@ -1,0 +1,175 @@
+"""Keyed collections on real servers: the latest row of each key, and sinks that follow its updates and
+deletes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from mzplan.inline import Description
+from mzplan.steps.history import StepHistory
+from mzplan.steps.replay import collection_batches, collection_hash
+from mzplan.steps.snapshot import snapshot_of
+from tests.integration.committed import committed
+from tests.integration.spark_lab import until
+from tests.integration.test_spark_verify_sinks import verified
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+Change = tuple[Any, dict[str, Any] | bytes | None]
+
+
+class Keyed:
+    """A topic of the latest of each id, its collection, and sinks of the orders above 10."""
+
+    def __init__(self, lab: Lab, topic: Make, database: Make, folder: Path):
+        self.lab = lab
+        self.input, self.exactly, self.least = topic(partitions=1), topic(partitions=1), topic(partitions=1)
+        self.shop, self.folder = database(), folder
+        lab.execute(self.shop, "CREATE TABLE big (id bigint PRIMARY KEY, twice numeric)")
+        self.source = lab.kafka_source(self.input, envelope={"type": "upsert", "key": ["id"]})
+        self.sinks = [
+            lab.postgres_sink(self.source, self.shop, "big", **self.body()),
+            self.kafka(self.exactly),
+            self.kafka(self.least, delivery="at-least-once"),
+            lab.sink(self.source, "delta", {"type": "files", "path": str(folder)}, path="big", **self.body()),
+        ]
+        self.wanted: dict[int, int] = {}
+
+    def body(self) -> dict[str, Any]:
+        select = ["id", "amount * 2 AS twice"]
+        return {"mode": "upsert", "key": ["id"], "select": select, "where": "amount > 10"}
+
+    def kafka(self, topic: str, **more: Any) -> Description:
+        broker = {"type": "kafka", "brokers": [self.lab.kafka.bootstrap]}
+        return self.lab.sink(self.source, "kafka", broker, topic=topic, **self.body(), **more)
+
+    def send(self, *changes: Change) -> None:
+        send(self.lab, self.input, *changes)
+
+    def orders(self, **amounts: int | None) -> None:
+        """`_1=20`: the amount of id 1; None: a tombstone."""
+        for name, amount in amounts.items():
+            id_ = int(name.strip("_"))
+            if amount is None:
+                self.wanted.pop(id_, None)
+                self.send((str(id_), None))
+            else:
+                self.wanted[id_] = amount
+                self.send((str(id_), {"id": id_, "customer": f"c{id_}", "amount": amount}))
+
+    def converges(self) -> None:
+        """The collection holds what is wanted; the targets what of it is above 10, doubled."""
+        big = {id_: Decimal(amount * 2) for id_, amount in self.wanted.items() if amount > 10}
+        until("the collection is as wanted", lambda: self.collection() == self.wanted)
+        until("postgres is", lambda: dict(self.lab.rows(self.shop, "SELECT * FROM big")) == big)
+        until("kafka is, exactly once", lambda: self.latest(self.exactly) == big)
+        until("kafka is, at least once", lambda: self.latest(self.least) == big)
+        until("delta is", lambda: self.delta() == big)
+
+    def collection(self) -> dict[int, int]:
+        rows = self.lab.collection(self.source).collect()
+        assert len(rows) == len({row.id for row in rows})
+        return {row.id: int(row.amount) for row in rows}
+
+    def delta(self) -> dict[int, Decimal]:
+        spark = self.lab.executor._spark
+        assert spark is not None
+        rows = spark.read.format("delta").load(str(self.folder / "big")).collect()
+        return {row.id: row.twice for row in rows}
+
+    def latest(self, topic: str) -> dict[int, Decimal]:
+        found = {int(key or ""): value for _, key, value in committed(self.lab.kafka.bootstrap, topic)}
+        return {key: Decimal(str(value["twice"])) for key, value in found.items() if value is not None}
+
+    def history(self) -> StepHistory:
+        return StepHistory(str(self.lab.folder / "warehouse"), (self.source.id, 1))
+
+
+def send(lab: Lab, topic: str, *changes: Change) -> None:
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
+    for key, value in changes:
+        text = json.dumps(value).encode() if isinstance(value, dict) else value
+        producer.produce(topic, text, key=key, partition=0)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def keyed(lab: Lab, topic: Make, database: Make, tmp_path: Path) -> Iterator[Keyed]:
+    made = Keyed(lab, topic, database, tmp_path)
+    yield made
+    lab.stop(made.source, *made.sinks)
+
+
+def test_updates_and_deletes_reach_every_target(keyed: Keyed) -> None:
+    lab, all_ = keyed.lab, [keyed.source, *keyed.sinks]
+    for description in all_:
+        assert lab.check(description).ok, lab.check(description)
+    # 1 stays, 2 is deleted, 3 enters the where, 4 leaves it, 5 comes back, 6 never was there.
+    keyed.orders(_1=20, _2=30, _3=5, _4=40, _5=50)
+    lab.start(*all_)
+    keyed.converges()
+    keyed.orders(_1=21, _2=None, _3=33, _4=4, _5=None, _6=None)
+    keyed.converges()
+    keyed.orders(_5=55, _2=None)
+    keyed.converges()
+
+    # A step that reached the targets and was not noted down runs again, for the source and for the sinks.
+    lab.stop(*all_)
+    for description in all_:
+        lab.undo_commit(description)
+    versions = [commit.version for commit in keyed.history().collection.after(-1)]
+    lab.start(*all_)
+    until("the source is done again", lambda: lab.checkpoint_done(keyed.source))
+    assert [commit.version for commit in keyed.history().collection.after(-1)] == versions
+    keyed.orders(_7=70, _1=None, _4=44)
+    keyed.converges()
+
+    # A connection that changes restarts the source; what it knows of each key stays.
+    lab.stop(keyed.source)
+    keyed.source = replace(
+        lab.retried(keyed.source), body={**keyed.source.body, "trigger": {"interval": "50ms"}}
+    )
+    lab.start(keyed.source)
+    keyed.orders(_7=None, _4=3, _8=80)
+    keyed.converges()
+    # In Kafka, what a consumer of all records would have deleted was there.
+    assert {key for _, key, value in committed(lab.kafka.bootstrap, keyed.exactly) if value is None} >= {
+        "2",
+        "4",
+        "5",
+        "1",
+        "7",
+    }
+    for sink in keyed.sinks:
+        until("the sink is done", lambda sink=sink: lab.checkpoint_done(sink))  # type: ignore[misc]
+    steps(keyed)
+
+
+def steps(keyed: Keyed) -> None:
+    """What is recorded of steps, of a keyed collection and its sinks."""
+    history = keyed.history()
+    records = history.committed(0, None)
+    assert [record.step for record in records] == list(range(len(records)))
+    changes: dict[int, str] = {}
+    for record in records:
+        rows = [row for batch in collection_batches(history.collection, record) for row in batch.to_pylist()]
+        assert len(rows) == record.rows == collection_hash(history.collection, record).rows
+        changes |= {row["id"]: row["_change"] for row in rows}
+    assert {id_ for id_, change in changes.items() if change == "upsert"} == set(keyed.wanted)
+    newest = snapshot_of(history, records[-1].step)
+    assert newest.count() == len(keyed.wanted)
+    assert {row["id"] for batch in newest.rows()[1] for row in batch.to_pylist()} == set(keyed.wanted)
+    assert snapshot_of(history, 0).count("amount > 10") == 4
+    for sink in (keyed.sinks[0], keyed.sinks[1], keyed.sinks[3]):
+        found = verified(keyed.lab, sink)
+        assert found.difference is None and not found.problems and found.equal, (sink, found)
