@@ -99,6 +99,31 @@ class StoredSource:
         self.step += 1
         return content_hash([table])
 
+    def change(self, rows: Sequence[Row], *changes: tuple[str, Row]) -> None:
+        """The next step of a keyed collection: one MERGE, which adds rows and, where it changes any that are
+        there, says in a file of the change feed what became of each."""
+        self.plan([*rows, *changes])
+        actions: list[dict[str, Any]] = []
+        feed = self.schema.append(pa.field("_change_type", pa.string()))
+        files = [("part-00000", "add", rows, self.schema)]
+        files.append(("cdc-00000", "cdc", [{**row, "_change_type": type_} for type_, row in changes], feed))
+        for prefix, action, listed, schema in files:
+            if listed:
+                name = f"{prefix}-{self.step}-c000.snappy.parquet"
+                parquet.write_table(pa.Table.from_pylist(list(listed), schema=schema), self.collection / name)
+                actions.append({action: _add(name, 1)})
+        kinds = [kind for kind, _ in changes] or ["insert"] * len(rows)
+        counted = {"Inserted": "insert", "Updated": "update_postimage", "Deleted": "delete"}
+        metrics = {f"numTargetRows{what}": str(kinds.count(kind)) for what, kind in counted.items()}
+        info = {
+            "timestamp": 1795244169143 + self.step * 1000,
+            "operation": "MERGE",
+            "operationMetrics": {"numSourceRows": str(len(rows)), **metrics},
+        }
+        self._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": self.step}}, *actions)
+        commit(self.checkpoint, self.step)
+        self.step += 1
+
     def alter(self, *columns: pa.Field) -> None:
         """A version that holds no step, and adds columns."""
         for column in columns:

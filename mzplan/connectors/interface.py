@@ -150,7 +150,9 @@ class SourceConnector(Connector, Protocol):
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection
         (`query.keys`) then `_change`: `upsert` or `delete`; a delete has the columns of the key, and perhaps
-        no others. Of one key, the change with the greatest `_position` of a micro-batch counts."""
+        no others. Of one key, the change with the greatest `_position` of a micro-batch counts; if the
+        connector has `guarded = True`, only when that is greater than the `_position` of the row that is
+        there."""
 
 
 class SinkConnector(Connector, Protocol):

@@ -28,11 +28,13 @@ from mzplan.controller.types import (
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import needed_by
+from mzplan.steps.record import StepRecord
 from mzplan.steps.replay import GoneError
 from mzplan.steps.snapshot import small_files, snapshot_batches
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
+_CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
 
 
 class Tables(Protocol):
@@ -95,8 +97,17 @@ class DeltaStorage:
         if oldest is not None and oldest.time is not None:
             self._reclaimed[place] = now  # whatever comes of it: a failure is not tried again each minute
             # A file that was replaced after that step may still be read, by who reads from it on.
-            self._tables.reclaim_files(collection, max(self.safety, time.time() - oldest.time))
+            older = max(self.safety, time.time() - oldest.time)
+            if self._is_merged(history, oldest):
+                # The files of a change feed are of no version: they go by their own age, and those of a
+                # step are somewhat older than its commit.
+                older += _CHANGES_BEFORE
+            self._tables.reclaim_files(collection, older)
             failpoint(Failpoint.STORAGE_RECLAIMED)
+
+    def _is_merged(self, history: StepHistory, record: StepRecord) -> bool:
+        commit = history.collection.commit(record.version) if record.version is not None else None
+        return commit is not None and commit.merged is not None
 
     def append(self, description: CollectionDescription, command: AppendCommand) -> None:
         from mzplan.endpoints.local import LocalSteps, StaleStepError

@@ -58,6 +58,16 @@ class SparkUpstream:
                 "verify without --from-upstream: from its collection.",
                 address=description.address,
             )
+        if query.keys:
+            raise error(
+                "MZ202",
+                f"{description.address} can't be read again from its upstream",
+                "Its collection keeps of each key what a step has changed, and no record that changed "
+                "nothing (an older one of the same key, the deletion of a row that was not there): so the "
+                "records of a step can't be compared with it.",
+                "verify without --from-upstream: from its collection.",
+                address=description.address,
+            )
         log = CheckpointLog(Checkpoint.of(warehouse, description.id, description.generation))
         return cls(open_session("mzplan verify", {}), connector, query, log)
 

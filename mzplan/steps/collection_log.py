@@ -49,6 +49,10 @@ class Commit:
         """Paths or URIs of the Parquet files that it added."""
         return tuple(add.place for add in self.adds)
 
+    def is_read_by(self, index: int) -> bool:
+        """Whether a reader of the change feed that is at this file of a MERGE has seen all of it."""
+        return self.merged is not None and index >= len(self.changes or self.adds) - 1
+
 
 class CollectionLog:
     """Reads single commits; keeps what it has read. Raises OSError for what the storage did."""

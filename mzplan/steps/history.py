@@ -83,7 +83,7 @@ class StepHistory:
         where that is not known (any more), also for what the storage did."""
         try:
             start, end, _ = self.log.range_of(step, None)
-            versions = versions_between(start, end)
+            versions = versions_between(start, end, self.collection)
             return steps_of(self.collection, *versions)[0] if versions is not None else None
         except OSError:
             return None

@@ -14,8 +14,10 @@ def needed_by(sink: StepHistory) -> int | None:
         return 0
     if offset.get("isStartingVersion") and int(offset.get("index", -1)) >= 0:
         return 0  # in the middle of the snapshot with which it began
-    # Whatever the index of a file in it: this version is not read to its end.
-    for commit in sink.collection.after(int(offset["reservoirVersion"]) - 1):
-        if commit.step is not None:
+    version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
+    # Whatever the index of a file in it: this version is not read to its end, but for one of a MERGE.
+    for commit in sink.collection.after(version - 1):
+        is_read = commit.is_read_by(index if commit.version == version else -1)
+        if commit.step is not None and not is_read:
             return commit.step
     return None

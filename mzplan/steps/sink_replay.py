@@ -10,6 +10,7 @@ from mzplan.steps.collection_log import Add, CollectionLog
 from mzplan.steps.files import read_batches
 from mzplan.steps.record import StepRecord
 from mzplan.steps.replay import GoneError, logged
+from mzplan.steps.tail import versions_between
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,11 +59,11 @@ def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
             f"Step {record.step} has read a snapshot of {log.collection}: what was there when the sink began "
             "is not told apart by steps."
         )
-    first = int(start["reservoirVersion"]) + (int(start["index"]) >= 0) if start is not None else 0
-    last = int(end["reservoirVersion"]) - (int(end["index"]) < 0)
-    if first > last:
+    found = versions_between(start, end, log)
+    last = int(end["index"])
+    if found is None or not (last < 0 or logged(log, found[1]).is_read_by(last)):
         raise GoneError(f"Step {record.step} has read no version of {log.collection} to its end.")
-    return first, last
+    return found
 
 
 def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:

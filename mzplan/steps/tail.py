@@ -147,18 +147,19 @@ def in_flight(
 
 
 def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began: float | None) -> StepRecord:
-    covered = versions_between(start, end)
+    covered = versions_between(start, end, collection)
     sources, rows = steps_of(collection, *covered) if covered else (None, None)
     if rows is not None and not (_at_boundary(start) and _at_boundary(end)):
         rows = None  # parts of a version: the log doesn't say how many rows each file has
     return StepRecord(step=step, start=start, end=end, rows=rows, time=began, sources=sources)
 
 
-def versions_between(start: Any, end: Any) -> tuple[int, int] | None:
+def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
     """The first and last version of the collection that Delta's offsets reach into; None for none.
 
     An offset is a version and the index of a file in it; a negative index is before all its files. With
     `isStartingVersion`, it is within the snapshot that a reader begins with: of that version and all before.
+    Of the changes of a keyed collection, an offset stays at the last file of a version that is read.
     """
     if not isinstance(end, dict) or "reservoirVersion" not in end:
         return None
@@ -166,6 +167,8 @@ def versions_between(start: Any, end: Any) -> tuple[int, int] | None:
     first = 0
     if isinstance(start, dict) and not start.get("isStartingVersion"):
         first = int(start.get("reservoirVersion", 0))
+        begun = collection.commit(first) if int(start.get("index", -1)) >= 0 else None
+        first += begun is not None and begun.is_read_by(int(start["index"]))
     return (first, last) if first <= last else None
 
 

@@ -39,6 +39,7 @@ DROPPED = [p for p in Failpoint if p.value.startswith("told.drop-")]
 CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
+SOURCE = [p for p in Failpoint if p.value.startswith("source.")]  # on real servers: test_keyed_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
@@ -118,8 +119,10 @@ def follower(tmp_path: Path) -> Iterator[RunningRunner]:
 
 
 def test_the_lists_are_whole() -> None:
-    assert APPLY and RUNNER and CANARY and APPEND and SINK and TASK and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *TOLD, *CLAIMS, *TABLES, *CANARY, *APPEND, *SINK, *TASK} == set(Failpoint)
+    assert APPLY and RUNNER and CANARY and APPEND and SOURCE and SINK and TASK and set(ALTER) > set(APPLY)
+    assert {*ALTER, *RUNNER, *TOLD, *CLAIMS, *TABLES, *CANARY, *APPEND, *SOURCE, *SINK, *TASK} == set(
+        Failpoint
+    )
     # One after each command to the controller; an export is prepared before it is created.
     words = [re.findall("[A-Z][a-z]+", one.__name__) for one in get_args(Command)]
     commands = {f"told.{'-'.join(some).lower()}" for some in words}

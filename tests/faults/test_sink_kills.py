@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from examples.servers import produce_json
 from mzplan.connectors.manifest import committed_files
 from mzplan.failpoints import Failpoint
+from tests.faults.doomed import Doomed
 from tests.faults.soak import _descendants
 from tests.integration.committed import committed
 from tests.support import (
@@ -37,16 +36,16 @@ POINTS = [point for point in Failpoint if point.value.startswith("sink.")]
 SECONDS = 240.0
 
 
-class Copies:
-    """A project that copies a topic into each kind of target, and its runners that were started here."""
+class Copies(Doomed):
+    """A project that copies a topic into each kind of target."""
 
     def __init__(self, folder: Path, kafka: KafkaBroker, topic: Make, postgres: PostgresServer, name: str):
+        super().__init__(Project(folder, "copy", {"TEST_PG_PASSWORD": postgres.password}))
         self.kafka, self.input, self.output = kafka, topic("copy-in"), topic("copy-out")
         self.dsn = postgres.dsn(name)
         execute(self.dsn, "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))")
         execute(self.dsn, "CREATE TABLE staged (id bigint, customer jsonb)")
         self.lake = folder / "lake"
-        self.project = Project(folder, "copy", {"TEST_PG_PASSWORD": postgres.password})
         trigger = "trigger: {interval: 500ms}"
         staged = "select: [id, \"to_json(named_struct('c', customer)) AS customer\"]"
         connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
@@ -63,7 +62,6 @@ class Copies:
             f"  files: {{type: files, from: s, connection: disk, path: files, {trigger}}}\n",
         )
         self.produced = 0
-        self.started: list[subprocess.Popen[bytes]] = []
 
     def produce(self, count: int) -> None:
         produce_json(self.kafka.bootstrap, self.input, orders(self.produced, self.produced + count))
@@ -108,30 +106,6 @@ class Copies:
             "delta": delta,
             "files": files,
         }
-
-    def runner(self, failpoint: str = "") -> subprocess.Popen[bytes]:
-        log = (self.project.folder / "runner.log").open("ab")
-        command = [
-            sys.executable,
-            "-m",
-            "mzplan",
-            "-C",
-            str(self.project.folder),
-            "run",
-            "--instance",
-            "local",
-        ]
-        environment = {**os.environ, **self.project.environment, "MZPLAN_FAILPOINT": failpoint}
-        self.started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
-        return self.started[-1]
-
-    def close(self) -> None:
-        self.project.down()
-        for process in self.started:
-            for pid in (*_descendants(process.pid), process.pid):
-                if process.poll() is None:
-                    os.kill(pid, signal.SIGKILL)
-            process.wait(30)
 
 
 @pytest.fixture

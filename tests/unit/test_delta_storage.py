@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,9 @@ def test_what_there_is(source: StoredSource) -> None:
     extent = storage.extent(source.place)
     assert (extent.since, extent.upper) == (0, 4)
     times = [r.time for r in StepHistory(str(source.warehouse), source.place).read().records]
-    for step, time in enumerate(times):
-        assert time is not None
-        assert storage.first_young(source.place, time) == times.index(time) <= step
+    for step, at in enumerate(times):
+        assert at is not None
+        assert storage.first_young(source.place, at) == times.index(at) <= step
     assert storage.first_young(source.place, 2e9) == 3  # the newest can always be read
     assert storage.first_young(("nobody", 1), 0.0) == 0
     assert storage.listed() == [source.place]
@@ -124,3 +125,13 @@ def test_a_duration_reaches_back_however_many_steps_it_has(tmp_path: Path) -> No
     index.expire(8_100)
     assert storage.first_young(place, 0.0) == 8_100
     assert storage.first_young(place, 1e6) == 11_999
+
+
+def test_the_change_feed_of_a_step_is_kept_although_it_is_older_than_its_commit(tmp_path: Path) -> None:
+    source, tables = StoredSource(tmp_path / "warehouse"), Tables()
+    for step in range(2):
+        source.change([{"id": 1, "name": str(step)}])
+    DeltaStorage(str(source.warehouse), tables, safety=60.0).maintain(source.place, 1)
+    ((_, older),) = tables.reclaimed
+    committed = source.history.read().records[-1].time
+    assert committed is not None and older >= max(60.0, time.time() - committed) + 3599.0

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.steps import index as index_module
+from mzplan.steps.collection_log import CollectionLog
 from mzplan.steps.index import SEGMENT, StepIndex
 from mzplan.steps.needs import needed_by
 from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import GoneError, collection_hash
+from mzplan.steps.replay import GoneError, collection_batches, collection_hash
+from mzplan.steps.sink_replay import versions_of
 from mzplan.steps.tail import versions_between
 from tests.stored_steps import StoredSink, StoredSource, named
 
@@ -180,11 +182,54 @@ def test_a_log_that_no_longer_reaches_back(tmp_path: Path) -> None:
     ],
 )
 def test_which_versions_a_sink_has_read(
-    start: tuple[int, int, bool] | None, end: tuple[int, int, bool] | None, covered: tuple[int, int] | None
+    tmp_path: Path,
+    start: tuple[int, int, bool] | None,
+    end: tuple[int, int, bool] | None,
+    covered: tuple[int, int] | None,
 ) -> None:
     names = ("reservoirVersion", "index", "isStartingVersion")
     given = [dict(zip(names, one, strict=True)) if one else None for one in (start, end)]
-    assert versions_between(*given) == covered
+    assert versions_between(*given, CollectionLog(str(tmp_path))) == covered
+
+
+def test_the_steps_of_a_keyed_collection(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    source.change([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    source.change(
+        [{"id": 3, "name": "c"}, {"id": 1, "name": "x"}],
+        ("update_preimage", {"id": 1, "name": "a"}),
+        ("update_postimage", {"id": 1, "name": "x"}),
+        ("delete", {"id": 2, "name": "b"}),
+        ("insert", {"id": 3, "name": "c"}),
+    )
+    source.change([])
+    records = source.history.read().records
+    assert [(r.step, r.version, r.rows) for r in records] == [(0, 1, 2), (1, 2, 3), (2, 3, 0)]
+    found = [
+        [(row["id"], row["name"], row["_change"]) for row in rows]
+        for rows in (
+            [row for batch in collection_batches(source.history.collection, r) for row in batch.to_pylist()]
+            for r in records
+        )
+    ]
+    assert found == [
+        [(1, "a", "upsert"), (2, "b", "upsert")],
+        [(1, "x", "upsert"), (2, "b", "delete"), (3, "c", "upsert")],
+        [],
+    ]
+    # A sink stays at the last file of the last version with changes; those behind it are read, too.
+    sink = StoredSink(source)
+    assert needed_by(sink.history) == 0
+    sink.run(1, 0)
+    assert needed_by(sink.history) == 1
+    sink.run(2, 0)
+    assert needed_by(sink.history) is None
+    steps = sink.history.read().records
+    assert [record.sources for record in steps] == [(0, 0), (1, 1)]
+    assert [versions_of(source.history.collection, record) for record in steps] == [(0, 1), (2, 2)]
+    sink.run(2, 0, starting=True)
+    with pytest.raises(GoneError, match="snapshot"):
+        versions_of(source.history.collection, sink.history.read().records[-1])
 
 
 def test_the_steps_that_a_sink_covers(tmp_path: Path) -> None:
