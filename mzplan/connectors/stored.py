@@ -9,15 +9,15 @@ from __future__ import annotations
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_there, table_id
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-
-GONE = frozenset({"MZ160", "MZ161"})  # the checkpoint, the collection
+from mzplan.steps.history import StepHistory
+from mzplan.steps.needs import given_up
 
 
 def missing_storage(
     warehouse: str, address: Address, place: tuple[str, int], collection: tuple[Address, str, int]
 ) -> tuple[Diagnostic, ...]:
-    """MZ160 and MZ161 for what is gone of a query that has run. `place` is the id and the generation of its
-    checkpoint, `collection` whose it writes or reads. Where it can't be told (no access), nothing is gone."""
+    """MZ160, MZ161 and MZ194 for what is gone of a query that has run. `place` is the id and the generation
+    of its checkpoint, `collection` whose it writes or reads. Where it can't be told, nothing is gone."""
     found = []
     checkpoint = Checkpoint.of(warehouse, *place)
     owner, id_, generation = collection
@@ -33,9 +33,25 @@ def missing_storage(
             found.append(
                 _collection_gone(address, owner, table, "was removed, and another one was made there")
             )
+        elif address.kind == "sink":
+            sink = StepHistory(warehouse, place, (id_, generation))
+            lost = given_up(sink, StepHistory(warehouse, (id_, generation)))
+            found += [_left_behind(address, owner, *lost)] if lost is not None else []
     except OSError:
         return tuple(found)
     return tuple(found)
+
+
+def _left_behind(address: Address, owner: Address, needed: int, since: int) -> Diagnostic:
+    return Diagnostic(
+        code="MZ194",
+        summary=f"{address} has waited too long: its next steps are gone",
+        detail=f"It goes on with step {needed} of {owner}, whose collection begins with step {since} "
+        "now: a sink that does not read holds it for so long as its `max_hold` says.",
+        hint=f"let it begin anew, with all rows that are there: mzplan apply --replace {address} "
+        f"--allow-replace; and give {owner} a longer max_hold.",
+        address=address,
+    )
 
 
 def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mzplan.controller import frontiers
 from mzplan.controller.catalog import Catalog
 from mzplan.controller.instances import Instances
-from mzplan.controller.maintenance import Maintenance, Surveyed
+from mzplan.controller.maintenance import Maintenance, Surveyed, max_hold
 from mzplan.controller.types import CollectionState, GlobalId, InstanceId, ReadPolicy, Step
 
 
@@ -74,8 +74,22 @@ class Capabilities:
         frontiers.advance_upper(collection, found.extent.upper)
         if collection.policy == found.policy:
             frontiers.advance(collection, found.young)
-        self.move({found.id: found.needed})
+        self.move({found.id: {sink: max(step, found.limit) for sink, step in found.needed.items()}})
         self._maintenance.maintain(found.place, collection.since)
+
+    def holds_back(self, sink: GlobalId) -> str | None:
+        """What a sink keeps its collection from giving up, in words; None where that is not more than the
+        policy keeps in any case."""
+        export = self._catalog.exports.get(sink)
+        source = self._catalog.collections.get(export.description.from_id) if export is not None else None
+        held = source.holds.get(sink, source.upper) if source is not None else 0
+        if source is None or held >= min(source.implied, source.upper):
+            return None
+        limit = max_hold(source.description.query)
+        return (
+            f"It has read {source.description.query.address} up to step {held}: {source.upper - held} steps "
+            f"are kept for it{f', those of the last {limit} at most' if limit else ''}."
+        )
 
     def _downgrade(self, collection: CollectionState) -> None:
         """Let since follow the read capabilities, of a collection that this instance feeds."""

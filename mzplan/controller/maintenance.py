@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.types import CollectionState, GlobalId, LagDuration, Place, ReadPolicy, Step
+from mzplan.durations import seconds
+from mzplan.inline import Description
+from mzplan.kinds import resource_kind
 
 log = logging.getLogger("mzplan.storage")
 
@@ -30,6 +33,13 @@ class Surveyed:
     needed: Mapping[GlobalId, Step]
     policy: ReadPolicy
     young: Step | None  # the first step within the policy's duration, of a policy that has one
+    limit: Step  # no export holds the collection before this step: that is too long ago
+
+
+def max_hold(source: Description) -> str | None:
+    """For how long a sink that does not read on holds the collection of a source: `30d`; None for ever."""
+    said = resource_kind("source", source.type).with_defaults(source.body).get("max_hold")
+    return str(said) if said is not None else None
 
 
 class Maintenance:
@@ -89,11 +99,8 @@ class Maintenance:
         due = min(self._looked, key=self._looked.__getitem__)
         if now - self._looked[due] >= self.every:
             self._looked[due] = now
-            state = collections[places[due]]
-            self._survey = (
-                due,
-                self._start(self._look, places[due], due, state.policy, readers(places[due])),
-            )
+            id_ = places[due]
+            self._survey = (due, self._start(self._look, id_, collections[id_], readers(id_)))
 
     def maintain(self, place: Place, since: Step) -> None:
         """Let storage give up what only earlier steps need. One at a time; a later look asks again."""
@@ -115,15 +122,16 @@ class Maintenance:
         future.add_done_callback(lambda _: self.wake())
         return future
 
-    def _look(
-        self, id_: GlobalId, place: Place, policy: ReadPolicy, readers: Mapping[GlobalId, Place]
-    ) -> Surveyed:
+    def _look(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Surveyed:
+        place, policy, now = state.place, state.policy, time.time()
         lag = policy.seconds if isinstance(policy, LagDuration) else None
+        hold = max_hold(state.description.query)
         return Surveyed(
             id=id_,
             place=place,
             extent=self.storage.extent(place),
             needed={export: self.storage.needed(reader, place) for export, reader in readers.items()},
             policy=policy,
-            young=self.storage.first_young(place, time.time() - lag) if lag is not None else None,
+            young=self.storage.first_young(place, now - lag) if lag is not None else None,
+            limit=self.storage.first_young(place, now - seconds(hold)) if hold is not None else 0,
         )

@@ -25,10 +25,11 @@ def observe(
     changed: Diagnostic | None = None,
     held: str | None = None,
     failed: Verdict | None = None,
+    keeps: str | None = None,
 ) -> Observation:
     """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
     that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
-    it went first itself, and has failed."""
+    it went first itself, and has failed. `keeps`: what is kept only for it."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = key_of(wanted.description) if wanted else (0, "")
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
@@ -46,7 +47,7 @@ def observe(
         input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=shown.lag if shown else None,
-        warning=shown.warning if shown else None,
+        warning=(shown.warning if shown else None) or keeps,
         quiet_since=_quiet_since(shown, time.time()),
         error=(failed.reason if failed else None)
         or memory.error

@@ -25,6 +25,7 @@ LOST = {
     "MZ160": "checkpoint-missing",
     "MZ161": "collection-missing",
     "MZ162": "missing-query",
+    "MZ194": "collection-missing",
 }
 
 

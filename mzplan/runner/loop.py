@@ -281,4 +281,5 @@ class Runner:
             self.watch.changed.get(address),
             self.handover.waiting.get(address) or self.canaries.holds(address),
             self.canaries.failed(address),
+            self.controller.capabilities.holds_back(wanted.description.id) if wanted is not None else None,
         )

@@ -21,6 +21,11 @@ _WRITER_WAIT_S = 15.0
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
     "delta.checkpointInterval": str(_CHECKPOINT_INTERVAL),
+    # What is removed of a table and its log follows those who read it (delta_storage.py). Delta's own rules
+    # would remove what a paused sink has still to read, and list each file that was replaced in every
+    # checkpoint of a week: of 1 s batches, 600,000.
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
     # Statistics of columns are for queries that skip files. A collection is read in whole files, step by
     # step, and gathering them slows ingest (0.95 without, 0.91 with, of a query written by hand).
     "delta.dataSkippingNumIndexedCols": "0",

@@ -26,6 +26,7 @@ from mzplan.controller.types import (
     consolidated,
 )
 from mzplan.failpoints import Failpoint, failpoint
+from mzplan.spark.delta_log import clean_log
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import needed_by
 from mzplan.steps.record import StepRecord
@@ -34,6 +35,7 @@ from mzplan.steps.snapshot import small_files, snapshot_batches
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
+_HOUR = 3600.0
 _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
 
 
@@ -68,7 +70,8 @@ class DeltaStorage:
         self.merge_at = merge_at
         self.reclaim_every = reclaim_every
         self.safety = safety
-        self._reclaimed: dict[Place, float] = {}
+        # When it was tried last, and up to which step it is done.
+        self._reclaimed: dict[Place, tuple[float, Step]] = {}
 
     def extent(self, place: Place) -> Extent:
         steps = StepHistory(self._warehouse, place).read(1)
@@ -91,11 +94,12 @@ class DeltaStorage:
             self._tables.merge_files(collection)
             failpoint(Failpoint.STORAGE_MERGED)
         now = time.monotonic()
-        if since == 0 or now - self._reclaimed.get(place, -math.inf) < self.reclaim_every:
-            return
+        tried, reclaimed = self._reclaimed.get(place, (-math.inf, 0))
+        if since == reclaimed or now - tried < self.reclaim_every:
+            return  # each time is a commit or two, which every reader of the table has to look at
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
-            self._reclaimed[place] = now  # whatever comes of it: a failure is not tried again each minute
+            self._reclaimed[place] = (now, reclaimed)  # a failure is not tried again each minute
             # A file that was replaced after that step may still be read, by who reads from it on.
             older = max(self.safety, time.time() - oldest.time)
             if self._is_merged(history, oldest):
@@ -103,7 +107,17 @@ class DeltaStorage:
                 # step are somewhat older than its commit.
                 older += _CHANGES_BEFORE
             self._tables.reclaim_files(collection, older)
+            self._reclaimed[place] = (now, since)
             failpoint(Failpoint.STORAGE_RECLAIMED)
+            self._clean_log(history, since, older)
+
+    def _clean_log(self, history: StepHistory, since: Step, older: float) -> None:
+        """Of the log, what even the last step that was given up came after: a sink that has read up to
+        `since` may go on right behind that step, with versions that hold no rows. And not what the next
+        reclaiming looks through, which counts whole hours."""
+        before = history.index.find(since - 1)
+        if before is not None and before.version is not None:
+            clean_log(history.collection, before.version, time.time() - older - _HOUR)
 
     def _is_merged(self, history: StepHistory, record: StepRecord) -> bool:
         commit = history.collection.commit(record.version) if record.version is not None else None

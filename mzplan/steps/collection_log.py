@@ -86,6 +86,10 @@ class CollectionLog:
             yield found
             version += 1
 
+    def oldest(self) -> int | None:
+        """The first version whose entry is still there; None where there is no log."""
+        return min(self._versions(), default=None)
+
     def _versions(self) -> list[int]:
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
         return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]

@@ -67,6 +67,10 @@ class StepIndex:
         at = bisect.bisect_left(segments, True, key=found)
         return next(filter(is_young, self._read(segments[at])), None) if at < len(segments) else None
 
+    def find(self, step: int) -> StepRecord | None:
+        """A step, also one that was expired, if it is still in a segment."""
+        return next((r for r in self._read(step // SEGMENT * SEGMENT) if r.step == step), None)
+
     def append(self, records: Iterable[StepRecord]) -> None:
         """Add steps, in order. Adding one again replaces what was noted of it."""
         there = self._segments()

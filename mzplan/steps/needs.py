@@ -21,3 +21,23 @@ def needed_by(sink: StepHistory) -> int | None:
         if commit.step is not None and not is_read:
             return commit.step
     return None
+
+
+def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
+    """Where the collection has given up steps that the sink has not seen through: the first of these, as far
+    as that is known, and the oldest step that is still there. Raises OSError."""
+    done = sink.log.committed()
+    offset, _ = sink.log.offset(done)
+    since = source.index.since()
+    if since == 0 or done < 0 or not isinstance(offset, dict):
+        return None
+    needed = needed_by(sink) if not offset.get("isStartingVersion") else None
+    version = int(offset.get("reservoirVersion", 0))
+    there = sink.collection.oldest()
+    if there is not None and version < there:
+        last = sink.index.last()
+        read = last.sources[1] + 1 if last is not None and last.sources is not None else 0
+        return min(read, since), since
+    if needed is not None and int(offset.get("index", -1)) >= 0:
+        needed += 1  # of this one it has read some files, perhaps all
+    return (needed, since) if needed is not None and needed < since else None

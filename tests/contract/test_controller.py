@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.core import Controller
+from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.protocol import StorageController
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import (
@@ -527,3 +528,32 @@ def test_many_exports_are_prepared_with_one_entry_into_the_journal(
     assert controller.prepare_exports([("k7", "a")]) == [tokens[7]]
     asyncio.run(controller.create_exports([(t, sink_of(source, t.id)) for t in tokens]))
     assert written == [50, 0]
+
+
+def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = world.controller()
+    source = local_source("a", max_hold="1h")
+    create(controller, source)
+    create_sink(controller, replace(sink_of(source, "k"), paused=True))
+    controller.set_read_policy([("a", LagSteps(steps=1))])
+    for step in range(4):
+        controller.append([appending("a", step, *rows(step, 1))]).result(20)
+    play(controller, "a", 4)
+    state = controller.collection("a")
+    looked: list[int] = []
+    needed = controller.storage.needed
+    monkeypatch.setattr(controller.storage, "needed", lambda *places: looked.append(1) or needed(*places))
+    controller.update_configuration(StorageParameters(maintain_every=0.1))
+    if isinstance(controller.storage, InMemoryStorage):
+        controller.storage.needs["k", 1] = 0
+    settle(controller, lambda: len(looked) > 1)
+    assert (state.since, state.implied, state.holds["k"]) == (0, 3, 0)
+    kept = controller.capabilities.holds_back("k")
+    assert (
+        kept == "It has read source.s_a up to step 0: 4 steps are kept for it, those of the last 1h at most."
+    )
+    asyncio.run(controller.create_collections([("a", local_source("a", max_hold="0s"))]))
+    settle(controller, lambda: state.since == 3)
+    assert controller.capabilities.holds_back("k") is None

@@ -83,7 +83,7 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     storage = controller.storage
     assert isinstance(storage, DeltaStorage)
     storage.merge_at, storage.safety, storage.reclaim_every = 8, 0.0, 3600.0
-    storage._reclaimed["a", 1] = time.monotonic()
+    storage._reclaimed["a", 1] = (time.monotonic(), 0)
     controller.update_configuration(StorageParameters(maintain_every=1.0))
     late = into_delta("late", lake)
     create(controller, SOURCE)

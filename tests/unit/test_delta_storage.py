@@ -7,15 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.connectors.stored import missing_storage
 from mzplan.controller.types import InvalidUppersError, ReadBeforeSinceError, StorageError
+from mzplan.model.address import Address
+from mzplan.spark.delta_log import clean_log
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.steps.history import StepHistory
+from mzplan.steps.needs import given_up
 from mzplan.steps.record import StepRecord
 from mzplan.steps.snapshot import small_files
 from tests.contract.controllers import appending, local_source, rows
-from tests.stored_steps import StoredSource
+from tests.stored_steps import StoredSink, StoredSource
 
 
 class Tables:
@@ -135,3 +140,44 @@ def test_the_change_feed_of_a_step_is_kept_although_it_is_older_than_its_commit(
     ((_, older),) = tables.reclaimed
     committed = source.history.read().records[-1].time
     assert committed is not None and older >= max(60.0, time.time() - committed) + 3599.0
+
+
+def test_the_log_is_cleaned_up_to_a_checkpoint_that_nobody_needs_more_than(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path / "warehouse")
+    for step in range(9):
+        source.run([{"id": step, "name": "x"}])
+        if step in (2, 5):
+            DeltaTable(source.collection).create_checkpoint()
+    log = source.history.collection
+    assert clean_log(log, 2, when=1e12) == 0  # no checkpoint is that old
+    assert clean_log(log, 7, when=0.0) == 0  # all of it is too young
+    assert clean_log(log, 7, when=1e12) > 0
+    assert log.oldest() == 6
+    assert DeltaTable(source.collection).to_pyarrow_table().num_rows == 9
+    assert DeltaTable(source.collection, version=6).to_pyarrow_table().num_rows == 6
+    assert [record.step for record in source.history.tail(None)] == [5, 6, 7, 8]
+
+
+def test_a_sink_that_has_waited_too_long_is_told_so(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path / "warehouse")
+    for step in range(6):
+        source.run([{"id": step, "name": "x"}])
+    source.history.index.append(source.history.tail(None))
+    sink, fresh = StoredSink(source), StoredSink(source, "fresh-id")
+    sink.run(2, 0)  # step 1, perhaps all of it
+    assert given_up(sink.history, source.history) is None
+    source.history.index.expire(2)
+    assert given_up(sink.history, source.history) is None
+    source.history.index.expire(4)
+    assert given_up(sink.history, source.history) == (2, 4)
+    assert given_up(fresh.history, source.history) is None  # it begins with what is there
+    Path(sink.checkpoint, "metadata").write_text("{}")
+    (found,) = missing_storage(
+        str(source.warehouse),
+        Address("sink", "late"),
+        sink.place,
+        (Address("source", "orders"), *source.place),
+    )
+    assert found.code == "MZ194" and "step 2 of source.orders" in found.detail
+    fresh.run(6, 0, starting=True)  # in the middle of the snapshot that it has begun with
+    assert given_up(fresh.history, source.history) is None
