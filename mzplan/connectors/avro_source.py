@@ -64,6 +64,6 @@ def decoded(rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column]) ->
 
 
 def _beside(query: ResolvedQuery) -> list[str]:
-    """What else of a record is wanted: its key, its headers."""
-    included = included_columns(query.description.type, query.body)
+    """What else of a record is wanted: its key, its headers. A record without a value deletes by its key."""
+    included = {*included_columns(query.description.type, query.body), *(["key"] if query.keys else [])}
     return [what for what in ("key", "headers") if what in included]

@@ -32,7 +32,8 @@ def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarde
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
         stored = [quoted(column) for column in rows.columns if column != CHANGE]
-        updates = ", ".join(f"t.{column} = s.{column}" for column in stored)
+        # Without the table's name: one that it does not have yet is found among those of the rows only so.
+        updates = ", ".join(f"{column} = s.{column}" for column in stored)
         actions = (
             f"{_when('MATCHED', deletes, *newer)} DELETE {_when('MATCHED', f'NOT {deletes}', *newer)} "
             f"UPDATE SET {updates} {_when('NOT MATCHED', f'NOT {deletes}')} INSERT ({', '.join(stored)}) "

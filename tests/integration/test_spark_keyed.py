@@ -4,7 +4,7 @@ deletes."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -82,10 +82,14 @@ class Keyed:
         return {row.id: int(row.amount) for row in rows}
 
     def delta(self) -> dict[int, Decimal]:
+        return {id_: row.twice for id_, row in self.in_delta().items()}
+
+    def in_delta(self) -> dict[int, Any]:
         spark = self.lab.executor._spark
         assert spark is not None
-        rows = spark.read.format("delta").load(str(self.folder / "big")).collect()
-        return {row.id: row.twice for row in rows}
+        there = (self.folder / "big" / "_delta_log" / f"{0:020}.json").exists()
+        rows = spark.read.format("delta").load(str(self.folder / "big")).collect() if there else []
+        return {row.id: row for row in rows}
 
     def latest(self, topic: str) -> dict[int, Decimal]:
         found = {int(key or ""): value for _, key, value in committed(self.lab.kafka.bootstrap, topic)}
@@ -93,6 +97,69 @@ class Keyed:
 
     def history(self) -> StepHistory:
         return StepHistory(str(self.lab.folder / "warehouse"), (self.source.id, 1))
+
+
+# As they come: key and value. Then the key's format, and what they are; None for a malformed one.
+RECORDS: list[tuple[str, Sequence[str], bytes | None, bytes | None, Any]] = [
+    ("text", ["id"], b"1", None, (1, None, "delete")),
+    ("text", ["id"], b" 1 ", None, (1, None, "delete")),
+    ("text", ["id"], b"other", b'{"id": 1, "name": "a"}', (1, "a", "upsert")),
+    ("text", ["id"], b"one", None, None),
+    ("text", ["id"], None, None, None),
+    ("text", ["id"], b"1", b'{"name": "a"}', None),
+    ("text", ["name"], b"a", None, (None, "a", "delete")),
+    ("text", ["name"], b"\xff", None, None),
+    ("json", ["id"], b'{"id": 1, "more": 2}', None, (1, None, "delete")),
+    ("json", ["id"], b"1", None, (1, None, "delete")),
+    ("json", ["name"], b'"a"', None, (None, "a", "delete")),
+    ("json", ["name"], b'{"other": "a"}', None, None),
+    ("json", ["id"], b'{"id": 1} {"id": 2}', None, None),
+    ("json", ["name", "id"], b'{"id": 1, "name": "a"}', None, (1, "a", "delete")),
+    ("json", ["name", "id"], b'{"id": 1}', None, None),
+]
+
+
+def test_what_a_record_does_to_its_key(lab: Lab) -> None:
+    from pyspark.sql import functions as f
+
+    from mzplan.columns import parse_columns
+    from mzplan.connectors.records import Records
+    from mzplan.connectors.tombstones import Tombstones
+
+    spark = lab.executor._spark
+    assert spark is not None
+    columns = parse_columns("id BIGINT, name STRING")
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[bytes | None, bytes | None, Any]]] = {}
+    for format_, names, key, value, found in RECORDS:
+        groups.setdefault((format_, tuple(names)), []).append((key, value, found))
+    for (format_, names), records in groups.items():
+        listed = [(key, value, i) for i, (key, value, _) in enumerate(records)]
+        read = Records(
+            rows=spark.createDataFrame(listed, "key BINARY, value BINARY, offset INT"),
+            value="value",
+            position=f.struct("offset"),
+            where=lambda at: f.concat(f.lit("offset "), at["offset"]),
+            tombstones=Tombstones(
+                value=f.col("value"),
+                key=f.col("key"),
+                columns=tuple(column for column in columns if column.name in names),
+                format=format_,
+            ),
+        )
+        good = {row[2].offset: (row[0], row[1], row[3]) for row in _parsed(read, columns, "skip").collect()}
+        assert good == {i: found for i, (_, _, found) in enumerate(records) if found is not None}
+        for i, (_, value, found) in enumerate(records):
+            if found is None:
+                reason = "its key says what to delete" if value is None else "id is missing"
+                one = replace(read, rows=read.rows.where(f"offset = {i}"))
+                with pytest.raises(Exception, match=rf"mzplan\[MZ066\]: offset {i}: .*{reason}"):
+                    _parsed(one, columns, "fail").collect()
+
+
+def _parsed(read: Any, columns: Any, on_error: str) -> Any:
+    from mzplan.connectors.records import parse_records
+
+    return parse_records(read, {"type": "json"}, columns, on_error)
 
 
 def send(lab: Lab, topic: str, *changes: Change) -> None:
@@ -153,6 +220,51 @@ def test_updates_and_deletes_reach_every_target(keyed: Keyed) -> None:
     for sink in keyed.sinks:
         until("the sink is done", lambda sink=sink: lab.checkpoint_done(sink))  # type: ignore[misc]
     steps(keyed)
+
+
+def test_a_sink_that_begins_late_and_a_column_that_is_added(keyed: Keyed) -> None:
+    lab, (postgres, _, _, delta) = keyed.lab, keyed.sinks
+    collection = str(lab.folder / "warehouse" / "collections" / keyed.source.id / "g1")
+    keyed.orders(_1=20, _2=30, _3=40)
+    lab.start(keyed.source, delta)
+    until("they are there", lambda: keyed.delta() == {1: 40, 2: 60, 3: 80})
+    # What a sink has still to read survives that files are merged and old ones removed.
+    lab.stop(delta)
+    keyed.orders(_1=None, _2=5, _3=50)
+    until("they are changed", lambda: keyed.collection() == keyed.wanted)
+    lab.executor.merge_files(collection)
+    lab.executor.reclaim_files(collection, 3600.0)
+    assert keyed.history().collection.commit(0) is not None
+    # It begins with a snapshot of what is there, and goes on with changes.
+    lab.start(postgres)
+    lab.has_rows(keyed.shop, "big", 1)
+    keyed.orders(_4=70, _2=25)
+    lab.has_rows(keyed.shop, "big", 3)
+    lab.stop(keyed.source, postgres)
+
+    lab.execute(keyed.shop, "ALTER TABLE big ADD COLUMN note text")
+    keyed.source = lab.retried(keyed.source)
+    keyed.source.body["format"]["schema"] += ", note STRING"
+    later = [
+        replace(lab.retried(one), body={**one.body, "select": ["id", "amount * 2 AS twice", "note"]})
+        for one in (postgres, delta)
+    ]
+    keyed.sinks += later
+    keyed.send(("4", {"id": 4, "amount": 80, "note": "new"}), ("3", None))
+    lab.start(keyed.source, *later)
+    wanted = {2: (Decimal(50), None), 4: (Decimal(160), "new")}
+    until(
+        "postgres has the column",
+        lambda: (
+            {row[0]: row[1:] for row in lab.rows(keyed.shop, "SELECT id, twice, note FROM big")} == wanted
+        ),
+    )
+    until(
+        "delta has it",
+        lambda: (
+            {id_: (row.twice, row.asDict().get("note")) for id_, row in keyed.in_delta().items()} == wanted
+        ),
+    )
 
 
 def steps(keyed: Keyed) -> None:

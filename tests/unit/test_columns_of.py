@@ -87,7 +87,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
         (declared("{type: parquet, schema: 'a INT'}"), "MZ020 parquet is a format of files"),
         (
             declared("{type: raw}", connection="files, path: .", place="path"),
-            "MZ020 raw is a format of Kafka records",
+            "MZ020 raw and avro are formats of Kafka records",
         ),
         (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
         (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),
