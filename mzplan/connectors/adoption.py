@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.columns import POSITION, Column
+from mzplan.columns_of import keys_of
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, remote
 from mzplan.connectors.paths import absolute, local_path
 from mzplan.connectors.select import canonical_type
@@ -92,6 +93,11 @@ def ensure_adoptable(
 ) -> None:
     """Whether a source of this type and body goes on from there: the same topic, or the same `folder`; a
     table that this very query has written, with the source's columns. Raises RefusedError, and OSError."""
+    if keys_of(type_, body):
+        raise RefusedError(
+            "The source keeps the latest row of each key, and what a query written by hand has done with its "
+            "table can't be told from its checkpoint: declare the source as new."
+        )
     found = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
     if found:
         raise RefusedError(*found)

@@ -40,10 +40,10 @@ class DeltaSink:
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, path)
+        if run.begins and empties_target(run):
+            # Nothing of this generation is in it yet: a crash before its first batch only repeats this.
+            _empty(rows.sparkSession, path)
         if run.query.body["mode"] != "upsert":
-            if run.begins and empties_target(run):
-                # Nothing of this generation is in it yet: a crash before its first batch only repeats this.
-                _empty(rows.sparkSession, path)
             appended = rows.drop(POSITION).writeStream.format("delta").outputMode("append")
             return appended.option("mergeSchema", "true").option("path", path)
         keys = tuple(run.query.body["key"])

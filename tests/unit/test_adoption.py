@@ -25,6 +25,9 @@ sources:
   orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT, amount DOUBLE"}}
   inbox: {connection: here, path: inbox, format: {type: json, schema: "id BIGINT, amount DOUBLE"}}
   typed: {connection: k, topic: orders, format: {type: json, schema: "id INT, amount DOUBLE, more STRING"}}
+  keyed:
+    {connection: k, topic: orders, format: {type: json, schema: "id BIGINT, amount DOUBLE"},
+     envelope: {type: upsert, key: [id]}}
   raw: {type: local, schema: "id BIGINT"}
 sinks:
   out: {type: console, from: orders}
@@ -90,6 +93,7 @@ def test_it_goes_on_from_a_copy(folder: Path, tmp_path: Path) -> None:
         (lambda p: leave(p, done=0, has=9), "source.orders", "not of the same time"),
         (leave, "source.typed", "column id is BIGINT, and the source declares INT"),
         (leave, "source.typed", "has no column more"),
+        (leave, "source.keyed", "keeps the latest row of each key"),
         (
             lambda p: leave(p, columns={"id": [1], "amount": [1.0], "x": [1]}),
             "source.orders",

@@ -75,6 +75,12 @@ ROWS: list[tuple[str, Configuration, str, str]] = [
         "source.orders",
         REPLACES,
     ),
+    (
+        "kafka source: envelope, its key",
+        shop(orders=source(envelope={"type": "upsert", "key": ["id"]})),
+        "source.orders",
+        REPLACES,
+    ),
     ("kafka source: a removed column", shop(orders=source(columns="id BIGINT")), "source.orders", REPLACES),
     (
         "kafka source: a retyped column",
