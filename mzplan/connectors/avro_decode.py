@@ -8,7 +8,7 @@ This module is sent to the executors whole (see shipping): they need pyarrow and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
@@ -187,27 +187,48 @@ def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tu
     return found
 
 
-def decoder(wanted: Schema, schemas: Schemas, newest: Sequence[str]) -> Decoder:
-    """For the fields of an Arrow schema; `newest` are the texts of the latest schema."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a task does for mapInArrow: it adds a column `into`, of what records in the column `value` hold
+    (`wanted`; `newest` are the texts of the latest schema). Of `value` itself only remains which records have
+    one, unless it is `kept`: their bytes would be sent back for nothing.
+
+    `keys`: and a column of that name, of the fields `key_wanted` of the record's key, for changes that are
+    deletes and have no row `before` (see debezium)."""
+
+    schemas: Schemas
+    wanted: Schema
+    newest: Sequence[str]
+    into: str
+    kept: bool = False
+    keys: str = ""
+    key_wanted: Schema | None = None
+
+    def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        import pyarrow as pa
+
+        found = Decoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
+        keys = Decoder(pa.struct(list(self.key_wanted or ())), self.schemas)
+        for batch in batches:
+            index = batch.schema.get_field_index("value")
+            records = batch.column(index)
+            decoded = found.decode(records)
+            arrays, names = [*batch.columns, decoded], [*batch.schema.names, self.into]
+            if not self.kept:
+                arrays[index] = _emptied(records)
+            if self.keys:
+                arrays.append(keys.decode(_of_deletes(batch.column("key"), decoded.field(RECORD))))
+                names.append(self.keys)
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _of_deletes(keys: Array, changes: Array) -> Array:
+    """The keys of deletes without a row before them; NULL for all others."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    return Decoder(pa.struct(list(wanted)), schemas, parse_avro(newest))
-
-
-def decode_batches(
-    batches: Iterator[RecordBatch], *, value: str, into: str, make: Callable[[], Decoder]
-) -> Iterator[RecordBatch]:
-    """The same batches with a column more, `into`. Of `value`, from which it was made, only remains which
-    records have one: their bytes would be sent back for nothing."""
-    import pyarrow as pa
-
-    found = make()
-    for batch in batches:
-        index = batch.schema.get_field_index(value)
-        records = batch.column(index)
-        arrays = [*batch.columns, found.decode(records)]
-        arrays[index] = _emptied(records)
-        yield pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, into])
+    needed = pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
+    return pc.if_else(needed, keys, pa.scalar(None, keys.type))
 
 
 def _emptied(records: Array) -> Array:

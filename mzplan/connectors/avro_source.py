@@ -7,15 +7,14 @@ later would be lost on it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import Column
 from mzplan.columns_of import included_columns
-from mzplan.connectors.avro_decode import decode_batches, decoder
+from mzplan.connectors.avro_decode import Task
 from mzplan.connectors.avro_registry import RegistrySchemas
-from mzplan.connectors.formats import DECODED
+from mzplan.connectors.formats import DECODED, KEY_DECODED
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.records import MARK
 from mzplan.connectors.registry import ROLE, latest
@@ -31,26 +30,29 @@ if TYPE_CHECKING:
 _PASSED = ("value", "partition", "offset", "timestamp")
 
 
-def decoded(rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column]) -> DataFrame:
+def decoded(
+    rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
+) -> DataFrame:
     """The rows of a Kafka stream with a column more, `DECODED`: of each record the columns, or why there are
-    none. Of `value` only remains whether there is one. Raises MzplanError for a registry that does not say
-    what the topic's schema is."""
+    none. Of `value` only remains whether there is one. With `keys`, columns of the records' keys, the same of
+    those in `KEY_DECODED`, for deletes that need it (see avro_decode.Task). Raises MzplanError for a registry
+    that does not say what the topic's schema is."""
     from pyspark.sql import types as t
 
     newest = latest(query)
-    registry = query.connections[ROLE]
-    there = server(registry, query.directory)
-    host, port = there.host_and_port
-    schemas = RegistrySchemas(
-        server=there,
-        run=uuid.uuid4().hex,
-        known={newest.id: newest.schemas},
-        elsewhere=tunnel_elsewhere(registry, host, port, query.directory),
-        name=str(registry.address),
-        mark=MARK,
-    )
     kept = rows.select(*_PASSED, *_beside(query))
-    made: Any = t.StructType.fromDDL(f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>")
+    made = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
+    if keys:
+        made.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
+    added: Any = t.StructType.fromDDL(", ".join(made))
+    task = Task(
+        schemas=_schemas(query, {newest.id: newest.schemas}),
+        wanted=arrow_schema(columns),
+        newest=newest.schemas,
+        into=DECODED,
+        keys=KEY_DECODED if keys else "",
+        key_wanted=arrow_schema(keys) if keys else None,
+    )
     ship(
         "mzplan.connectors.avro_decode",
         "mzplan.connectors.avro_registry",
@@ -58,9 +60,20 @@ def decoded(rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column]) ->
         "mzplan.connectors.avro_values",
         "mzplan.connectors.registry_http",
     )
-    make = partial(decoder, arrow_schema(columns), schemas, newest.schemas)
-    task = partial(decode_batches, value="value", into=DECODED, make=make)
-    return kept.mapInArrow(task, t.StructType([*kept.schema.fields, *made.fields]))
+    return kept.mapInArrow(task.__call__, t.StructType([*kept.schema.fields, *added.fields]))
+
+
+def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> RegistrySchemas:
+    registry = query.connections[ROLE]
+    there = server(registry, query.directory)
+    return RegistrySchemas(
+        server=there,
+        run=uuid.uuid4().hex,
+        known=known,
+        elsewhere=tunnel_elsewhere(registry, *there.host_and_port, query.directory),
+        name=str(registry.address),
+        mark=MARK,
+    )
 
 
 def _beside(query: ResolvedQuery) -> list[str]:

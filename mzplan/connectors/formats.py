@@ -12,9 +12,10 @@ from mzplan.connectors.spark_types import ddl, quoted, spark_type
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
-_RECORD = "r"
-_BEFORE = f'{{"{_RECORD}":'
+RECORD = "r"
+BEFORE = f'{{"{RECORD}":'
 DECODED = "_mzplan_decoded"  # where what tasks have made of avro records is
+KEY_DECODED = "_mzplan_decoded_key"  # and of their keys
 CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
 
 
@@ -112,22 +113,22 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     # Inside an object of our own, so that anything after the record's end is broken JSON, too:
     # Spark's parser stops at the first closing brace and would lose what follows in silence.
     parsed = f.from_json(
-        f.concat(f.lit(_BEFORE), text, f.lit("}")),
-        f"{_RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
+        f.concat(f.lit(BEFORE), text, f.lit("}")),
+        f"{RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"},
     )
     wrapped = f.col(f"j.{CORRUPT}")
-    source = f.substring(wrapped, f.lit(len(_BEFORE) + 1), f.length(wrapped) - f.lit(len(_BEFORE) + 1))
+    source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
     return Parsed(
         record=parsed,
         text=text,
         broken=wrapped.isNotNull(),
         source=source,
-        inner=_RECORD,
+        inner=RECORD,
         given=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
         reasons=(
             (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
-            (f.col(f"j.{_RECORD}").isNull(), "the record is not one JSON object"),
+            (f.col(f"j.{RECORD}").isNull(), "the record is not one JSON object"),
         ),
     )
 
@@ -143,9 +144,9 @@ def _decoded(record: Expression) -> Parsed:
         broken=reason.isNotNull(),
         source=f.lit(None).cast("string"),
         given=_nothing,
-        inner=_RECORD,
+        inner=RECORD,
         needs_value=False,
-        reasons=((reason.isNotNull(), reason), (f.col(f"j.{_RECORD}").isNull(), "the record has no value")),
+        reasons=((reason.isNotNull(), reason), (f.col(f"j.{RECORD}").isNull(), "the record has no value")),
     )
 
 

@@ -10,10 +10,13 @@ from mzplan.columns import Column
 from mzplan.columns_of import included_columns, record_columns
 from mzplan.connectors.avro_source import decoded
 from mzplan.connectors.aws_spark import require_packages
+from mzplan.connectors.debezium import Debezium, members, opened, without_tombstones
+from mzplan.connectors.envelopes import Envelope
+from mzplan.connectors.formats import Parsed, parsed_by
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import client_body, consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
-from mzplan.connectors.records import Records, parse_records
+from mzplan.connectors.records import Records, checked
 from mzplan.connectors.registry import ROLE, check_source
 from mzplan.connectors.tombstones import Tombstones
 from mzplan.model.diagnostics import Diagnostic
@@ -61,8 +64,8 @@ class KafkaSource:
         require_packages(spark, query)
         included, columns = included_columns(type_, body), record_columns(type_, body)
         rows = spark.readStream.format("kafka").options(**stream_options(query)).load()
-        if body["format"]["type"] == "avro":
-            rows = decoded(rows, query, columns)
+        envelope = _envelope(query, columns) if query.keys else None
+        rows, parsed = _parsed(rows, query, columns, envelope)
         topic = f.lit(f"topic {body['topic']}, partition ")
         records = Records(
             rows=rows,
@@ -70,22 +73,39 @@ class KafkaSource:
             position=f.struct("partition", "offset", "timestamp"),
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(what)) for what, column in included.items()),
-            tombstones=_tombstones(query, columns) if query.keys else None,
+            envelope=envelope,
         )
-        return parse_records(records, body["format"], columns, body["on_error"])
+        return checked(records, parsed, columns, body["on_error"])
 
 
-def _tombstones(query: ResolvedQuery, columns: Sequence[Column]) -> Tombstones:
+def _parsed(
+    rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], envelope: Envelope | None
+) -> tuple[DataFrame, Parsed]:
+    """The records, and how they are read."""
+    format_ = query.body["format"]
+    is_avro = format_["type"] == "avro"
+    if isinstance(envelope, Debezium):
+        rows = without_tombstones(rows)
+        held = members(columns)
+        rows = decoded(rows, query, held, envelope.columns) if is_avro else opened(rows, columns)
+        return rows, envelope.parsed()
+    return decoded(rows, query, columns) if is_avro else rows, parsed_by(format_, columns, "value")
+
+
+def _envelope(query: ResolvedQuery, columns: Sequence[Column]) -> Envelope:
     from pyspark.sql import functions as f
 
     names = {name.lower() for name in query.keys}
     held = tuple(column for column in columns if column.name.lower() in names)
     included = included_columns(query.description.type, query.body).values()
+    beside = tuple(column.name for column in included if column.name.lower() in names)
+    if query.body["envelope"]["type"] == "debezium":
+        return Debezium(columns=held, beside=beside, avro=query.body["format"]["type"] == "avro")
     return Tombstones(
         value=f.col("value"),
         key=f.col("key"),
         columns=held,
-        beside=tuple(column.name for column in included if column.name.lower() in names),
+        beside=beside,
         format=query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json"),
     )
 

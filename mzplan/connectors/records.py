@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION, Column
+from mzplan.connectors.envelopes import Envelope
 from mzplan.connectors.formats import Parsed, parsed_by
 from mzplan.connectors.spark_types import longest, quoted
-from mzplan.connectors.tombstones import Tombstones
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -27,21 +27,21 @@ MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """What a source reads. `value` is the column of their bytes or text; `where` says of a position which
-    record it is ("topic orders, partition 0, offset 12"); `included` are columns beside the value. With
-    `tombstones`, a record without a value deletes the row of its key."""
+    record it is ("topic orders, partition 0, offset 12"); `included` are columns beside the value. `envelope`
+    says what a record does to a keyed collection."""
 
     rows: DataFrame
     value: str
     position: Expression
     where: Callable[[Expression], Expression]
     included: tuple[tuple[Column, Expression], ...] = ()
-    tombstones: Tombstones | None = None
+    envelope: Envelope | None = None
 
 
 def parse_records(
     records: Records, format_: Mapping[str, Any], columns: Sequence[Column], on_error: str
 ) -> DataFrame:
-    """The columns of the record, the included ones, and `_position`; with tombstones `_change`. A malformed
+    """The columns of the record, the included ones, and `_position`; with an envelope `_change`. A malformed
     record raises an error that names it (`on_error: fail`), or is left out (`skip`)."""
     return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
@@ -50,10 +50,10 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
     """The columns, from what a format has made of the records."""
     from pyspark.sql import functions as f
 
-    gone = records.tombstones
-    columns = gone.required(columns) if gone is not None else columns
-    given = gone.given() if gone is not None else []
-    change = [gone.change()] if gone is not None else []
+    envelope = records.envelope
+    columns = envelope.required(columns) if envelope is not None else columns
+    given = envelope.given() if envelope is not None else []
+    change = [envelope.change()] if envelope is not None else []
     included = [expression.alias(f"x{i}") for i, (_, expression) in enumerate(records.included)]
     # What is wrong with a text is asked here, and not of a copy in each row: that would cost a tenth.
     made = records.rows.select(
@@ -63,32 +63,32 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
         f.col(f"x{i}").alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
     ]
     malformed = _malformed(parsed, columns, records.included)
-    if gone is not None:
+    if envelope is not None:
         known = {column.name: f.col(f"x{i}") for i, (column, _) in enumerate(records.included)}
-        malformed = gone.malformed(known, malformed)
+        malformed = envelope.malformed(known, malformed)
     if on_error == "skip":
         # A generator, not a filter: Spark would push the filter down and parse each record twice.
         kept = f.when(malformed, f.array().cast(_array_of(made, parsed))).otherwise(
             f.array(f.col(_within("j", parsed)))
         )
-        names = gone.names if gone is not None else []
+        names = envelope.names if envelope is not None else []
         rows = made.select("p", *names, *[f"x{i}" for i in range(len(included))], f.inline(kept))
-        own = [_own(gone, column, f.col(quoted(column.name))) for column in columns]
+        own = [_own(envelope, column, f.col(quoted(column.name))) for column in columns]
         return rows.select(*own, *beside, f.col("p").alias(POSITION), *change)
     reason = _reason(parsed, columns, records.included)
-    if gone is not None:
-        reason = gone.reason(reason)
+    if envelope is not None:
+        reason = envelope.reason(reason)
     what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col("p")), f.lit(": "), reason)
     failure = f.raise_error(f.concat(*what)).cast(made.schema["p"].dataType)
     # With the position, which every collection stores: the struct of all columns would be built once more.
     position = f.when(malformed, failure).otherwise(f.col("p"))
-    own = [_own(gone, column, _value_of(parsed, column)) for column in columns]
+    own = [_own(envelope, column, _value_of(parsed, column)) for column in columns]
     return made.select(*own, *beside, position.alias(POSITION), *change)
 
 
-def _own(gone: Tombstones | None, column: Column, value: Expression) -> Expression:
+def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
     """A column of the record, by its name."""
-    return (gone.own(column, value) if gone is not None else value).alias(column.name)
+    return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
 
 
 def _within(name: str, parsed: Parsed) -> str:

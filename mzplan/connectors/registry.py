@@ -20,9 +20,10 @@ ROLE = "schema_registry"
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
     """Whether the records of the topic's schema can be read as these columns."""
+    within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
     if query.body["format"]["type"] == "avro":
-        return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns))
-    return _check(query, "JSON", lambda schemas: readable(json.loads(schemas[-1]), columns))
+        return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
+    return _check(query, "JSON", lambda schemas: readable(json.loads(schemas[-1]), columns, within))
 
 
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:

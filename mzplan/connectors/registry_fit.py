@@ -36,11 +36,16 @@ _WRITTEN: Mapping[str, str] = {
 }
 
 
-def readable(schema: object, columns: Sequence[Column]) -> tuple[list[str], list[str]]:
-    """What is wrong, and what is doubtful, about reading records of this schema as these columns."""
+def readable(
+    schema: object, columns: Sequence[Column], within: str | None = None
+) -> tuple[list[str], list[str]]:
+    """What is wrong, and what is doubtful, about reading records of this schema as these columns; `within`:
+    as columns of what that field of theirs holds."""
     wrong: list[str] = []
     doubtful: list[str] = []
     fields, _ = _fields(schema)
+    if within is not None:
+        fields, _ = _fields((fields or {}).get(within))
     for column in columns:
         if fields is None:
             break
@@ -53,7 +58,9 @@ def readable(schema: object, columns: Sequence[Column]) -> tuple[list[str], list
     return wrong, doubtful
 
 
-def avro_readable(schemas: Sequence[str], columns: Sequence[Column]) -> tuple[list[str], list[str]]:
+def avro_readable(
+    schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
+) -> tuple[list[str], list[str]]:
     """The same of an Avro schema (the texts of those that it refers to, and last its own)."""
     from mzplan.connectors.avro_schema import SchemaError, parse_avro
     from mzplan.connectors.avro_values import UnfitError, reader
@@ -68,6 +75,10 @@ def avro_readable(schemas: Sequence[str], columns: Sequence[Column]) -> tuple[li
     if root.type != "record":
         return [f"its schema is {root.type}, and no record"], []
     fields = root.fields
+    if within is not None:
+        if within not in fields or not fields[within].node.fields:
+            return [f"it has no record in a field {within}: is it Debezium's?"], []
+        fields = fields[within].node.fields
     for column in columns:
         if column.name not in fields:
             doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -148,6 +149,122 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         # The schema that is the latest now has no default to give.
         assert rows(lab, wider)[-1] == dict.fromkeys(rows(lab, wider)[-1]) | {"id": 5}
         lab.stop(wider)
+
+
+ROW = {
+    "type": "record",
+    "name": "Value",
+    "namespace": "shop.public.orders",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": ["null", {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}]},
+    ],
+}
+CHANGES = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "shop.public.orders",
+    "fields": [
+        {"name": "before", "type": ["null", ROW], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {
+            "name": "source",
+            "type": {"type": "record", "name": "Source", "fields": [{"name": "lsn", "type": "long"}]},
+        },
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+KEY = {
+    "type": "record",
+    "name": "Key",
+    "namespace": "shop.public.orders",
+    "fields": [{"name": "id", "type": "long"}],
+}
+
+
+def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
+    """The same changes in Avro, and in JSON with its schema beside it or without."""
+
+    def row(id_: int, name: str | None) -> dict[str, Any]:
+        return {"id": id_, "name": name, "at": 1_000_000 * id_ if name else None}
+
+    def change(op: str, before: Any = None, after: Any = None) -> dict[str, Any]:
+        return {"before": before, "after": after, "source": {"lsn": 1}, "op": op, "ts_ms": 1}
+
+    first = [
+        (1, change("r", after=row(1, "ann"))),
+        (2, change("c", after=row(2, "bob"))),
+        (3, change("c", after=row(3, "cid"))),
+        (3, change("u", after=row(3, "Cid"))),
+    ]
+    second = [
+        (2, change("u", row(2, "bob"), row(2, "Bob"))),
+        # PostgreSQL tells only the key of what it deletes, unless asked for more.
+        (1, change("d", row(1, None))),
+        (1, None),
+        (4, change("c", after=row(4, "dan"))),
+        # An update that changes the key: deleted and created.
+        (2, change("d", row(2, "Bob"))),
+        (2, None),
+        (5, change("c", after=row(5, "Bob"))),
+        # Not even the key: that is in the record's own.
+        (3, change("d")),
+    ]
+    avro_topic, json_topic = topic("dbz-avro", 1), topic("dbz-json", 1)
+    columns = "id BIGINT, name STRING NOT NULL, at "
+    envelope = {"type": "debezium", "key": ["id"]}
+    with SchemaRegistry("app", lab.postgres.password) as registry:
+        id_ = registry.register(f"{avro_topic}-value", CHANGES, "AVRO")
+        key_id = registry.register(f"{avro_topic}-key", KEY, "AVRO")
+        wrong = avro_source(lab, registry, avro_topic, "id INT, more STRING", envelope=envelope)
+        assert [d.detail.partition("version 1: ")[2] for d in lab.check(wrong).diagnostics] == [
+            "its field id is long, and the column INT.",
+            "it has no field more: the column would be NULL in every row.",
+        ]
+        sources = [
+            avro_source(lab, registry, avro_topic, columns + "TIMESTAMP", envelope=envelope),
+            lab.kafka_source(json_topic, columns + "BIGINT", envelope=envelope, on_error="skip"),
+        ]
+
+        def produce(changes: list[tuple[int, Any]]) -> None:
+            producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "linger.ms": 200})
+            for number, value in changes:
+                key = avro(key_id, KEY, {"id": number})
+                producer.produce(avro_topic, value and avro(id_, CHANGES, value), key=key)
+                pair: list[Any] = [{"id": number}, value]
+                if number % 2 == 0:
+                    pair = [one and {"schema": {"type": "struct"}, "payload": one} for one in pair]
+                producer.produce(json_topic, pair[1] and encoded(pair[1]), key=encoded(pair[0]))
+            assert producer.flush(30) == 0
+
+        def are(wanted: dict[int, str]) -> None:
+            for source in sources:
+                until(f"{source.address} has {wanted}", lambda source=source: names(source) == wanted)  # type: ignore[misc]
+
+        def names(source: Description) -> dict[int, str]:
+            return {row.id: row.name for row in lab.collection(source).collect()}
+
+        produce(first)
+        lab.start(*sources)
+        are({1: "ann", 2: "bob", 3: "Cid"})
+        produce(second)
+        are({4: "dan", 5: "Bob"})
+        assert {r["at"] for r in rows(lab, sources[0])} == {
+            local(datetime.datetime.fromtimestamp(seconds, UTC)) for seconds in (4, 5)
+        }
+        # What can't be followed.
+        bad = (change("t"), change("c"), change("m", after=row(9, "x")), {"id": 9}, change("d"))
+        send(lab, json_topic, *(encoded(value) for value in (*bad, change("c", after=row(6, "eve")))))
+        send(lab, avro_topic, avro(id_, CHANGES, change("d")), key=avro(77, KEY, {"id": 4}))
+        assert "neither the row before it nor the record's key says id" in (lab.ended(sources[0]).error or "")
+        until("skipped", lambda: names(sources[1]) == {4: "dan", 5: "Bob", 6: "eve"})
+        lab.stop(*sources)
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value).encode()
 
 
 def local(at: datetime.datetime) -> datetime.datetime:

@@ -139,7 +139,7 @@ def test_what_a_record_does_to_its_key(lab: Lab) -> None:
             value="value",
             position=f.struct("offset"),
             where=lambda at: f.concat(f.lit("offset "), at["offset"]),
-            tombstones=Tombstones(
+            envelope=Tombstones(
                 value=f.col("value"),
                 key=f.col("key"),
                 columns=tuple(column for column in columns if column.name in names),

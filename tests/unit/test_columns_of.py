@@ -89,6 +89,22 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
             declared("{type: raw}", connection="files, path: .", place="path"),
             "MZ020 raw and avro are formats of Kafka records",
         ),
+        (declared("{type: avro, schema: 'a INT'}"), 'MZ006 Missing key "schema_registry"'),
+        (
+            declared("{type: json, schema: 'a INT'}", "    envelope: {type: debezium}\n"),
+            'MZ006 Missing key "key"',
+        ),
+        (
+            declared("{type: csv, schema: 'a INT'}", "    envelope: {type: debezium, key: [a]}\n"),
+            "MZ020 Debezium's envelope in another format",
+        ),
+        (
+            declared(
+                "{type: json, schema: 'a INT'}",
+                "    envelope: {type: debezium, key: [a], key_format: json}\n",
+            ),
+            "MZ020 A key format that is known",
+        ),
         (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
         (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),
         (declared("{type: raw}", "    include: {key: value}\n"), 'MZ020 The column "value" is there twice'),
