@@ -72,6 +72,7 @@ class Runner:
         self.answering = Answering(store, controller.validate, self.instance, pool, controller.woken.set)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
         self.serial = -1
+        self.round_seconds = 0.0  # that the last look at everything took
         self._told: Told = NOTHING
         self._seen_state: str | None = None
         self._unread: str | None = None
@@ -93,6 +94,7 @@ class Runner:
 
     async def round(self) -> bool:
         """The same, in a loop that runs."""
+        began = time.perf_counter()
         await self._follow()
         answering = self.answering.look()
         self.handover.look()
@@ -100,6 +102,7 @@ class Runner:
         judged = self._judge()
         self._look_upstream()
         self._report()
+        self.round_seconds = time.perf_counter() - began
         return self.controller.busy or judged or answering
 
     def serve(self, stopping: threading.Event) -> None:

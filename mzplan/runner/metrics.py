@@ -86,6 +86,7 @@ class RunnerCollector:
         yield "healthy", "Whether /healthz says so.", float(health_of(runner).problem is None)
         yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
         yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
+        yield "round_seconds", "What the last look at all queries took.", runner.round_seconds
         if lease is not None:
             left = lease.heartbeat + lease.ttl - time.time()
             yield "lease_seconds", "Until the lease lapses, were it not renewed.", left
