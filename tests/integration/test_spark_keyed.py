@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from mzplan.inline import Description
 from mzplan.steps.history import StepHistory
 from mzplan.steps.replay import collection_batches, collection_hash
-from mzplan.steps.snapshot import snapshot_of
+from mzplan.steps.snapshot import TableSnapshot, snapshot_of
 from tests.integration.committed import committed
 from tests.integration.spark_lab import until
 from tests.integration.test_spark_verify_sinks import verified
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
+EVERY = {"interval": "500ms"}  # six queries on two cores
 Change = tuple[Any, dict[str, Any] | bytes | None]
 
 
@@ -36,7 +37,7 @@ class Keyed:
         self.input, self.exactly, self.least = topic(partitions=1), topic(partitions=1), topic(partitions=1)
         self.shop, self.folder = database(), folder
         lab.execute(self.shop, "CREATE TABLE big (id bigint PRIMARY KEY, twice numeric)")
-        self.source = lab.kafka_source(self.input, envelope={"type": "upsert", "key": ["id"]})
+        self.source = lab.kafka_source(self.input, envelope={"type": "upsert", "key": ["id"]}, trigger=EVERY)
         self.sinks = [
             lab.postgres_sink(self.source, self.shop, "big", **self.body()),
             self.kafka(self.exactly),
@@ -47,7 +48,7 @@ class Keyed:
 
     def body(self) -> dict[str, Any]:
         select = ["id", "amount * 2 AS twice"]
-        return {"mode": "upsert", "key": ["id"], "select": select, "where": "amount > 10"}
+        return {"mode": "upsert", "key": ["id"], "select": select, "where": "amount > 10", "trigger": EVERY}
 
     def kafka(self, topic: str, **more: Any) -> Description:
         broker = {"type": "kafka", "brokers": [self.lab.kafka.bootstrap]}
@@ -77,23 +78,24 @@ class Keyed:
         until("delta is", lambda: self.delta() == big)
 
     def collection(self) -> dict[int, int]:
-        rows = self.lab.collection(self.source).collect()
-        assert len(rows) == len({row.id for row in rows})
-        return {row.id: int(row.amount) for row in rows}
+        rows = _rows(self.path)
+        assert len(rows) == len({row["id"] for row in rows})
+        return {row["id"]: int(row["amount"]) for row in rows}
 
     def delta(self) -> dict[int, Decimal]:
-        return {id_: row.twice for id_, row in self.in_delta().items()}
+        return {row["id"]: row["twice"] for row in self.in_delta()}
 
-    def in_delta(self) -> dict[int, Any]:
-        spark = self.lab.executor._spark
-        assert spark is not None
-        there = (self.folder / "big" / "_delta_log" / f"{0:020}.json").exists()
-        rows = spark.read.format("delta").load(str(self.folder / "big")).collect() if there else []
-        return {row.id: row for row in rows}
+    def in_delta(self) -> list[dict[str, Any]]:
+        return _rows(self.folder / "big")
 
     def latest(self, topic: str) -> dict[int, Decimal]:
         found = {int(key or ""): value for _, key, value in committed(self.lab.kafka.bootstrap, topic)}
         return {key: Decimal(str(value["twice"])) for key, value in found.items() if value is not None}
+
+    @property
+    def path(self) -> Path:
+        """Where the collection is."""
+        return self.lab.folder / "warehouse" / "collections" / self.source.id / "g1"
 
     def history(self) -> StepHistory:
         return StepHistory(str(self.lab.folder / "warehouse"), (self.source.id, 1))
@@ -162,6 +164,16 @@ def _parsed(read: Any, columns: Any, on_error: str) -> Any:
     return parse_records(read, {"type": "json"}, columns, on_error)
 
 
+def _rows(table: Path) -> list[dict[str, Any]]:
+    """The rows of a Delta table, read without Spark."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(table)):
+        return []
+    newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
+    return [row for batch in newest.rows()[1] for row in batch.to_pylist()]
+
+
 def send(lab: Lab, topic: str, *changes: Change) -> None:
     producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
     for key, value in changes:
@@ -204,7 +216,7 @@ def test_updates_and_deletes_reach_every_target(keyed: Keyed) -> None:
     # A connection that changes restarts the source; what it knows of each key stays.
     lab.stop(keyed.source)
     keyed.source = replace(
-        lab.retried(keyed.source), body={**keyed.source.body, "trigger": {"interval": "50ms"}}
+        lab.retried(keyed.source), body={**keyed.source.body, "trigger": {"interval": "400ms"}}
     )
     lab.start(keyed.source)
     keyed.orders(_7=None, _4=3, _8=80)
@@ -224,7 +236,6 @@ def test_updates_and_deletes_reach_every_target(keyed: Keyed) -> None:
 
 def test_a_sink_that_begins_late_and_a_column_that_is_added(keyed: Keyed) -> None:
     lab, (postgres, _, _, delta) = keyed.lab, keyed.sinks
-    collection = str(lab.folder / "warehouse" / "collections" / keyed.source.id / "g1")
     keyed.orders(_1=20, _2=30, _3=40)
     lab.start(keyed.source, delta)
     until("they are there", lambda: keyed.delta() == {1: 40, 2: 60, 3: 80})
@@ -232,8 +243,8 @@ def test_a_sink_that_begins_late_and_a_column_that_is_added(keyed: Keyed) -> Non
     lab.stop(delta)
     keyed.orders(_1=None, _2=5, _3=50)
     until("they are changed", lambda: keyed.collection() == keyed.wanted)
-    lab.executor.merge_files(collection)
-    lab.executor.reclaim_files(collection, 3600.0)
+    lab.executor.merge_files(str(keyed.path))
+    lab.executor.reclaim_files(str(keyed.path), 3600.0)
     assert keyed.history().collection.commit(0) is not None
     # It begins with a snapshot of what is there, and goes on with changes.
     lab.start(postgres)
@@ -261,9 +272,7 @@ def test_a_sink_that_begins_late_and_a_column_that_is_added(keyed: Keyed) -> Non
     )
     until(
         "delta has it",
-        lambda: (
-            {id_: (row.twice, row.asDict().get("note")) for id_, row in keyed.in_delta().items()} == wanted
-        ),
+        lambda: {row["id"]: (row["twice"], row.get("note")) for row in keyed.in_delta()} == wanted,
     )
 
 
