@@ -1,0 +1,73 @@
+"""What docs/deploy.md says, as far as it can be tested without a cluster; that on a standalone one runs in
+tests/integration/test_instances.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+
+from mzplan.config.load import load_project
+from mzplan.spark.session import PACKAGES, _configuration, _spark_defaults
+from tests.integration.test_instances import RUN
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+KUBERNETES = ROOT / "examples" / "kubernetes"
+
+
+def manifests() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((KUBERNETES / "mzplan.yaml").read_text()))
+
+
+def test_the_manifests_are_what_kubernetes_takes() -> None:
+    kinds = []
+    for one in manifests():
+        kubernetes_validate.validate(one, "1.37", strict=True)
+        kinds.append(one["kind"])
+        if one["kind"] not in ("Namespace",):
+            assert one["metadata"]["namespace"] == "mzplan"
+    assert {"StatefulSet", "Service", "Role", "ConfigMap"} < set(kinds)
+
+
+def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
+    by_kind = {one["kind"]: one for one in manifests()}
+    pods, service = by_kind["StatefulSet"]["spec"], by_kind["Service"]
+    settings = by_kind["ConfigMap"]["data"]
+    for name, text in settings.items():
+        (tmp_path / name).write_text(text)
+    project = load_project(str(tmp_path))
+    (runner,) = pods["template"]["spec"]["containers"]
+    instance = runner["args"][runner["args"].index("--instance") + 1]
+    assert project.instances[instance].type == "cluster"
+    assert project.metrics[instance].port in [p["containerPort"] for p in runner["ports"]]
+    assert pods["serviceName"] == service["metadata"]["name"]
+    assert pods["selector"]["matchLabels"] == service["spec"]["selector"]
+    assert pods["template"]["metadata"]["labels"] == service["spec"]["selector"]
+
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    given = _spark_defaults()
+    assert given["spark.kubernetes.driver.pod.name"] == f"{by_kind['StatefulSet']['metadata']['name']}-0"
+    assert given["spark.driver.host"] == (
+        f"{given['spark.kubernetes.driver.pod.name']}.{pods['serviceName']}."
+        f"{given['spark.kubernetes.namespace']}.svc"
+    )
+    ports = {p["name"]: p["port"] for p in service["spec"]["ports"]}
+    assert (given["spark.driver.port"], given["spark.blockManager.port"]) == (
+        str(ports["driver"]),
+        str(ports["blocks"]),
+    )
+    made = dict(_configuration("mzplan", {}, given).getAll())
+    assert made["spark.driver.host"] == given["spark.driver.host"]
+    assert made["spark.master"].startswith("k8s://")
+
+
+def test_the_commands_are_those_that_are_tested() -> None:
+    assert f"# run.py\n{RUN}" in PAGE
+    submits = re.findall(r"--packages (\S+)", PAGE)
+    assert submits == [",".join(PACKAGES)] * 2
+    entrypoint = (KUBERNETES / "entrypoint.sh").read_text()
+    assert "KubernetesExecutorBackend" in entrypoint and 'exec mzplan "$@"' in entrypoint
