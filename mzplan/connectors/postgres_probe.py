@@ -209,6 +209,10 @@ def _privileges(
         ).fetchone()
         if not (allowed and allowed[0]):
             missing.append(privilege)
+    if query.keys:  # what goes from its collection is deleted here
+        allowed = connection.execute("SELECT has_table_privilege(%s, 'DELETE')", (table.oid,)).fetchone()
+        if not (allowed and allowed[0]):
+            missing.append("DELETE")
     grants = [f"GRANT {', '.join(missing)} ON {_shown_table(query)} TO {_user(query)};"] if missing else []
     usable = connection.execute("SELECT has_schema_privilege(%s, 'USAGE')", (table.schema,)).fetchone()
     if not (usable and usable[0]):

@@ -183,6 +183,13 @@ def test_privileges_come_with_their_grants(lab: Lab, database: Make) -> None:
                 if line.startswith("GRANT"):
                     lab.execute(shop, line)
         assert lab.check(sink).diagnostics == ()
+        # The rows of a keyed collection go, too.
+        keyed = lab.kafka_source("orders", envelope={"type": "upsert", "key": ["id"]})
+        deleting = lab.sink(keyed, "postgres", body, table="inner_.orders", mode="upsert", key=["id"])
+        (found_delete,) = lab.check(deleting).diagnostics
+        assert found_delete.code == "MZ054" and "GRANT DELETE ON" in found_delete.hint
+        lab.execute(shop, found_delete.hint.splitlines()[-1])
+        assert lab.check(deleting).diagnostics == ()
         # A staging schema that somebody else made.
         lab.execute(shop, "CREATE SCHEMA mzplan")
         (found_schema,) = lab.check(sink).diagnostics
