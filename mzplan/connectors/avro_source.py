@@ -50,6 +50,7 @@ def decoded(
         wanted=arrow_schema(columns),
         newest=newest.schemas,
         into=DECODED,
+        kept=query.body["on_error"] == "dead-letter",
         keys=KEY_DECODED if keys else "",
         key_wanted=arrow_schema(keys) if keys else None,
     )
@@ -77,6 +78,9 @@ def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> Regist
 
 
 def _beside(query: ResolvedQuery) -> list[str]:
-    """What else of a record is wanted: its key, its headers. A record without a value deletes by its key."""
-    included = {*included_columns(query.description.type, query.body), *(["key"] if query.keys else [])}
+    """What else of a record is wanted: its key, its headers. A record without a value deletes by its key, and
+    one that is malformed may be kept aside with it."""
+    included = {*included_columns(query.description.type, query.body)}
+    if query.keys or query.body["on_error"] == "dead-letter":
+        included.add("key")
     return [what for what in ("key", "headers") if what in included]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import Column
 from mzplan.columns_of import included_columns, record_columns
+from mzplan.connectors import dead_letters
 from mzplan.connectors.avro_source import decoded
 from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.debezium import Debezium, members, opened, without_tombstones
@@ -44,6 +46,9 @@ class KafkaSource:
         if ROLE in query.connections:
             columns = record_columns(query.description.type, query.body)
             found = replace(found, diagnostics=(*found.diagnostics, *check_source(query, columns)))
+        if query.body["on_error"] == dead_letters.WORD:
+            of_topic = partial(self._probe.probe, writes=True)
+            found = replace(found, diagnostics=(*found.diagnostics, *dead_letters.check(query, of_topic)))
         return found
 
     def place(self, query: ResolvedQuery) -> str:

@@ -44,6 +44,14 @@ def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarde
     session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}")
 
 
+def append(rows: DataFrame, step: int, folder: str) -> None:
+    """Add rows to the Delta table in a folder: one commit that names its step, and none if the table has seen
+    that step, as Spark's own Delta sink does it."""
+    query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+    writer = rows.write.format("delta").mode("append")
+    writer.option("txnAppId", query_id).option("txnVersion", step).save(folder)
+
+
 def _when(what: str, *conditions: str) -> str:
     return " AND ".join((f"WHEN {what}", *conditions)) + " THEN"
 

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 MALFORMED = "MZ066"
 _BLANK = 16  # bytes: blank texts longer than that are told as broken, and cost nothing to find
+DEAD = "_mzplan_dead"
+"""With `on_error: dead-letter` the last column: of a malformed record its key and value, and what is wrong;
+NULL of all others."""
+LEFT_OUT = "mzplan_left_out"  # the name under which a stream reports how many it has skipped
+_RAW = ("key", "value")
 MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066]: …`
 
 
@@ -42,7 +47,8 @@ def parse_records(
     records: Records, format_: Mapping[str, Any], columns: Sequence[Column], on_error: str
 ) -> DataFrame:
     """The columns of the record, the included ones, and `_position`; with an envelope `_change`. A malformed
-    record raises an error that names it (`on_error: fail`), or is left out (`skip`)."""
+    record raises an error that names it (`on_error: fail`), is left out (`skip`), or has the column `DEAD`
+    (`dead-letter`; then the rows read have a `key`, too)."""
     return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
 
@@ -54,6 +60,8 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
     columns = envelope.required(columns) if envelope is not None else columns
     given = envelope.given() if envelope is not None else []
     change = [envelope.change()] if envelope is not None else []
+    if on_error == "dead-letter":
+        given += [f.col(name).alias(f"_mzplan_raw_{name}") for name in _RAW]
     included = [expression.alias(f"x{i}") for i, (_, expression) in enumerate(records.included)]
     # What is wrong with a text is asked here, and not of a copy in each row: that would cost a tenth.
     made = records.rows.select(
@@ -67,6 +75,8 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
         known = {column.name: f.col(f"x{i}") for i, (column, _) in enumerate(records.included)}
         malformed = envelope.malformed(known, malformed)
     if on_error == "skip":
+        if envelope is None:
+            made = made.observe(LEFT_OUT, f.count_if(malformed).alias("records"))
         # A generator, not a filter: Spark would push the filter down and parse each record twice.
         kept = f.when(malformed, f.array().cast(_array_of(made, parsed))).otherwise(
             f.array(f.col(_within("j", parsed)))
@@ -78,11 +88,15 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
     reason = _reason(parsed, columns, records.included)
     if envelope is not None:
         reason = envelope.reason(reason)
+    own = [_own(envelope, column, _value_of(parsed, column)) for column in columns]
+    if on_error == "dead-letter":
+        raw = [f.col(f"_mzplan_raw_{name}").alias(name) for name in _RAW]
+        dead = f.when(malformed, f.struct(reason.alias("reason"), *raw)).alias(DEAD)
+        return made.select(*own, *beside, f.col("p").alias(POSITION), *change, dead)
     what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col("p")), f.lit(": "), reason)
     failure = f.raise_error(f.concat(*what)).cast(made.schema["p"].dataType)
     # With the position, which every collection stores: the struct of all columns would be built once more.
     position = f.when(malformed, failure).otherwise(f.col("p"))
-    own = [_own(envelope, column, _value_of(parsed, column)) for column in columns]
     return made.select(*own, *beside, position.alias(POSITION), *change)
 
 

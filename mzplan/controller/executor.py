@@ -56,6 +56,7 @@ class QueryReport:
     `active` is False once it has ended; then `error` says of what (None: it was stopped).
     `triggered` is whether this run has finished a first trigger, with or without rows. `step` is the
     number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
+    `left_out` counts the malformed records that this run has skipped or kept aside.
     `warning` is the last thing that this run warned of.
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
     started; None where that is not known.
@@ -70,6 +71,7 @@ class QueryReport:
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
     lag: int | None = None
+    left_out: int = 0
     warning: str | None = None
     heard_at: float | None = None
     error: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mzplan.model.canary import Canary, Verdict
-from mzplan.model.state import ProjectStatus, QueryStatus
+from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState
 from mzplan.render.text import Paint, cut, safe
 
 _COLUMNS = ("QUERY", "INSTANCE", "CONDITION", "STEP", "ROWS/S", "LAG")
@@ -63,6 +63,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
+        "left_out": seen.left_out if seen else 0,
         "warning": seen.warning if seen else None,
         "error": seen.error if seen else None,
         "held": seen.held if seen else None,
@@ -112,7 +113,19 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
     for query in status.queries:
         if query.observation is not None and query.observation.warning:
             lines += ["", f"{query.resource.address}: warning {cut(safe(query.observation.warning), 600)}"]
+    for query in status.queries:
+        if query.observation is not None and query.observation.left_out:
+            lines += [
+                "",
+                f"{query.resource.address}: {_left_out(query.observation.left_out, query.resource)}",
+            ]
     return "\n".join(lines) + "\n"
+
+
+def _left_out(count: int, resource: ResourceState) -> str:
+    kept = resource.body.get("on_error") == "dead-letter"
+    records = f"{count:,} malformed record{'s' if count > 1 else ''}"
+    return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
 def _row(query: QueryStatus) -> tuple[str, ...]:

@@ -100,6 +100,7 @@ class RunnerCollector:
             "input_rows_per_second": one.input_rows_per_second,
             "processed_rows_per_second": one.processed_rows_per_second,
             "lag_records": one.lag,
+            "left_out_records": one.left_out,
             "failures": one.failures,
             "idle_seconds": max(0.0, time.time() - heard) if heard is not None else None,
         }
@@ -110,6 +111,7 @@ _HELP = {
     "input_rows_per_second": "Rows that arrive.",
     "processed_rows_per_second": "Rows that are processed while a micro-batch runs.",
     "lag_records": "Records of the upstream that are not read yet, where known.",
+    "left_out_records": "Malformed records that the run has skipped or kept aside.",
     "failures": "Failures in a row.",
     "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
 }

@@ -250,6 +250,7 @@ class SparkExecutor:
                 collection,
                 fail=running.fail,
                 rewriting=self._collections.rewriting(collection),
+                left_out=running.leave_out,
             )
 
         return sink_writer(

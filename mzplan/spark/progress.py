@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mzplan.connectors.records import LEFT_OUT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -22,6 +24,7 @@ class Progress:
     input_rows_per_second: float = 0.0
     processed_rows_per_second: float = 0.0
     lag: int | None = None
+    left_out: int = 0
     heard_at: float = 0.0
 
 
@@ -66,7 +69,9 @@ class ProgressListener:
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         data = json.loads(event.progress().json())
         with self._lock:
-            self._runs[data["runId"]] = replace(parse_progress(data), heard_at=time.time())
+            found = parse_progress(data)
+            before = self._runs.get(data["runId"], Progress()).left_out
+            self._runs[data["runId"]] = replace(found, heard_at=time.time(), left_out=before + found.left_out)
         if self._also is not None:
             self._also(data)
 
@@ -101,7 +106,13 @@ def parse_progress(data: dict[str, Any]) -> Progress:
         input_rows_per_second=float(data.get("inputRowsPerSecond") or 0.0),
         processed_rows_per_second=float(data.get("processedRowsPerSecond") or 0.0),
         lag=_lag(data.get("sources") or []),
+        left_out=_left_out(data) if executed else 0,
     )
+
+
+def _left_out(data: dict[str, Any]) -> int:
+    """How many malformed records a micro-batch has skipped."""
+    return int(((data.get("observedMetrics") or {}).get(LEFT_OUT) or {}).get("records") or 0)
 
 
 def _lag(sources: list[dict[str, Any]]) -> int | None:

@@ -27,7 +27,8 @@ _IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 class Running:
     """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
-    of, and `interruptions` end a batch that waits for a server."""
+    of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
+    server."""
 
     name: QueryName
     place: str
@@ -36,6 +37,7 @@ class Running:
     java: Any = None
     failed: BaseException | None = None
     warning: str | None = None
+    left_out: int = 0
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
     begun: float = field(default_factory=time.time)
@@ -44,6 +46,10 @@ class Running:
     def fail(self, problem: BaseException) -> None:
         """Keep the error of a batch: it says more than what Spark makes of it."""
         self.failed = problem
+
+    def leave_out(self, count: int) -> None:
+        """So many malformed records were kept aside."""
+        self.left_out += count
 
     def warn(self, warning: Diagnostic) -> None:
         """Tell people of something that the query goes on in spite of: in the log, and in the status."""
@@ -95,6 +101,7 @@ class Running:
             input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
+            left_out=self.left_out + newest.left_out,
             warning=self.warning,
             heard_at=None if ended else (newest.heard_at if progress else self.begun),
             error=(ended.text or None) if ended else None,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import POSITION
 from mzplan.connectors.checkpoints import Checkpoint, is_untouched
+from mzplan.connectors.dead_letters import WORD, DeadLetters
 from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
 from mzplan.connectors.latest import latest_rows
-from mzplan.connectors.merging import merge
+from mzplan.connectors.merging import append, merge
 from mzplan.connectors.select import canonical_type
 from mzplan.connectors.spark_types import quoted, spark_type
 from mzplan.failpoints import Failpoint, failpoint
@@ -42,27 +43,39 @@ def source_writer(
     *,
     fail: Callable[[BaseException], None],
     rewriting: AbstractContextManager[Any],
+    left_out: Callable[[int], None],
 ) -> DataStreamWriter:
     """From the upstream into the collection. Rows that are only added go by Spark's own Delta sink, and each
     step reports its hash; the changes of a keyed collection are merged, one commit a step, while `rewriting`
-    keeps others from rewriting its files. `fail` takes the error of a batch."""
+    keeps others from rewriting its files. Malformed records that are kept aside (dead letters) are so before
+    the others are written. `fail` takes the error of a batch, `left_out` how many were kept aside."""
     rows = connector.stream(spark, query)
-    if not query.keys:
+    letters = DeadLetters(query, left_out) if query.body.get("on_error") == WORD else None
+    if not query.keys and letters is None:
         return observed(rows).writeStream.format("delta").outputMode("append").option("path", collection)
     guarded = bool(getattr(connector, "guarded", False))
 
-    def merge_batch(batch: DataFrame, step: int) -> None:
-        try:
-            failpoint(Failpoint.SOURCE_BEFORE_MERGE)
+    def write_rows(batch: DataFrame, step: int) -> None:
+        failpoint(Failpoint.SOURCE_BEFORE_MERGE)
+        if query.keys:
             latest = latest_rows(batch, query.keys, position=True)
             with rewriting:
                 merge(latest, step, table_at(collection), query.keys, guarded=guarded)
-            failpoint(Failpoint.SOURCE_MERGED)
+        else:
+            append(batch, step, collection)
+        failpoint(Failpoint.SOURCE_MERGED)
+
+    def write_batch(batch: DataFrame, step: int) -> None:
+        try:
+            if letters is None:
+                return write_rows(batch, step)
+            with letters.apart(batch, step) as good:
+                return write_rows(good, step)
         except BaseException as problem:
             fail(problem)
             raise
 
-    return rows.writeStream.foreachBatch(merge_batch)
+    return rows.writeStream.foreachBatch(write_batch)
 
 
 def sink_writer(

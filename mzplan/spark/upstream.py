@@ -6,11 +6,13 @@ parsers make of them; no other parser agrees with them in every corner.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from mzplan.columns import POSITION
 from mzplan.connectors.checkpoints import Checkpoint
+from mzplan.connectors.dead_letters import WORD
 from mzplan.connectors.interface import ResolvedQuery, SourceConnector, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.replaying import KEEPS_POSITIONS, kafka_range, replay
@@ -68,6 +70,8 @@ class SparkUpstream:
                 "verify without --from-upstream: from its collection.",
                 address=description.address,
             )
+        if query.body.get("on_error") == WORD:  # what was kept aside is no row of the collection
+            query = replace(query, body={**query.body, "on_error": "skip"})
         log = CheckpointLog(Checkpoint.of(warehouse, description.id, description.generation))
         return cls(open_session("mzplan verify", {}), connector, query, log)
 

@@ -254,6 +254,7 @@ def _observation(text: str, content: Any) -> tuple[Address, Observation]:
             input_rows_per_second=reading.number(fields, "input_rows_per_second", 0.0),
             processed_rows_per_second=reading.number(fields, "processed_rows_per_second", 0.0),
             lag=None if fields.get("lag") is None else reading.integer(fields, "lag"),
+            left_out=reading.integer(fields, "left_out", 0),
             warning=reading.text_or_none(fields, "warning"),
             quiet_since=None if fields.get("quiet_since") is None else reading.number(fields, "quiet_since"),
             error=reading.text_or_none(fields, "error"),

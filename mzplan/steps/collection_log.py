@@ -137,8 +137,9 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
 
 
 def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:
-    """Of which step a commit says that it is: Spark's own sink names it, a MERGE as its transaction."""
-    if info.get("operation") == "MERGE":
+    """Of which step a commit says that it is: Spark's own sink names it, what is written a micro-batch at a
+    time (MERGE, WRITE) has it as its transaction."""
+    if info.get("operation") in ("MERGE", "WRITE"):
         return transaction[1] if transaction is not None else None
     epoch = (info.get("operationParameters") or {}).get("epochId")
     return int(epoch) if info.get("operation") == "STREAMING UPDATE" and epoch is not None else None

@@ -105,6 +105,14 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
             ),
             "MZ020 A key format that is known",
         ),
+        (
+            declared("{type: json, schema: 'a INT'}", "    on_error: dead-letter\n"),
+            'MZ006 Missing key "dead_letter"',
+        ),
+        (
+            declared("{type: json, schema: 'a INT'}", "    dead_letter: {path: dead}\n"),
+            "MZ020 A place for dead letters, but there are none",
+        ),
         (declared("{type: csv, schema: 'a INT', quote: xy}"), 'MZ005 Wrong value for "quote"'),
         (declared("{type: raw}", "    include: [value]\n"), 'MZ005 Wrong value for "include[0]"'),
         (declared("{type: raw}", "    include: {key: value}\n"), 'MZ020 The column "value" is there twice'),

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_untouched
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.state import Observation, ProjectStatus, QueryStatus, ResourceState
+from mzplan.render.status import render_status, status_to_json
 from mzplan.spark import failures
 from mzplan.spark.java import require_java
-from mzplan.spark.progress import parse_progress
+from mzplan.spark.progress import ProgressListener, parse_progress
 from mzplan.spark.session import _configuration, _given, _not_started
 
 
@@ -240,6 +243,36 @@ def test_progress_of_a_batch_and_of_none() -> None:
     done = parse_progress(progress(inputRowsPerSecond=2.5, processedRowsPerSecond=None))
     assert (done.step, done.input_rows_per_second, done.processed_rows_per_second) == (4, 2.5, 0.0)
     assert parse_progress(progress(durationMs={"latestOffset": 1})).step == 3
+
+
+def test_left_out_records_are_counted_and_shown() -> None:
+    listener = ProgressListener()
+
+    def event(**more: Any) -> Any:
+        text = json.dumps({**progress(**more), "runId": "r"})
+        return SimpleNamespace(progress=lambda: SimpleNamespace(json=lambda: text))
+
+    skipped = {"observedMetrics": {"mzplan_left_out": {"records": 1200}}}
+    # Without data the last one's metrics may be there once more.
+    for more in (skipped, {}, skipped, {**skipped, "durationMs": {"latestOffset": 1}}):
+        listener.onQueryProgress(event(**more))
+    found = listener.get("r")
+    assert found is not None and found.left_out == 2400
+    source = ResourceState(
+        address=Address("source", "s"), id="i", type="kafka", body={"on_error": "dead-letter"}
+    )
+    seen = Observation(
+        address=source.address,
+        generation=1,
+        digest="1:a",
+        wanted_digest="1:a",
+        wanted_generation=1,
+        condition="running",
+        left_out=found.left_out,
+    )
+    status = ProjectStatus(serial=1, instances=(), queries=(QueryStatus(resource=source, observation=seen),))
+    assert "\n\nsource.s: 2,400 malformed records kept aside since it was started\n" in render_status(status)
+    assert status_to_json(status)["queries"][0]["left_out"] == 2400
 
 
 def test_lag_of_kafka_and_of_a_table() -> None:

@@ -1,0 +1,105 @@
+"""Malformed records kept aside, in a table and in a topic, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, Producer
+
+from mzplan.steps.history import StepHistory
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+GOOD = (b'{"id": 1, "name": "ann"}', b'{"id": 2, "name": "bob"}')
+BAD = (b'{"id": "x"}', b"\xff\x00", b'{"name": "no id"}')
+
+
+def send(lab: Lab, topic: str, *values: bytes, key: bytes | None = None) -> None:
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "linger.ms": 100})
+    for value in values:
+        producer.produce(topic, value, key=key, partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_malformed_records_are_kept_aside(lab: Lab, topic: Make) -> None:
+    name, dead = topic(partitions=1), topic("dead", 1)
+    schema = "id BIGINT NOT NULL, name STRING"
+    aside = {"on_error": "dead-letter", "max_offsets_per_trigger": 5}
+    table = lab.kafka_source(name, schema, **aside, dead_letter={"path": "dead/letters"})
+    keyed = lab.kafka_source(
+        name, schema, **aside, dead_letter={"topic": dead}, envelope={"type": "upsert", "key": ["id"]}
+    )
+    skipping = lab.kafka_source(name, schema, on_error="skip")
+    itself = lab.kafka_source(name, schema, **aside, dead_letter={"topic": name})
+    nowhere = lab.kafka_source(name, schema, **aside, dead_letter={"topic": f"{name}-none"})
+    nofolder = lab.kafka_source(name, schema, **aside, dead_letter={"path": "file/dead"})
+    (lab.folder / "file").touch()
+    assert [lab.codes(one) for one in (table, keyed, itself, nowhere, nofolder)] == [
+        [],
+        [],
+        ["MZ210"],
+        ["MZ052"],
+        ["MZ210"],
+    ]
+    send(lab, name, GOOD[0], *BAD, GOOD[1], key=b"k")
+    lab.start(table, keyed, skipping)
+    for source in (table, keyed, skipping):
+        until(
+            f"{source.address}: the good ones",
+            lambda source=source: {r.id for r in lab.collection(source).collect()} == {1, 2},  # type: ignore[misc]
+        )
+        until("counted", lambda source=source: lab.report(source).left_out == 3)  # type: ignore[misc]
+    letters = found(lab)
+    assert [(r.offset, bytes(r.key), bytes(r.value), r.reason) for r in letters] == [
+        (1, b"k", BAD[0], "id is not a BIGINT"),
+        (2, b"k", BAD[1], "the record is not UTF-8"),
+        (3, b"k", BAD[2], "id is missing (NOT NULL)"),
+    ]
+    assert {(r.source, r.topic, r.partition, r.step) for r in letters} == {
+        (str(table.address), name, 0, letters[0].step)
+    }
+    assert None not in {value for r in letters for value in (r.timestamp, r.kept_at)}
+
+    # A step that is run again, because the driver was killed before Spark noted it down: nothing twice.
+    lab.stop(keyed, skipping)
+    send(lab, name, BAD[0], b'{"id": 3}', key=b"k")
+    until("one more", lambda: lab.collection(table).count() == 3 and lab.checkpoint_done(table))
+    lab.stop(table)
+    step = lab.undo_commit(table)
+    lab.start(table)
+    until("it is done again", lambda: lab.checkpoint_done(table) and lab.report(table).step >= step)
+    assert lab.collection(table).count() == 3
+    assert [r.offset for r in found(lab)] == [1, 2, 3, 5]
+    # Its steps are known, though it is not Spark's own sink that writes them.
+    history = StepHistory(str(lab.folder / "warehouse"), (table.id, 1))
+    assert sum(record.rows or 0 for record in history.tail(None, step)) == 3
+    lab.stop(table)
+
+    records = sent(lab, dead, 3)
+    assert [(value, told["mzplan.offset"], told["mzplan.reason"]) for value, told in records] == [
+        (BAD[0], b"1", b"id is not a BIGINT"),
+        (BAD[1], b"2", b"the record is not UTF-8"),
+        (BAD[2], b"3", b"id is missing (NOT NULL)"),
+    ]
+
+
+def found(lab: Lab) -> list[Any]:
+    spark = lab.executor._spark
+    assert spark is not None
+    return spark.read.format("delta").load(str(lab.folder / "dead/letters")).orderBy("offset").collect()
+
+
+def sent(lab: Lab, topic: str, count: int) -> list[tuple[bytes, dict[str, bytes]]]:
+    consumer = Consumer(
+        {"bootstrap.servers": lab.kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    try:
+        records = consumer.consume(count, 30)
+        return [(record.value(), dict(record.headers() or ())) for record in records]
+    finally:
+        consumer.close()
