@@ -64,7 +64,7 @@ class Load:
     def stop(self) -> None:
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(30.0)
 
     def _feed(self) -> None:
         while not self._stopping.wait(EVERY):
@@ -97,7 +97,7 @@ def _declare(project: Project, kafka: KafkaBroker) -> None:
 
 
 def _run(project: Project, load: Load) -> None:
-    record = project.queries()["source.s"]
+    record = project.run("state", "show", "source.s")
     place = (record["id"], record["generation"])
     history = StepHistory(str(project.folder / "warehouse"), place)
     times: dict[int, float] = {}
