@@ -70,9 +70,11 @@ class Move:
             for target in self.targets
             if target not in self.keys
         )
-        there = f"SELECT {listed} FROM ({self._latest()}) AS l WHERE {self._there} = 1"
+        rows = self._latest()
+        if self.there is not None:
+            rows = f"SELECT {listed} FROM ({rows}) AS l WHERE {self._there} = 1"
         return (
-            f"INSERT INTO {self.table.sql} ({listed}) {self._latest() if self.there is None else there} "
+            f"INSERT INTO {self.table.sql} ({listed}) {rows} "
             f"ON CONFLICT ({keys}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
         )
 

@@ -138,3 +138,42 @@ def test_a_table_that_is_altered_while_a_step_is_under_way() -> None:
     with pytest.raises(FencedError, match="was altered"):
         output.finish_step()
     assert [row["id"] for row in sinks.contents()] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("there", [None, "_there"], ids=["rows", "changes"])
+def test_the_latest_of_each_key_is_moved(there: str | None) -> None:
+    """Without Spark: staged rows of (id, name) with a position, of which the second field may say that the
+    row is not to be there."""
+    with psycopg.connect(Sinks.dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE latest (id bigint PRIMARY KEY, name text UNIQUE)")
+        connection.execute("INSERT INTO latest VALUES (1, 'one'), (2, 'two'), (3, 'three')")
+        connection.execute("CREATE TABLE stage (_attempt bigint, c0 bigint, c1 text, p0 bigint, p1 integer)")
+        staged_rows = [
+            (1, "new", 5, 1),
+            (1, "one", 5, 0),  # of the same version: what goes before what comes
+            (2, "two", 6, 0),
+            (4, "two", 6, 1),  # what is unique comes back with another row
+            (5, "gone", 7, 0),
+        ]
+        for id_, name, version, comes in staged_rows:
+            connection.execute("INSERT INTO stage VALUES (7, %s, %s, %s, %s)", (id_, name, version, comes))
+        connection.execute("INSERT INTO stage VALUES (8, 3, 'of a dead attempt', 9, 1)")
+        table = find_table(connection, "public.latest")
+        assert table is not None
+        move = Move(
+            stage="stage",
+            table=table,
+            targets=table.columns,
+            keys=table.columns[:1],
+            position=(("_version", "bigint"), ("_there", "integer")),
+            there=there,
+        )
+        if there is None:  # all of them are rows, then
+            connection.execute("DELETE FROM stage WHERE p1 = 0")
+            connection.execute("DELETE FROM latest WHERE id = 2")
+        expected = len(staged_rows) if there else 2
+        with connection.transaction():
+            assert move.move(connection, {7: expected})
+        found = dict(connection.execute("SELECT id, name FROM latest").fetchall())
+        assert found == {1: "new", 3: "three", 4: "two"}
+        assert connection.execute("SELECT count(*) FROM stage").fetchone() == (0,)
