@@ -193,8 +193,8 @@ class Task:
     (`wanted`; `newest` are the texts of the latest schema). Of `value` itself only remains which records have
     one, unless it is `kept`: their bytes would be sent back for nothing.
 
-    `keys`: and a column of that name, of the fields `key_wanted` of the record's key, for changes that are
-    deletes and have no row `before` (see debezium)."""
+    `keys`: and a column of that name, of the fields `key_wanted` of the record's key, for deletes: records
+    without a value (`tombstones`), or changes that are deletes and have no row `before` (see debezium)."""
 
     schemas: Schemas
     wanted: Schema
@@ -203,6 +203,7 @@ class Task:
     kept: bool = False
     keys: str = ""
     key_wanted: Schema | None = None
+    tombstones: bool = False
 
     def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
@@ -217,18 +218,25 @@ class Task:
             if not self.kept:
                 arrays[index] = _emptied(records)
             if self.keys:
-                arrays.append(keys.decode(_of_deletes(batch.column("key"), decoded.field(RECORD))))
+                deletes = records.is_null() if self.tombstones else _deletes(decoded.field(RECORD))
+                arrays.append(keys.decode(_only(deletes, batch.column("key"))))
                 names.append(self.keys)
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _of_deletes(keys: Array, changes: Array) -> Array:
-    """The keys of deletes without a row before them; NULL for all others."""
+def _deletes(changes: Array) -> Array:
+    """Which changes are deletes without a row before them."""
+    import pyarrow.compute as pc
+
+    return pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
+
+
+def _only(wanted: Array, values: Array) -> Array:
+    """Values where they are wanted; elsewhere NULL."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    needed = pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
-    return pc.if_else(needed, keys, pa.scalar(None, keys.type))
+    return pc.if_else(wanted, values, pa.scalar(None, values.type))
 
 
 def _emptied(records: Array) -> Array:

@@ -53,6 +53,7 @@ def decoded(
         kept=query.body["on_error"] == "dead-letter",
         keys=KEY_DECODED if keys else "",
         key_wanted=arrow_schema(keys) if keys else None,
+        tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
     )
     ship(
         "mzplan.connectors.avro_decode",

@@ -94,7 +94,10 @@ def _parsed(
         held = members(columns)
         rows = decoded(rows, query, held, envelope.columns) if is_avro else opened(rows, columns)
         return rows, envelope.parsed()
-    return decoded(rows, query, columns) if is_avro else rows, parsed_by(format_, columns, "value")
+    if is_avro:
+        keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
+        rows = decoded(rows, query, columns, keys)
+    return rows, parsed_by(format_, columns, "value")
 
 
 def _envelope(query: ResolvedQuery, columns: Sequence[Column]) -> Envelope:

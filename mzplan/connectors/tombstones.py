@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mzplan.columns import CHANGE, DELETE, UPSERT, Column
+from mzplan.connectors.formats import KEY_DECODED, RECORD
 from mzplan.connectors.spark_types import ddl, quoted, spark_type
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _CORRUPT = "_mzplan_corrupt"
 class Tombstones:
     """Of the records of one topic. `value` and `key` are their bytes; `columns` those of the collection's key
     that records hold themselves, `beside` the names of those that come with them (`include`); `format` says
-    how the records' keys are written: text or json."""
+    how the records' keys are written: text, json or avro (decoded before, see avro_source)."""
 
     value: Expression
     key: Expression
@@ -80,7 +81,7 @@ class Tombstones:
 
         if self.columns:
             what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
-            how = "as text" if self.format == "text" else "as JSON"
+            how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
             text = f"it has no value, so its key says what to delete, but the key is not {what} {how}"
             otherwise = f.when(f.col(_GONE) & self._lacks_key(), f.lit(text)).otherwise(otherwise)
         if not self.beside:
@@ -100,6 +101,8 @@ class Tombstones:
         """The key's columns: a struct, whose fields are NULL where they can't be told."""
         from pyspark.sql import functions as f
 
+        if self.format == "avro":
+            return f.col(f"{KEY_DECODED}.{RECORD}")
         text = f.when(f.is_valid_utf8(self.key.cast("string")), self.key.cast("string"))
         if self.format == "text":
             (column,) = self.columns

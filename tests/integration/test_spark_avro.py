@@ -263,6 +263,31 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         lab.stop(*sources)
 
 
+def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    row = record(("id", "long"), ("name", "string"))
+    with SchemaRegistry("app", lab.postgres.password) as registry:
+        id_, key_id = (
+            registry.register(f"{name}-value", row, "AVRO"),
+            registry.register(f"{name}-key", KEY, "AVRO"),
+        )
+        envelope = {"type": "upsert", "key": ["id"], "key_format": "avro"}
+        source = avro_source(lab, registry, name, "id BIGINT, name STRING", envelope=envelope)
+        producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "linger.ms": 200})
+        for number, value in ((1, "ann"), (2, "bob"), (1, None), (2, "Bob"), (3, "cid")):
+            told = avro(id_, row, {"id": number, "name": value}) if value else None
+            producer.produce(name, told, key=avro(key_id, KEY, {"id": number}))
+        assert producer.flush(30) == 0
+        lab.start(source)
+        until(
+            "what is left",
+            lambda: {r.id: r.name for r in lab.collection(source).collect()} == {2: "Bob", 3: "cid"},
+        )
+        send(lab, name, None, key=b"2")
+        assert "the key is not id BIGINT in Avro" in (lab.ended(source).error or "")
+        lab.stop(source)
+
+
 def encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 

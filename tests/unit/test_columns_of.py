@@ -106,6 +106,12 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
             "MZ020 A key format that is known",
         ),
         (
+            declared(
+                "{type: json, schema: 'a INT'}", "    envelope: {type: upsert, key: [a], key_format: avro}\n"
+            ),
+            "MZ020 Keys in avro, but not the values",
+        ),
+        (
             declared("{type: json, schema: 'a INT'}", "    on_error: dead-letter\n"),
             'MZ006 Missing key "dead_letter"',
         ),
