@@ -7,7 +7,8 @@ costs more to import than a whole small plan may take, and can't say which colum
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 POSITION = "_position"  # the reserved struct column that orders the changes of one key
@@ -75,6 +76,14 @@ class Column:
     @property
     def _rest(self) -> str:
         return self.type if self.nullable else f"{self.type} NOT NULL"
+
+
+def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of a change of a keyed collection: of a row that is deleted only the key is known; then
+    what becomes of it."""
+    known = {key.lower() for key in keys}
+    found = (c if c.name.lower() in known else replace(c, nullable=True) for c in columns)
+    return (*found, Column(CHANGE, "STRING", nullable=False))
 
 
 @lru_cache(maxsize=8192)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--expect-step", metavar="N", type=click.IntRange(min=0), help="Refuse unless this is the next step."
 )
+@click.option("--delete", "deletes", is_flag=True, help="The file has keys: of the rows that are to go.")
 def command_append(
     invocation: Invocation,
     address: Address,
@@ -40,6 +41,7 @@ def command_append(
     format_: str | None,
     id_: str | None,
     expect_step: int | None,
+    deletes: bool,
 ) -> int:
     """Append rows to a local source, as one durable step.
 
@@ -49,7 +51,8 @@ def command_append(
 
     project = invocation.project()
     name, data = _read(file)
-    rows = Rows(name=name, data=data, format=_format(name, format_), id=id_ or _new_id())
+    format_found = _format(name, format_)
+    rows = Rows(name=name, data=data, format=format_found, id=id_ or _new_id(), deletes=deletes)
     appended = append(project, address, rows, invocation.progress, expect=expect_step)
     runners = invocation.runners(project)
     for instance in project.settings.instances.values():

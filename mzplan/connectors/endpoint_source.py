@@ -80,24 +80,27 @@ class EndpointSource:
         )
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        from mzplan.columns import POSITION
+        from mzplan.columns import CHANGE, POSITION, change_columns
         from mzplan.connectors.step_reader import ReaderPlan, data_source
 
         assert query.checkpoint is not None, "a stream has a checkpoint"
+        columns = change_columns(query.columns, query.keys) if query.keys else query.columns
         logged = query.checkpoint.logged()
         plan = ReaderPlan(
             subject=str(query.address),
             name=endpoint_name(query),
             factory=self._factory,
             config=endpoint_config(query),
-            columns=query.columns,
+            columns=columns,
             secrets=secret_values(query),
             resume=step_of(logged) if logged else None,
         )
         made = data_source(plan)
         spark.dataSource.register(made)
-        schema = f"{ddl(query.columns)}, {POSITION} {self.position}"
-        return spark.readStream.format(made.name()).schema(schema).load()
+        schema = f"{ddl(columns)}, {POSITION} {self.position}"
+        rows = spark.readStream.format(made.name()).schema(schema).load()
+        # As SourceConnector.stream has it: the change last.
+        return rows.select(*(c for c in rows.columns if c != CHANGE), CHANGE) if query.keys else rows
 
 
 def step_of(offset: str) -> Step | None:

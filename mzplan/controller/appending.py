@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.columns import Column
+from mzplan.columns import CHANGE, DELETE, UPSERT, Column, change_columns
+from mzplan.columns_of import columns_of, keys_of
 from mzplan.controller.types import (
     AppendCommand,
     InvalidUppersError,
@@ -15,31 +16,39 @@ from mzplan.controller.types import (
     UpdateBeyondUpperError,
 )
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.inline import Description
 
 if TYPE_CHECKING:
     from pyarrow import Table
 
 
-def planned_steps(command: AppendCommand, current: Step) -> list[list[Row]]:
-    """The rows of each step from `current`, the input's upper, to the command's.
+def appended_columns(query: Description) -> tuple[Column, ...]:
+    """Those of the steps of a local source."""
+    columns, keys = columns_of(query.type, query.body), keys_of(query.type, query.body)
+    return change_columns(columns, keys) if keys else columns
+
+
+def planned_steps(command: AppendCommand, current: Step, keyed: bool) -> list[list[Row]]:
+    """The rows of each step from `current`, the input's upper, to the command's. `keyed`: with what becomes
+    of each, and in each step what goes before what comes.
 
     Raises InvalidUppersError for an append that was made on an older upper, UpdateBeyondUpperError for an
-    update at or above the new one, StorageError for a diff other than 1.
+    update at or above the new one, StorageError for a diff that the input can't have.
     """
     first = min((update.step for update in command.updates), default=current)
     if command.upper <= current or first < current:
         raise InvalidUppersError(command.id, min(first, command.upper - 1), current)
     steps: list[list[Row]] = [[] for _ in range(command.upper - current)]
-    for update in command.updates:
-        if update.diff != 1:
-            raise StorageError(
-                f"An update of {command.id} has the diff {update.diff}: without a key, rows only come."
-            )
+    for update in sorted(command.updates, key=lambda one: one.diff) if keyed else command.updates:
+        if update.diff != 1 and not (keyed and update.diff == -1):
+            why = "a row of a key is there once" if keyed else "without a key, rows only come"
+            raise StorageError(f"An update of {command.id} has the diff {update.diff}: {why}.")
         if update.step >= command.upper:
             raise UpdateBeyondUpperError(
                 f"An update of {command.id} is at step {update.step}, not below the upper {command.upper}."
             )
-        steps[update.step - current].append(update.row)
+        change = {CHANGE: UPSERT if update.diff == 1 else DELETE} if keyed else {}
+        steps[update.step - current].append({**update.row, **change})
     return steps
 
 

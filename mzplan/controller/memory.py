@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
+from typing import Any
 
-from mzplan.columns_of import columns_of
-from mzplan.controller.appending import planned_steps, to_table
+from mzplan.columns import CHANGE, DELETE
+from mzplan.columns_of import keys_of
+from mzplan.controller.appending import appended_columns, planned_steps, to_table
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
 from mzplan.controller.storage import Extent
@@ -137,6 +139,7 @@ class InMemoryStorage:
         self._lock = threading.Lock()
         self._steps: dict[Place, list[list[Row]]] = {}
         self._since: dict[Place, Step] = {}
+        self._row_keys: dict[Place, tuple[str, ...]] = {}
         self._keys: dict[Place, dict[str, Step]] = {}
         self._times: dict[Place, list[tuple[Step, float]]] = {}
         self.needs: dict[Place, Step] = {}
@@ -163,22 +166,27 @@ class InMemoryStorage:
 
     def append(self, description: CollectionDescription, command: AppendCommand) -> None:
         place = (description.query.id, description.query.generation)
-        columns = columns_of(description.query.type, description.query.body)
+        columns = appended_columns(description.query)
+        keys = keys_of(description.query.type, description.query.body)
         with self._lock:
             known = self._keys.setdefault(place, {})
             if command.key in known:
                 return
             there = self._steps.setdefault(place, [])
-            for rows in planned_steps(command, len(there)):
+            planned = planned_steps(command, len(there), bool(keys))
+            for rows in planned:
                 to_table(columns, rows)  # whether they fit
-            for rows in planned_steps(command, len(there)):
+            self._row_keys[place] = keys
+            for rows in planned:
                 self._times.setdefault(place, []).append((len(there), time.time()))
                 there.append(list(rows))
             known[command.key] = len(there)
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         with self._lock:
-            return consolidated(row for rows in self._steps[place][: as_of + 1] for row in rows)
+            rows = [row for rows in self._steps[place][: as_of + 1] for row in rows]
+            keys = self._row_keys.get(place, ())
+        return consolidated(_latest(rows, keys) if keys else rows)
 
     def migrate(self, places: Sequence[Place]) -> None:
         """There was never another layout."""
@@ -186,6 +194,17 @@ class InMemoryStorage:
     def listed(self) -> list[Place]:
         with self._lock:
             return sorted(self._steps)
+
+
+def _latest(changes: Iterable[Row], keys: Sequence[str]) -> list[Row]:
+    """The rows that are there after these changes, of which the last of each key counts."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for change in changes:
+        key = tuple(change[name] for name in keys)
+        found.pop(key, None)
+        if change[CHANGE] != DELETE:
+            found[key] = {name: value for name, value in change.items() if name != CHANGE}
+    return list(found.values())
 
 
 class InMemoryStorageController(Controller):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mzplan.columns_of import columns_of
+from mzplan.columns import CHANGE, DELETE, UPSERT, Column, change_columns
+from mzplan.columns_of import columns_of, keys_of
 from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.connectors.paths import absolute, local_path
 from mzplan.failpoints import Failpoint, failpoint
@@ -28,12 +29,14 @@ _LOCK_WAIT = 60.0  # seconds, in an object store, for another append or apply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A file of rows: its name (for people), what it holds, its format, and the id of this append."""
+    """A file of rows: its name (for people), what it holds, its format, and the id of this append. `deletes`:
+    of the rows that are to go, their keys."""
 
     name: str
     data: bytes
     format: Format
     id: str
+    deletes: bool = False
 
 
 def append(
@@ -63,9 +66,39 @@ def _fitting(resource: ResourceState, rows: Rows) -> Table:
     from mzplan.endpoints.files import BadFileError, read_rows
 
     try:
-        return read_rows(rows.data, rows.format, columns_of(resource.type, resource.body))
+        columns, keys = columns_of(resource.type, resource.body), keys_of(resource.type, resource.body)
+        if rows.deletes and not keys:
+            raise _without_key(resource.address)
+        if not keys:
+            return read_rows(rows.data, rows.format, columns)
+        wanted = {key.lower() for key in keys}
+        given = [c for c in columns if c.name.lower() in wanted] if rows.deletes else columns
+        return _changes(read_rows(rows.data, rows.format, given), columns, keys, rows.deletes)
     except BadFileError as bad:
         raise _unfit(resource.address, rows, bad.mistakes, bad.more) from None
+
+
+def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], deletes: bool) -> Table:
+    """What the rows do to a keyed collection."""
+    import pyarrow as pa
+
+    from mzplan.endpoints.arrow import arrow_schema, fit
+
+    change = pa.array([DELETE if deletes else UPSERT] * rows.num_rows, pa.string())
+    wanted = change_columns(columns, keys)
+    batches = rows.append_column(CHANGE, change).combine_chunks().to_batches()
+    return pa.Table.from_batches([fit(batch, wanted) for batch in batches], arrow_schema(wanted))
+
+
+def _without_key(address: Address) -> MzplanError:
+    return error(
+        "MZ083",
+        f"Rows of {address} can't be taken away",
+        "It has no key: rows only come. Nothing was written.",
+        "a source that declares `key: [COLUMN, …]` keeps the latest row of each key; its rows can go.",
+        address=address,
+        exit_code=ExitCode.USAGE,
+    )
 
 
 def _write(

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from mzplan.columns_of import columns_of
+from mzplan.columns_of import keys_of
 from mzplan.connectors.checkpoints import Checkpoint, places_below
-from mzplan.controller.appending import planned_steps, step_key, to_table
+from mzplan.controller.appending import appended_columns, planned_steps, step_key, to_table
 from mzplan.controller.storage import Extent
 from mzplan.controller.types import (
     AppendCommand,
@@ -127,11 +127,11 @@ class DeltaStorage:
         from mzplan.endpoints.local import LocalSteps, StaleStepError
 
         query = description.query
-        columns = columns_of(query.type, query.body)
+        columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
         steps = LocalSteps(Checkpoint.of(self._warehouse, query.id, query.generation).steps)
         known = steps.find(command.key)
         first = steps.steps().stop if known is None else known
-        tables = [to_table(columns, rows) for rows in planned_steps(command, first)]
+        tables = [to_table(columns, rows) for rows in planned_steps(command, first, keyed)]
         for index, table in enumerate(tables):
             try:
                 steps.append(table, step_key(command.key, index), expect=first + index)

@@ -20,6 +20,7 @@ from mzplan.controller.memory import InMemoryStorage
 from mzplan.controller.protocol import StorageController
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import (
+    AppendCommand,
     IdentifierMissingError,
     IdentifierReusedError,
     InstanceInUseError,
@@ -30,6 +31,7 @@ from mzplan.controller.types import (
     ReadBeforeSinceError,
     ReplicaLocation,
     RetainFrom,
+    Row,
     StorageError,
     StorageParameters,
     Update,
@@ -557,3 +559,27 @@ def test_a_sink_that_does_not_read_holds_for_so_long_and_no_longer(
     asyncio.run(controller.create_collections([("a", local_source("a", max_hold="0s"))]))
     settle(controller, lambda: state.since == 3)
     assert controller.capabilities.holds_back("k") is None
+
+
+def test_rows_of_a_key_come_and_go(world: World) -> None:
+    """The seed's updates (row, step, diff): an update is the former row that goes and the new one that comes,
+    whichever is named first."""
+    controller = world.controller()
+    create(controller, local_source("a", key=["id"]))
+    one, two, new = ({"id": n, "name": name} for n, name in ((1, "one"), (2, "two"), (1, "new")))
+
+    def append(step: int, *updates: tuple[Row, int]) -> None:
+        made = tuple(Update(row=row, step=step, diff=diff) for row, diff in updates)
+        command = AppendCommand(id="a", updates=made, upper=step + 1, key=f"k{step}")
+        controller.append([command]).result(20)
+
+    append(0, (one, 1), (two, 1))
+    append(1, (new, 1), (one, -1), (two, -1))
+    append(2, ({"id": 2}, -1), (two, 1))
+    append(3, ({"id": 7}, -1))
+    play(controller, "a", 3)
+    assert sorted(snapshot(controller, "a", 0), key=str) == [(one, 1), (two, 1)]
+    assert snapshot(controller, "a", 1) == [(new, 1)]
+    assert sorted(snapshot(controller, "a", 2), key=str) == [(new, 1), (two, 1)]
+    with pytest.raises(StorageError, match="a row of a key is there once"):
+        append(4, (one, 2))

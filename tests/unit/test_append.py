@@ -235,6 +235,27 @@ def test_a_mistake_writes_nothing(folder: Path) -> None:
     assert not list((folder / "w").rglob("*.arrow"))
 
 
+def test_rows_of_a_key_are_taken_away(folder: Path) -> None:
+    (refused,) = appended(folder, '{"id": 1}', "--delete", code=2)["diagnostics"]
+    assert refused["code"] == "MZ083" and "It has no key" in refused["detail"]
+    (folder / "s.yaml").write_text(
+        'sources: {a: {type: local, schema: "id BIGINT NOT NULL, name STRING NOT NULL", key: [id]}}\n'
+    )
+    assert run("-C", str(folder), "apply", "--auto-approve", "--allow-replace").code == 0
+    assert appended(folder, '{"id": 1, "name": "x"}')["step"] == 0
+    assert appended(folder, '{"id": 1}\n{"id": 2}', "--delete")["rows"] == 2
+    (found,) = appended(folder, '{"id": 1, "name": "x"}', "--delete", code=1)["diagnostics"]
+    assert "name" in found["detail"]
+    held = []
+    for file in sorted((folder / "w").rglob("*.arrow")):
+        held += pa.ipc.open_file(file).read_all().to_pylist()
+    assert held == [
+        {"id": 1, "name": "x", "_change": "upsert"},
+        {"id": 1, "name": None, "_change": "delete"},
+        {"id": 2, "name": None, "_change": "delete"},
+    ]
+
+
 def test_the_expected_step(folder: Path) -> None:
     assert appended(folder, '{"id": 1}', "--expect-step", "0")["step"] == 0
     (stale,) = appended(folder, '{"id": 2}', "--expect-step", "0", code=7)["diagnostics"]
