@@ -1,0 +1,444 @@
+"""A PostgreSQL database as a DurableInputEndpoint: first what its tables hold, then what changes in them.
+
+A step of a snapshot is some ranges of blocks of the tables, read side by side; a step of changes is a range
+of the server's log (from, to], with all transactions whose commit lies in it. Both are only bounds, noted in a
+StepLog: what makes a step of changes readable again is the slot, which keeps the log until `expire`.
+
+Rows of a snapshot carry the LSN that they are of as their position, and changes that of their commit: so the
+changes since the slot was made may come on top of rows that have them already, and are ignored there. That is
+what lets a snapshot be read in several sittings, each with a later one: a row that moved between them to
+where it is not read any more was changed, and comes with the changes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved
+from mzplan.connectors.postgres_reading import Reading
+from mzplan.connectors.postgres_slots import (
+    Extent,
+    Names,
+    Snapshot,
+    find_slot,
+    insert_lsn,
+    publish,
+    session,
+    tables_of,
+)
+from mzplan.connectors.postgres_stream import Lsn, lsn_of, lsn_text
+from mzplan.connectors.postgres_watch import Watch
+from mzplan.endpoints.folder import open_folder
+from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
+from mzplan.endpoints.steplog import StepLog
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from mzplan.connectors.postgres_target import Connection
+
+Note = dict[str, Any]
+
+_IDLE = "idle.json"
+_CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
+_IDLE_EVERY_S = 10.0
+_SLOT_WAITS = 40
+_FLUSH_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
+    the log in (after, to]; else blocks `first` to `end` (excluded) of a relation, in a snapshot of `to`."""
+
+    after: Lsn
+    to: Lsn
+    table: str | None = None
+    relation: tuple[str, str] = ("", "")
+    first: int = 0
+    end: int = 0
+    snapshot: str = ""
+
+
+class PostgresInput:
+    """Raises MzplanError for what a server did, and StepError."""
+
+    def __init__(self, query: ResolvedQuery, storage: str):
+        self._query = query
+        self._names = Names.of(query)
+        self._storage = storage
+        self._log = StepLog(storage)
+        self._reading = Reading(query, self._names)
+        self._watch = Watch(query, self._names)
+        self._snapshot: Snapshot | None = None
+        self._planned: tuple[Step, Note] | None = None
+        self._pending: tuple[Step, InputConsumer] | None = None
+        self._asked: Step | None = None
+        self._checked = False
+        self._candidate: Lsn = 0
+        self._used: Lsn = 0
+        self._looked_at = 0.0
+        self._state: Note = {}
+
+    # ── the contract
+
+    def steps(self) -> range:
+        return self._log.steps()
+
+    def read(self, step: Step, consumer: InputConsumer) -> None:
+        there = self.steps()
+        if checked_step(step) in there:
+            self._feed(step, consumer)
+            consumer.eoi()
+            consumer.committed()
+            return
+        if step != there.stop:
+            raise StepError(
+                f"step {step} can't be read: steps {there.start} to {there.stop} (excluded) are there"
+            )
+        self._pending = (step, consumer)
+        if self.offers(step):
+            assert self._planned is not None
+            for part in self._parts(self._planned[1]):
+                for batch in self.batches(part):
+                    consumer.push(batch)
+
+    def commit(self, step: Step) -> None:
+        there = self.steps()
+        if step in there:
+            return
+        planned, self._planned = self._planned, None
+        pending, self._pending = self._pending, None
+        if step != there.stop or self._asked != step:
+            raise StepError(f"step {step} can't be committed: it is not the one that was read last")
+        note = planned[1] if planned is not None and planned[0] == step else self._nothing()
+        self._log.append(step, note)
+        if pending is not None and pending[0] == step:
+            pending[1].eoi()
+            pending[1].committed()
+
+    def expire(self, step: Step) -> None:
+        there = self.steps()
+        if checked_step(step) > there.stop:
+            raise StepError(f"can't expire steps before {step}: the newest is {there.stop - 1}")
+        if step <= there.start:
+            return
+        # Everything before the end of the last step that is not needed any more.
+        done = lsn_of(self._log.note(step - 1)["to"])
+        self._watch.close()
+        with explaining(self._query), session(self._query) as (_, connection):
+            self._advance(connection, done)
+        self._log.expire(step)
+
+    # ── what makes it fit for much: parts, and no more in memory than a batch
+
+    def offers(self, step: Step) -> bool:
+        """Whether the step just beyond would have rows. `commit` of it is then possible without `read`."""
+        self._asked = step
+        if self._planned is not None and self._planned[0] == step:
+            return True
+        note = self._plan()
+        self._planned = (step, note) if note is not None else None
+        return note is not None
+
+    def parts(self, step: Step) -> list[Part]:
+        """What the tasks are to read of a durable step, in another snapshot if that one has ended."""
+        return self._parts(self._log.note(step))
+
+    def batches(self, part: Part) -> Iterator[RecordBatch]:
+        """The rows of a part: the source's columns, `_position` and `_change`."""
+        with explaining(self._query):
+            if part.table is None:
+                yield from self._reading.changes(part.after, part.to)
+            else:
+                yield from self._reading.chunk(
+                    part.table, part.relation, part.first, part.end, part.snapshot, part.to
+                )
+
+    def close(self) -> None:
+        self._watch.close()
+        self._leave_snapshot()
+
+    # ── how
+
+    def _feed(self, step: Step, consumer: InputConsumer) -> None:
+        for part in self.parts(step):
+            for batch in self.batches(part):
+                consumer.push(batch)
+
+    def _plan(self) -> Note | None:
+        """What the next step would be; None while there is nothing."""
+        with explaining(self._query):
+            newest = self._log.newest()
+            tables = {} if newest is None else newest["tables"]
+            if newest is not None and not self._checked:
+                self._check_slot()
+            self._checked = True
+            unread = [name for name in self._query.body["tables"] if name not in tables]
+            if newest is None or unread or _next_chunk(tables) is not None:
+                self._watch.close()
+                note = self._next_of_snapshot(newest)
+                self._state = {"to": note["to"], "tables": note["tables"]}
+                if note["chunks"]:
+                    return note
+                newest = {**(newest or {}), **self._state}
+            self._leave_snapshot()
+            return self._next_changes(newest)
+
+    def _nothing(self) -> Note:
+        """A step without rows."""
+        newest = self._log.newest() or self._state
+        at = newest["to"]
+        return {"kind": "changes", "after": at, "to": at, "tables": newest["tables"]}
+
+    # ── the snapshot
+
+    def _next_of_snapshot(self, newest: Note | None) -> Note:
+        """The next step of a snapshot; without chunks when all is read."""
+        snapshot = self._opened(newest)
+        tables = dict(newest["tables"]) if newest is not None else {}
+        begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query)
+        for name, table in found.items():
+            there = _unread(snapshot.extent(table))
+            tables[name] = _carried_on(tables[name], there) if name in tables else there
+        chunks = []
+        for _ in range(self._query.body["snapshot"]["parallelism"]):
+            chunk = _next_chunk(tables)
+            if chunk is None:
+                break
+            chunks.append(chunk)
+            tables = _after(tables, chunk)
+        return {"kind": "snapshot", "chunks": chunks, "after": begins, "to": begins, "tables": tables}
+
+    def _opened(self, newest: Note | None) -> Snapshot:
+        if self._snapshot is not None and self._snapshot.is_alive():
+            return self._snapshot
+        with session(self._query) as (info, connection):
+            tables = list(tables_of(connection, self._query).values())
+            publish(connection, self._names, tables)
+            if newest is not None:
+                self._check_slot()
+            self._snapshot = Snapshot(info, self._names, tables)
+        return self._snapshot
+
+    def _begins(self, snapshot: Snapshot) -> Lsn:
+        """From where on the changes are wanted, when nothing is noted yet."""
+        if snapshot.created:
+            return snapshot.lsn
+        with session(self._query) as (_, connection):
+            slot = find_slot(connection, self._names.slot)
+        if slot is None:
+            raise slot_gone(self._query, self._names.slot)
+        return slot.confirmed
+
+    def _parts(self, note: Note) -> list[Part]:
+        after, to = lsn_of(note["after"]), lsn_of(note["to"])
+        if note["kind"] == "changes":
+            self._watch.close()
+            return [Part(after=after, to=to)] if to > after else []
+        with explaining(self._query), session(self._query) as (_, connection):
+            snapshot = self._opened(note)
+            found = tables_of(connection, self._query)
+            there = {name: snapshot.extent(table).files for name, table in found.items()}
+        return [
+            Part(
+                after=after,
+                to=snapshot.lsn,
+                table=chunk["table"],
+                relation=(chunk["relation"][0], chunk["relation"][1]),
+                first=chunk["first"],
+                end=chunk["end"],
+                snapshot=snapshot.name,
+            )
+            for chunk in _in_files(note["chunks"], there)
+        ]
+
+    def _leave_snapshot(self) -> None:
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.close()
+
+    # ── the changes
+
+    def _next_changes(self, newest: Note) -> Note | None:
+        after = max(lsn_of(newest["to"]), self._idle())
+        with session(self._query) as (_, connection):
+            to = self._bound(connection)
+        if to <= after:
+            return None
+        if self._watch.finds(after, to):
+            return {
+                "kind": "changes",
+                "after": lsn_text(after),
+                "to": lsn_text(to),
+                "tables": newest["tables"],
+            }
+        self._pass_idle(to)
+        return None
+
+    def _bound(self, connection: Connection) -> Lsn:
+        """The end of a record of the log that is on disk, as new as can be had without waiting."""
+        end, flushed = insert_lsn(connection)
+        if flushed >= end:
+            return end
+        # There is more written than is on disk, under load always: what was the end a moment ago is by now.
+        if self._candidate <= self._used:
+            self._candidate = end
+        deadline = time.monotonic() + _FLUSH_WAIT_S
+        while flushed < self._candidate and time.monotonic() < deadline:
+            time.sleep(0.02)
+            _, flushed = insert_lsn(connection)
+        if flushed < self._candidate:
+            return 0
+        self._used = self._candidate
+        return self._candidate
+
+    def _pass_idle(self, to: Lsn) -> None:
+        """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need
+        not keep it."""
+        if time.monotonic() - self._looked_at < _IDLE_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        there = self.steps()
+        if self._done() < there.stop:
+            return
+        # Noted before it is done: where the slot stands must never be a surprise.
+        open_folder(self._storage).write(_IDLE, json.dumps({"to": lsn_text(to)}).encode())
+        self._watch.confirm(to)
+
+    def _idle(self) -> Lsn:
+        data = open_folder(self._storage).read(_IDLE)
+        return lsn_of(json.loads(data)["to"]) if data is not None else 0
+
+    def _done(self) -> Step:
+        """The steps before this one are committed downstream: Spark tells a source of it only with its next
+        micro-batch, but notes it down at once."""
+        checkpoint = self._query.checkpoint
+        position = checkpoint.position() if checkpoint is not None else None
+        try:
+            return int(json.loads(position or "")["step"])
+        except (ValueError, KeyError, TypeError):
+            return 0
+
+    def _advance(self, connection: Connection, to: Lsn) -> None:
+        """Let the server forget what is before. It may come later, so a slot that is busy is left alone."""
+        slot = find_slot(connection, self._names.slot)
+        if slot is None or slot.confirmed >= to:
+            return
+        for _ in range(_SLOT_WAITS):
+            try:
+                connection.execute(
+                    "SELECT pg_replication_slot_advance(%s, %s)", (self._names.slot, lsn_text(to))
+                )
+                return
+            except psycopg.errors.ObjectInUse:
+                time.sleep(0.05)
+
+    def _check_slot(self) -> None:
+        """The slot still has all that is needed. Raises MzplanError MZ223, MZ224."""
+        there = self.steps()
+        needed = self._log.note(there.start)["after"] if there else (self._log.newest() or {})["to"]
+        with session(self._query) as (_, connection):
+            check_slot(self._query, self._names, connection, max(lsn_of(needed), self._idle()))
+
+
+def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:
+    """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223, MZ224."""
+    slot = find_slot(connection, names.slot)
+    if slot is None:
+        raise slot_gone(query, names.slot)
+    if slot.lost:
+        raise slot_gone(query, names.slot, lost=True)
+    end, _ = insert_lsn(connection)
+    if end < needed:
+        raise slot_moved(query, names.slot, f"the server's log ends at {lsn_text(end)}", needed)
+    if slot.confirmed > needed:
+        raise slot_moved(query, names.slot, f"it begins at {lsn_text(slot.confirmed)}", needed)
+
+
+class PostgresInputFactory:
+    """Makes PostgresInputs of one source. Pickled into Spark's Python processes: it holds the secrets."""
+
+    def __init__(self, query: ResolvedQuery):
+        self._query = query
+
+    def name(self) -> str:
+        return "postgres"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> PostgresInput:
+        return PostgresInput(self._query, config["storage"])
+
+
+def _unread(extent: Extent) -> list[Note]:
+    return [
+        {"relation": [schema, name], "file": file, "blocks": blocks, "next": 0}
+        for schema, name, file, blocks in extent.files
+    ]
+
+
+def _next_chunk(tables: Mapping[str, Any]) -> Note | None:
+    """The next blocks that are not read."""
+    for name in sorted(tables):
+        for one in tables[name]:
+            if one["next"] < one["blocks"]:
+                end = min(one["next"] + _CHUNK_BLOCKS, one["blocks"])
+                place = {"table": name, "relation": one["relation"], "file": one["file"]}
+                return {**place, "first": one["next"], "end": end}
+    return None
+
+
+def _after(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
+    """The progress once a chunk is read."""
+    return {
+        name: [
+            {**one, "next": chunk["end"]}
+            if name == chunk["table"] and one["relation"] == chunk["relation"]
+            else one
+            for one in files
+        ]
+        for name, files in tables.items()
+    }
+
+
+def _carried_on(before: list[Note], there: list[Note]) -> list[Note]:
+    """The progress of a table in a later snapshot. A file that was written anew (VACUUM FULL) has its rows in
+    other places, so it is read from its start; blocks that were added hold rows that come as changes."""
+    known = {tuple(one["relation"]): one for one in before}
+    carried = []
+    for one in there:
+        was = known.get(tuple(one["relation"]))
+        if was is None:
+            carried.append(one)  # a partition that was attached, perhaps with rows that no change tells of
+        elif was["file"] != one["file"] and was["next"] < was["blocks"]:
+            carried.append(one)
+        else:
+            blocks = min(was["blocks"], max(one["blocks"], was["next"]))
+            carried.append({**was, "file": one["file"], "blocks": blocks})
+    return carried
+
+
+def _in_files(chunks: list[Note], there: Mapping[str, tuple[tuple[str, str, int, int], ...]]) -> list[Note]:
+    """Chunks that were planned in another snapshot, perhaps. Where the file was written anew since, all of it
+    is to be read."""
+    found: list[Note] = []
+    for chunk in chunks:
+        schema, name = chunk["relation"]
+        now = [(file, blocks) for s, n, file, blocks in there[chunk["table"]] if (s, n) == (schema, name)]
+        if not now:
+            continue  # it was dropped, with its rows
+        file, blocks = now[0]
+        whole = {**chunk, "file": file, "first": 0, "end": blocks}
+        if file == chunk["file"]:
+            found.append(chunk)
+        elif whole not in found:
+            found.append(whole)
+    return found

@@ -1,0 +1,203 @@
+"""What one task does for a PostgreSQL source: a part of a step into Arrow batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from mzplan.columns import POSITION, Column
+from mzplan.columns_of import included_columns
+from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_client import reached
+from mzplan.connectors.postgres_decode import Decoder, Relation, Rows, TruncateError
+from mzplan.connectors.postgres_problems import column_gone, not_sent, truncated, unfit
+from mzplan.connectors.postgres_slots import Names, join_snapshot, session, tables_of
+from mzplan.connectors.postgres_stream import Lsn, ReplicationLink
+from mzplan.connectors.postgres_target import Table
+from mzplan.connectors.postgres_types import quoted
+from mzplan.connectors.postgres_values import UnfitError, convert, selected
+from mzplan.endpoints.arrow import FitError, arrow_schema, arrow_type, fit
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch
+
+CHANGE = "_change"
+_POSITION = ("lsn", "sequence")
+_SESSION = (
+    "SET DateStyle = 'ISO'",
+    "SET TimeZone = 'UTC'",
+    "SET IntervalStyle = 'postgres'",
+    "SET bytea_output = 'hex'",
+)
+
+
+class Reading:
+    """Raises MzplanError for rows that the source can't take, psycopg.Error and those of ADBC."""
+
+    def __init__(self, query: ResolvedQuery, names: Names):
+        self._query = query
+        self._names = names
+        self._opener: Callable[[], AbstractContextManager[str]] = lambda: reached(
+            query, f"mzplan {query.address}"
+        )
+        included = included_columns(query.description.type, query.body)
+        self._table_column = included["table"].name if "table" in included else None
+
+    # ── changes
+
+    def changes(self, after: Lsn, to: Lsn) -> Iterator[RecordBatch]:
+        """All transactions whose commit is in (after, to]."""
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query)
+        names = {(table.schema, table.name): name for name, table in found.items()}
+
+        def key_of(relation: Relation) -> Sequence[str] | None:
+            if (relation.schema, relation.name) not in names:
+                return None
+            self._check_columns(relation)
+            wanted = (_there(relation.columns, name) for name in self._keys)
+            return [name for name in wanted if name is not None]
+
+        with contextlib.ExitStack() as stack:
+            link = ReplicationLink(stack.enter_context(self._opener()))
+            stack.callback(link.close)
+            link.stream(self._names.slot, self._names.publication)
+            try:
+                for rows in Decoder(key_of).changes(link.messages(), after, to):
+                    yield self._batch(rows, names[rows.relation.schema, rows.relation.name])
+            except TruncateError as problem:
+                raise truncated(self._query, problem.tables) from None
+
+    def _check_columns(self, relation: Relation) -> None:
+        """Raises MzplanError MZ230 for a column that was dropped or renamed."""
+        table = f"{relation.schema}.{relation.name}"
+        gone = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
+        if gone:
+            raise column_gone(self._query, table, gone)
+
+    @property
+    def _own_columns(self) -> list[Column]:
+        """Those that the tables have."""
+        return [c for c in self._query.columns if c.name != self._table_column]
+
+    @property
+    def _keys(self) -> list[str]:
+        return [name for name in self._query.body["key"] if name != self._table_column]
+
+    def _batch(self, rows: Rows, table: str) -> RecordBatch:
+        where = f"{rows.relation.schema}.{rows.relation.name}"
+        arrays: list[Array] = []
+        for column in self._query.columns:
+            name = _there(rows.relation.columns, column.name)
+            if column.name == self._table_column:
+                arrays.append(_same(table, len(rows.lsn)))
+                continue
+            assert name is not None, "columns are checked when the relation is learnt"
+            if name not in rows.columns:  # of a row that is deleted, the key
+                arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
+                continue
+            if rows.columns[name].lacks():
+                raise not_sent(self._query, where, column.name)
+            arrays.append(self._converted(column, rows.text(name), where))
+        return self._placed(arrays, rows.lsn, rows.sequence, where, deleted=rows.deleted)
+
+    # ── the snapshot
+
+    def chunk(
+        self, table: str, relation: tuple[str, str], first: int, end: int, snapshot: str, lsn: Lsn
+    ) -> Iterator[RecordBatch]:
+        """The rows in some blocks of a relation, as a snapshot holds them."""
+        import numpy as np
+        from adbc_driver_postgresql import dbapi
+
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query)[table]
+        where = f"{relation[0]}.{relation[1]}"
+        statement = (
+            f"SELECT {self._selected(found)} FROM ONLY {quoted(relation[0])}.{quoted(relation[1])} "
+            f"WHERE ctid >= '({first},0)' AND ctid < '({end},0)'"
+        )
+        with (
+            self._opener() as info,
+            dbapi.connect(info, autocommit=True) as connection_,
+            connection_.cursor() as cursor,
+        ):
+            # One command at a time: ADBC prepares each.
+            for command in (*_SESSION, *join_snapshot(snapshot)):
+                cursor.execute(command)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(8 << 20)})
+            cursor.execute(statement)
+            for batch in cursor.fetch_record_batch():
+                count = batch.num_rows
+                arrays = iter(batch.columns)
+                made = [
+                    _same(table, count)
+                    if column.name == self._table_column
+                    else self._converted(column, next(arrays), where)
+                    for column in self._query.columns
+                ]
+                zeros = np.zeros(count, np.int64)
+                yield self._placed(made, zeros + lsn, zeros, where, deleted=False)
+
+    def _selected(self, table: Table) -> str:
+        items = []
+        for column in self._own_columns:
+            found = table.column(column.name)
+            if found is None:
+                raise column_gone(self._query, f"{table.schema}.{table.name}", [column.name])
+            items.append(selected(quoted(found.name), column.type, found))
+        return ", ".join(items)
+
+    # ── both
+
+    def _converted(self, column: Column, values: Array, where: str) -> Array:
+        try:
+            return convert(column.type, values)
+        except UnfitError as problem:
+            raise unfit(self._query, where, column, str(problem)) from None
+
+    def _placed(
+        self, arrays: list[Array], lsn: Any, sequence: Any, where: str, *, deleted: bool
+    ) -> RecordBatch:
+        """The columns, then `_position` and `_change`."""
+        import pyarrow as pa
+
+        columns = self._query.columns
+        batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+        if not deleted:
+            try:
+                batch = fit(batch, columns)
+            except FitError as problem:
+                column = next(c for c in columns if c.name == problem.column)
+                raise unfit(self._query, where, column, str(problem)) from None
+        for column in columns:
+            if column.name in self._query.body["key"] and batch.column(column.name).null_count:
+                raise unfit(self._query, where, column, "it is NULL, and part of the key")
+        numbers = [
+            pa.Array.from_buffers(pa.int64(), len(one), [None, pa.py_buffer(one)]) for one in (lsn, sequence)
+        ]
+        position = pa.StructArray.from_arrays(numbers, list(_POSITION))
+        batch = batch.append_column(POSITION, position)
+        return batch.append_column(CHANGE, _same("delete" if deleted else "upsert", len(lsn)))
+
+
+def _there(columns: Sequence[str], name: str) -> str | None:
+    """The column of that name; else the one that differs in nothing but case, if there is just one."""
+    if name in columns:
+        return name
+    alike = [one for one in columns if one.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _same(text: str, count: int) -> Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _nulls(type_: Any, count: int) -> Array:
+    import pyarrow as pa
+
+    return pa.nulls(count, type_)

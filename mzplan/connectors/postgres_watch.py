@@ -1,0 +1,87 @@
+"""Whether a slot has changes, without decoding them twice: a stream that stays open while there are none."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psycopg
+
+from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_client import reached
+from mzplan.connectors.postgres_decode import Relation, commit_of, relation_of, tables_changed
+from mzplan.connectors.postgres_slots import Names, session, tables_of
+from mzplan.connectors.postgres_stream import Lsn, ReplicationLink
+
+
+class Watch:
+    """Looks as far into the log as it is asked, and stops at the first change; the tasks read it then. One
+    reader at a time can have a slot: whoever else needs it calls `close` first. Raises psycopg.Error."""
+
+    def __init__(self, query: ResolvedQuery, names: Names):
+        self._query = query
+        self._names = names
+        self._open: contextlib.ExitStack | None = None
+        self._link: ReplicationLink | None = None
+        self._ours: set[int] = set()
+        self._found: Lsn | None = None
+        self._commit: Lsn = 0
+        self._tables: set[tuple[str, str]] = set()
+
+    def finds(self, after: Lsn, to: Lsn) -> bool:
+        """Whether a transaction that changed the source's tables has its commit in (after, to]."""
+        if self._link is None:
+            self._begin()
+        try:
+            found = self._found is not None or self._reads_change(after, to)
+        except psycopg.Error:
+            self.close()
+            raise
+        if not found or self._found is None or self._found >= to:
+            return False
+        self.close()
+        return True
+
+    def confirm(self, lsn: Lsn) -> None:
+        """The log before is not needed any more."""
+        if self._link is not None and self._found is None:
+            self._link.confirm(lsn)
+
+    def close(self) -> None:
+        stack, self._open, self._link, self._found = self._open, None, None, None
+        if stack is not None:
+            stack.close()
+
+    def _begin(self) -> None:
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query).values()
+            self._tables = {(table.schema, table.name) for table in found}
+        with contextlib.ExitStack() as stack:
+            info = stack.enter_context(reached(self._query, f"mzplan {self._query.address}"))
+            link = ReplicationLink(info)
+            stack.callback(link.close)
+            link.stream(self._names.slot, self._names.publication)
+            self._ours, self._commit, self._link = set(), 0, link
+            self._open = stack.pop_all()
+
+    def _reads_change(self, after: Lsn, to: Lsn) -> bool:
+        assert self._link is not None
+        for end, data in self._link.messages():
+            if end is not None:
+                if end >= to:
+                    return False
+                continue
+            commit = commit_of(data)
+            if commit is not None:
+                self._commit = commit
+                continue
+            relation = relation_of(data)
+            if relation is not None:
+                self._learn(relation)
+            elif self._commit >= after and self._ours.intersection(tables_changed(data)):
+                self._found = self._commit
+                return True
+        raise psycopg.OperationalError("the server ended the stream")
+
+    def _learn(self, relation: Relation) -> None:
+        if (relation.schema, relation.name) in self._tables:
+            self._ours.add(relation.id)

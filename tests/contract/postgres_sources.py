@@ -1,0 +1,113 @@
+"""A PostgreSQL source without Spark: its endpoint, and what a keyed collection would hold of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name
+from mzplan.connectors.interface import ResolvedQuery, resolve
+from mzplan.connectors.postgres_input import PostgresInput, PostgresInputFactory
+from mzplan.inline import Description, InlinedConnection
+from mzplan.model.address import Address
+from mzplan.secrets import Secrets
+
+Row = dict[str, Any]
+
+
+def connection_of(dsn: str, **more: Any) -> dict[str, Any]:
+    """The body of a connection to a database."""
+    parts = urlsplit(dsn)
+    body = {
+        "type": "postgres",
+        "host": parts.hostname,
+        "port": parts.port,
+        "database": parts.path.strip("/"),
+        "user": parts.username,
+        "password": parts.password,
+    }
+    return {**body, **more}
+
+
+def source(dsn: str, warehouse: Path, id_: str = "ab12", generation: int = 1, **body: Any) -> ResolvedQuery:
+    """A source of the table public.t by its id, as far as `body` does not say otherwise."""
+    given = {
+        "connection": "pg",
+        "tables": ["public.t"],
+        "schema": "id BIGINT, name STRING",
+        "key": ["id"],
+        **body,
+    }
+    description = Description(
+        address=Address("source", "orders"),
+        id=id_,
+        generation=generation,
+        digest="d",
+        type="postgres",
+        body=given,
+        connections={
+            "connection": InlinedConnection(
+                address=Address("connection", "pg"), type="postgres", body=connection_of(dsn)
+            )
+        },
+    )
+    return resolve(description, Secrets(warehouse, {}), str(warehouse), str(warehouse))
+
+
+def endpoint(query: ResolvedQuery) -> PostgresInput:
+    """A new one, as after a restart."""
+    return PostgresInputFactory(query).new_endpoint(endpoint_name(query), endpoint_config(query))
+
+
+class Collection:
+    """The latest row of each key, merged as the collection's writer does it: a change counts when its
+    position is beyond the stored row's."""
+
+    def __init__(self, *key: str):
+        self.key = key
+        self.rows: dict[tuple[Any, ...], Row] = {}
+        self.positions: dict[tuple[Any, ...], tuple[int, int]] = {}
+        self.deletes = 0
+
+    def take(self, input_: PostgresInput, step: int) -> int:
+        """Merge a step; how many changes it had. (Not guarded by step: the writer's commit is.)"""
+        changes: dict[tuple[Any, ...], Row] = {}
+        count = 0
+        for part in input_.parts(step):
+            for batch in input_.batches(part):
+                for row in batch.to_pylist():
+                    count += 1
+                    key = tuple(row[name] for name in self.key)
+                    last = changes.get(key)
+                    if last is None or _place(row) >= _place(last):
+                        changes[key] = row
+        for key, row in changes.items():
+            if key in self.positions and _place(row) <= self.positions[key]:
+                continue
+            if row.pop("_change") == "delete":
+                self.rows.pop(key, None)
+                self.positions.pop(key, None)
+                self.deletes += 1
+            else:
+                self.positions[key] = _place(row)
+                self.rows[key] = {name: value for name, value in row.items() if name != "_position"}
+        return count
+
+    def follow(self, input_: PostgresInput) -> list[int]:
+        """Steps until there are no more, each committed downstream at once; how many changes each had. Begins
+        with those that are durable already, as after a crash."""
+        counts = []
+        for step in input_.steps():
+            counts.append(self.take(input_, step))
+            input_.expire(step + 1)
+        while input_.offers(input_.steps().stop):
+            step = input_.steps().stop
+            input_.commit(step)
+            counts.append(self.take(input_, step))
+            input_.expire(step + 1)
+        return counts
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return row["_position"]["lsn"], row["_position"]["sequence"]

@@ -1,0 +1,439 @@
+"""The PostgreSQL source's endpoint on a real server: snapshot, changes, types, and ways to lose a slot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from mzplan.connectors import postgres_input
+from mzplan.connectors.postgres_slots import Names, find_slot, unpublish
+from mzplan.model.diagnostics import MzplanError
+from tests.contract.postgres_sources import Collection, endpoint, source
+from tests.support import eventually
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+Database = Callable[..., str]
+
+
+@pytest.fixture
+def dsn(database: Database, postgres: PostgresServer) -> str:
+    return postgres.dsn(database())
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def names(collection: Collection) -> dict[int, str]:
+    return {key[0]: row["name"] for key, row in collection.rows.items()}
+
+
+def test_a_snapshot_then_changes_each_once(dsn: str, tmp_path: Path) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))",
+        "INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 1000) g",
+    )
+    input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
+    assert collection.follow(input_) == [1000]
+    run(
+        dsn,
+        "INSERT INTO t VALUES (1001, 'new')",
+        "UPDATE t SET name = 'changed' WHERE id <= 2",
+        "UPDATE t SET id = 5000 WHERE id = 3",
+        "DELETE FROM t WHERE id = 4",
+        "INSERT INTO t VALUES (4, 'again')",
+        "BEGIN; INSERT INTO t VALUES (1002, 'x'); DELETE FROM t WHERE id = 1002; COMMIT",
+        "BEGIN; INSERT INTO t VALUES (1003, 'x'); ROLLBACK",
+    )
+    assert sum(collection.follow(input_)) == 9
+    with psycopg.connect(dsn) as connection:
+        assert names(collection) == dict(connection.execute("SELECT id, name FROM t").fetchall())
+    assert collection.follow(input_) == []
+    input_.close()
+
+
+def test_an_interrupted_snapshot_goes_on_in_a_later_one(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each step the process dies; rows change, move to blocks that were read, and the file is written
+    anew in between. The collection is the table in the end."""
+    monkeypatch.setattr(postgres_input, "_CHUNK_BLOCKS", 2)
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(100)) WITH (fillfactor = 50)",
+        "INSERT INTO t SELECT g, repeat('n', 60) || g FROM generate_series(1, 1500) g",
+    )
+    query, collection = source(dsn, tmp_path, snapshot={"parallelism": 2}), Collection("id")
+    between = [
+        "UPDATE t SET name = name || '!' WHERE id % 7 = 0",
+        "DELETE FROM t WHERE id % 11 = 0",
+        "VACUUM FULL t",
+        "UPDATE t SET id = id + 10000 WHERE id % 13 = 0",
+        "INSERT INTO t SELECT g, 'late' FROM generate_series(2000, 2300) g",
+        "VACUUM t",
+        "INSERT INTO t VALUES (11, 'again')",
+    ]
+    steps = 0
+    while True:
+        input_ = endpoint(query)
+        step = input_.steps().stop
+        if not input_.offers(step):
+            break
+        input_.commit(step)
+        input_.close()  # its snapshot is gone
+        if between:
+            run(dsn, between.pop(0))
+        input_ = endpoint(query)
+        collection.take(input_, step)
+        input_.expire(step + 1)
+        input_.close()
+        steps += 1
+    input_.close()
+    assert steps > 4 and not between
+    with psycopg.connect(dsn) as connection:
+        assert names(collection) == dict(connection.execute("SELECT id, name FROM t").fetchall())
+
+
+def test_a_durable_step_is_the_same_whenever_it_is_read(dsn: str, tmp_path: Path) -> None:
+    """Whole transactions, one larger than what is decoded at a time, interleaved with another."""
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))")
+    query = source(dsn, tmp_path)
+    input_, collection = endpoint(query), Collection("id")
+    input_.offers(0)
+    input_.commit(0)
+    with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second:
+        first.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 120000) g")
+        second.execute("INSERT INTO t VALUES (-1, 'other')")
+        second.commit()
+        assert input_.offers(1)
+        input_.commit(1)
+        assert collection.take(input_, 1) == 1
+        first.commit()
+    assert input_.offers(2)
+    input_.commit(2)
+    input_.close()
+    run(dsn, "DELETE FROM t WHERE id = 7")
+    read = []
+    for _ in range(2):
+        again = endpoint(query)
+        (part,) = again.parts(2)
+        batches = list(again.batches(part))
+        assert max(batch.num_rows for batch in batches) <= 50_000
+        read.append(pa.Table.from_batches(batches))
+        again.close()
+    assert read[0].equals(read[1]) and read[0].num_rows == 120_000
+    places = read[0].column("_position").combine_chunks()
+    assert len(pc.unique(places.field("lsn"))) == 1
+    assert places.field("sequence").to_pylist() == list(range(1, 120_001))
+
+
+def test_the_slot_goes_on_only_after_expire_and_then_also_when_idle(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_input, "_IDLE_EVERY_S", 0.0)
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "CREATE TABLE other (x text)")
+    query = source(dsn, tmp_path)
+    assert query.checkpoint is not None
+    input_ = endpoint(query)
+
+    def confirmed() -> int:
+        with psycopg.connect(dsn) as connection:
+            slot = find_slot(connection, Names.of(query).slot)
+        assert slot is not None
+        return slot.confirmed
+
+    input_.offers(0)
+    input_.commit(0)
+    begun = confirmed()
+    run(dsn, "INSERT INTO t VALUES (1, 'a')")
+    assert input_.offers(1)
+    input_.commit(1)
+    assert confirmed() == begun
+    input_.expire(2)
+    assert confirmed() > begun
+    # What others write is passed over once Spark has noted down that all steps are done.
+    before = confirmed()
+    run(dsn, "INSERT INTO other SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+    assert not input_.offers(2)
+    assert confirmed() == before
+    spark = Path(query.checkpoint.spark)
+    for log in ("offsets", "commits"):
+        (spark / log).mkdir(parents=True)
+        (spark / log / "1").write_text('v1\n{}\n{"step": 2}')
+    run(dsn, "INSERT INTO other VALUES ('y')")
+    assert not input_.offers(2)
+    time.sleep(0.5)
+    assert not input_.offers(2)
+    eventually("the slot is advanced", lambda: confirmed() > before, 10)
+    run(dsn, "INSERT INTO t VALUES (2, 'b')")
+    input_.close()
+    collection = Collection("id")
+    collection.follow(endpoint(query))
+    assert names(collection) == {2: "b"}
+
+
+TYPES = {
+    "a boolean": ("BOOLEAN", "true", True),
+    "b smallint": ("SMALLINT", "-32768", -32768),
+    "c integer": ("INT", "2147483647", 2147483647),
+    "d bigint": ("BIGINT", "-9223372036854775808", -(2**63)),
+    "e numeric(20,4)": ("DECIMAL(20,4)", "1234567890.1234", Decimal("1234567890.1234")),
+    "f numeric": ("STRING", "123456789012345678901234567890123456789.5", None),
+    "g real": ("FLOAT", "1.5", 1.5),
+    "h double precision": ("DOUBLE", "0.1", 0.1),
+    "i text": ("STRING", "'é\t\\n''quoted'''", "é\t\\n'quoted'"),
+    "j timestamptz": (
+        "TIMESTAMP",
+        "'2024-02-29 12:00:00.123456+02'",
+        datetime(2024, 2, 29, 10, 0, 0, 123456, UTC),
+    ),
+    "k timestamp": ("TIMESTAMP_NTZ", "'2024-02-29 12:00:00.5'", datetime(2024, 2, 29, 12, 0, 0, 500000)),
+    "l date": ("DATE", "'1900-01-31'", date(1900, 1, 31)),
+    "m time": ("STRING", "'23:59:59.5'", "23:59:59.5"),
+    "n uuid": ("STRING", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    "o jsonb": ("STRING", """'{"b": [1, null], "a": "x"}'""", '{"a": "x", "b": [1, null]}'),
+    "p json": ("STRING", """'{"b":1}'""", '{"b":1}'),
+    "q bytea": ("BINARY", "'\\x00ff'", b"\x00\xff"),
+    "r int[]": ("ARRAY<INT>", "'{1,NULL,3}'", [1, None, 3]),
+    "s text[]": ("ARRAY<STRING>", """'{"a,b","NULL",NULL,"q\\"x\\\\y"}'""", ["a,b", "NULL", None, 'q"x\\y']),
+    "t int[][]": ("ARRAY<ARRAY<INT>>", "'{{1,2},{3,4}}'", [[1, 2], [3, 4]]),
+    "u mood": ("STRING", "'happy'", "happy"),
+    "v posint": ("INT", "7", 7),
+    "w int4range": ("STRING", "'[1,5)'", "[1,5)"),
+    "x interval": ("STRING", "'1 day 02:00:00'", "1 day 02:00:00"),
+    "ya boolean": ("STRING", "true", "t"),
+    "yb char(4)": ("STRING", "'ab'", "ab  "),
+    "y inet": ("STRING", "'10.0.0.1'", "10.0.0.1"),
+    "z numeric(5,0)[]": ("ARRAY<DECIMAL(5,0)>", "'{1,2}'", [Decimal(1), Decimal(2)]),
+    "aa timestamptz[]": (
+        "ARRAY<TIMESTAMP>",
+        "'{2024-01-01 00:00:00+00}'",
+        [datetime(2024, 1, 1, tzinfo=UTC)],
+    ),
+    "ab varchar(5)": ("VARCHAR(5)", "'ab'", "ab"),
+    "ac boolean[]": ("ARRAY<BOOLEAN>", "'{t,f}'", [True, False]),
+    "ad integer": ("BIGINT", "5", 5),
+    "ae integer": ("DECIMAL(12,2)", "5", Decimal("5.00")),
+}
+
+
+def test_every_type_by_snapshot_and_by_change(dsn: str, tmp_path: Path) -> None:
+    columns = ", ".join(TYPES)
+    values = ", ".join(f"({text})::{name.partition(' ')[2]}" for name, (_, text, _) in TYPES.items())
+    run(
+        dsn,
+        "CREATE TYPE mood AS ENUM ('happy', 'sad')",
+        "CREATE DOMAIN posint AS integer CHECK (value > 0)",
+        f"CREATE TABLE t (id bigint PRIMARY KEY, {columns})",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        f"INSERT INTO t VALUES (1, {values}), (2{', NULL' * len(TYPES)})",
+    )
+    schema = ", ".join(f"{name.partition(' ')[0]} {type_}" for name, (type_, _, _) in TYPES.items())
+    input_, collection = endpoint(source(dsn, tmp_path, schema=f"id BIGINT, {schema}")), Collection("id")
+    assert collection.follow(input_) == [2]
+    run(dsn, f"INSERT INTO t VALUES (3, {values}), (4{', NULL' * len(TYPES)})")
+    assert collection.follow(input_) == [2]
+    expected = {name.partition(" ")[0]: value for name, (_, _, value) in TYPES.items()}
+    expected["f"] = TYPES["f numeric"][1]
+    for snapshot, change in ((1, 3), (2, 4)):
+        by_snapshot, by_change = collection.rows[snapshot,], collection.rows[change,]
+        assert {**by_snapshot, "id": change} == by_change
+        wanted = expected if snapshot == 1 else dict.fromkeys(expected)
+        assert {name: value for name, value in by_snapshot.items() if name != "id"} == wanted
+    input_.close()
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "declared"),
+    [
+        ("numeric", "'NaN'", "DECIMAL(10,2)"),
+        ("numeric", "1.005", "DECIMAL(10,2)"),
+        ("timestamptz", "'infinity'", "TIMESTAMP"),
+        ("timestamp", "'-infinity'", "TIMESTAMP_NTZ"),
+        ("date", "'infinity'", "DATE"),
+        ("date", "'0044-03-15 BC'", "DATE"),
+        ("bigint", "3000000000", "INT"),
+        ("varchar(9)", "'abcdef'", "VARCHAR(5)"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_told_and_never_rounded(
+    dsn: str, tmp_path: Path, type_: str, value: str, declared: str
+) -> None:
+    run(
+        dsn,
+        f"CREATE TABLE t (id bigint PRIMARY KEY, v {type_})",
+        f"INSERT INTO t VALUES (1, {value})",
+    )
+    input_ = endpoint(source(dsn, tmp_path, schema=f"id BIGINT, v {declared}"))
+    with pytest.raises(MzplanError, match=r"MZ232.*public\.t\.v"):
+        Collection("id").follow(input_)
+    input_.close()
+    run(dsn, "DELETE FROM t")
+    other = endpoint(source(dsn, tmp_path, "cd34", schema=f"id BIGINT, v {declared}"))
+    Collection("id").follow(other)
+    run(dsn, f"INSERT INTO t VALUES (1, {value})")
+    with pytest.raises(MzplanError, match=r"MZ232.*public\.t\.v"):
+        Collection("id").follow(other)
+    other.close()
+
+
+def test_large_values_that_do_not_change_are_kept(dsn: str, tmp_path: Path) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, n int, name text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "ALTER TABLE t ALTER COLUMN name SET STORAGE EXTERNAL",
+        "INSERT INTO t VALUES (1, 1, repeat('x', 100000)), (2, 1, repeat('y', 100000))",
+    )
+    query = source(dsn, tmp_path, schema="id BIGINT, n INT, name STRING")
+    input_, collection = endpoint(query), Collection("id")
+    collection.follow(input_)
+    run(dsn, "UPDATE t SET n = 2", "UPDATE t SET id = 3 WHERE id = 2", "DELETE FROM t WHERE id = 1")
+    assert sum(collection.follow(input_)) == 5
+    assert collection.rows == {(3,): {"id": 3, "n": 2, "name": "y" * 100000}}
+    # Without that, the log lacks the value: refused, and never taken for NULL.
+    run(dsn, "ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET n = 3")
+    with pytest.raises(MzplanError, match=r"MZ229.*public\.t\.name"):
+        collection.follow(input_)
+    input_.close()
+
+
+def test_truncate_and_columns_that_come_and_go(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    run(
+        dsn,
+        "ALTER TABLE t ADD COLUMN more int DEFAULT 5",
+        "INSERT INTO t VALUES (2, 'b', 1)",
+        "ALTER TABLE t ALTER COLUMN name TYPE text",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (3, 'c', 1)",
+    )
+    collection.follow(input_)
+    assert names(collection) == {1: "a", 2: "b", 3: "c"}
+    run(
+        dsn, "INSERT INTO t VALUES (4, 'd')", "ALTER TABLE t RENAME name TO title", "UPDATE t SET title = 'x'"
+    )
+    with pytest.raises(MzplanError, match=r"MZ230.*public\.t has no column name"):
+        collection.follow(input_)
+    assert names(collection) == {1: "a", 2: "b", 3: "c"}
+    # Back to what is declared: nothing was lost meanwhile.
+    input_.close()
+    run(dsn, "ALTER TABLE t RENAME title TO name")
+    input_ = endpoint(query)
+    with pytest.raises(MzplanError, match="MZ230"):  # the log still has rows of the other shape
+        collection.follow(input_)
+    input_.close()
+
+    other, rows = endpoint(source(dsn, tmp_path, "cd34")), Collection("id")
+    rows.follow(other)
+    run(dsn, "TRUNCATE t")
+    with pytest.raises(MzplanError, match=r"MZ231.*public\.t was truncated"):
+        rows.follow(other)
+    other.close()
+
+
+def test_several_tables_of_one_shape_and_one_that_is_added(dsn: str, tmp_path: Path) -> None:
+    """One of them is partitioned, one is in another schema; the third is read when it is added."""
+    run(
+        dsn,
+        'CREATE SCHEMA "Odd schema"',
+        "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40)) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_low PARTITION OF t FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE t_high PARTITION OF t FOR VALUES FROM (100) TO (1000)",
+        'CREATE TABLE "Odd schema"."T" (id bigint PRIMARY KEY, extra int, "Name" varchar(40))',
+        "CREATE TABLE late (id bigint PRIMARY KEY, name varchar(40))",
+        "INSERT INTO t VALUES (1, 'low'), (100, 'high')",
+        """INSERT INTO "Odd schema"."T" VALUES (1, 0, 'odd')""",
+        "INSERT INTO late VALUES (1, 'old'), (2, 'gone')",
+    )
+    tables = ["public.t", "Odd schema.T"]
+    more = {"key": ["id", "shard"], "include": {"table": "shard"}}
+    collection = Collection("id", "shard")
+    input_ = endpoint(source(dsn, tmp_path, tables=tables, **more))
+    collection.follow(input_)
+    run(
+        dsn,
+        "UPDATE t SET name = 'changed' WHERE id = 100",
+        "UPDATE t SET id = 200 WHERE id = 1",  # from one partition to another
+        """UPDATE "Odd schema"."T" SET "Name" = 'odder'""",
+        "INSERT INTO late VALUES (3, 'new')",
+    )
+    collection.follow(input_)
+    input_.close()
+    assert {key: row["name"] for key, row in collection.rows.items()} == {
+        (100, "public.t"): "changed",
+        (200, "public.t"): "low",
+        (1, "Odd schema.T"): "odder",
+    }
+    run(dsn, "DELETE FROM late WHERE id = 2", "DELETE FROM t WHERE id = 200")
+    input_ = endpoint(source(dsn, tmp_path, tables=[*tables, "public.late"], **more))
+    collection.follow(input_)
+    run(dsn, "UPDATE late SET name = 'newer' WHERE id = 1")
+    collection.follow(input_)
+    input_.close()
+    assert {key: row["name"] for key, row in collection.rows.items()} == {
+        (100, "public.t"): "changed",
+        (1, "Odd schema.T"): "odder",
+        (1, "public.late"): "newer",
+        (3, "public.late"): "new",
+    }
+
+
+def test_a_slot_that_is_lost_or_moved_is_told(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    input_.close()
+    slot = Names.of(query).slot
+    run(dsn, "INSERT INTO t VALUES (2, 'b')")
+    run(dsn, f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+    with pytest.raises(MzplanError, match="MZ224"):
+        collection.follow(endpoint(query))
+    run(dsn, f"SELECT pg_drop_replication_slot('{slot}')")
+    with pytest.raises(MzplanError, match="MZ223"):
+        collection.follow(endpoint(query))
+
+
+def test_what_mzplan_made_is_dropped_and_what_it_adopted_is_left(dsn: str, tmp_path: Path) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))",
+        "CREATE PUBLICATION theirs FOR ALL TABLES",
+        "CREATE TABLE other (id bigint PRIMARY KEY)",
+        "INSERT INTO t VALUES (1, 'a')",
+    )
+    own = source(dsn, tmp_path)
+    adopting = source(dsn, tmp_path, "cd34", publication="theirs", slot=f"theirs_{tmp_path.name[-20:]}")
+    for query in (own, adopting):
+        collection, input_ = Collection("id"), endpoint(query)
+        collection.follow(input_)
+        run(dsn, "INSERT INTO t VALUES (2, 'b')", "INSERT INTO other VALUES (1)")
+        collection.follow(input_)
+        assert names(collection) == {1: "a", 2: "b"}
+        run(dsn, "DELETE FROM t WHERE id = 2", "DELETE FROM other")
+        collection.follow(input_)
+        input_.close()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for query in (own, own, adopting):
+            unpublish(connection, Names.of(query))
+        assert connection.execute("SELECT pubname FROM pg_publication").fetchall() == [("theirs",)]
+        assert find_slot(connection, Names.of(own).slot) is None
+        assert find_slot(connection, Names.of(adopting).slot) is not None
