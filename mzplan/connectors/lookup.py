@@ -49,6 +49,10 @@ def _make(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
             from mzplan.connectors.files import FilesSource
 
             return FilesSource()
+        case "source", "postgres":
+            from mzplan.connectors.postgres_source import PostgresSource
+
+            return PostgresSource()
         case "sink", "postgres":
             from mzplan.connectors.postgres import PostgresSink
 

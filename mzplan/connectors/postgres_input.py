@@ -1,8 +1,8 @@
 """A PostgreSQL database as a DurableInputEndpoint: first what its tables hold, then what changes in them.
 
 A step of a snapshot is some ranges of blocks of the tables, read side by side; a step of changes is a range
-of the server's log (from, to], with all transactions whose commit lies in it. Both are only bounds, noted in a
-StepLog: what makes a step of changes readable again is the slot, which keeps the log until `expire`.
+of the server's log, (from, to], with all transactions whose commit lies in it. Both are only bounds, noted in
+a StepLog: what makes a step of changes readable again is the slot, which keeps the log until `expire`.
 
 Rows of a snapshot carry the LSN that they are of as their position, and changes that of their commit: so the
 changes since the slot was made may come on top of rows that have them already, and are ignored there. That is
@@ -155,12 +155,19 @@ class PostgresInput:
     def batches(self, part: Part) -> Iterator[RecordBatch]:
         """The rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
-            if part.table is None:
+            if part.table is None and part.after < part.to:
                 yield from self._reading.changes(part.after, part.to)
-            else:
+            elif part.table is not None:
                 yield from self._reading.chunk(
                     part.table, part.relation, part.first, part.end, part.snapshot, part.to
                 )
+
+    def check(self) -> None:
+        """Whether the server still has what the durable steps and those after them need. Raises MzplanError
+        MZ223, MZ224."""
+        with explaining(self._query):
+            if self._log.newest() is not None:
+                self._check_slot()
 
     def close(self) -> None:
         self._watch.close()
@@ -244,7 +251,7 @@ class PostgresInput:
         after, to = lsn_of(note["after"]), lsn_of(note["to"])
         if note["kind"] == "changes":
             self._watch.close()
-            return [Part(after=after, to=to)] if to > after else []
+            return [Part(after=after, to=to)]
         with explaining(self._query), session(self._query) as (_, connection):
             snapshot = self._opened(note)
             found = tables_of(connection, self._query)

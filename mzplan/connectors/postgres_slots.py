@@ -1,7 +1,7 @@
 """What a PostgreSQL source has on its server: a publication, a slot, and a snapshot while it is read.
 
 The slot keeps the server's log (WAL) from the end of what is committed downstream, so it is what makes steps
-of changes durable; a snapshot is gone with the session that made it, and the rest is then read in another one.
+of changes durable; a snapshot is gone with the session that made it, and the rest is then read in another.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def unpublish(connection: Connection, names: Names) -> None:
 
 
 def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
-    """The source's tables, by the names that it gives them. Raises MzplanError MZ052 for one that is missing."""
+    """The source's tables, by the names it gives them. Raises MzplanError MZ052 where one is missing."""
     found: dict[str, Table] = {}
     for name in query.body["tables"]:
         table = find_table(connection, name)

@@ -7,7 +7,8 @@ How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
                             one in any case
     (Spark logs the offsets)
     partitions(start, end)  the point of `commit(step)`; after a crash it comes first, without a latestOffset
-    read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own
+    read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own; of an
+                            endpoint with parts, `batches(part)`, so that no more than a batch is in memory
     (Spark writes the rows into the collection, and logs that)
     commit(end)             comes with the next batch: what is before `end` can't be asked for again: `expire`
 
@@ -32,6 +33,7 @@ from mzplan.connectors.records import MARK
 from mzplan.endpoints.interface import (
     DurableInputEndpoint,
     DurableInputFactory,
+    PartedInputEndpoint,
     Step,
     StepError,
 )
@@ -46,7 +48,8 @@ _MOST = 2**63 - 1  # `_position.step` is a BIGINT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderPlan:
     """What a reader needs. Pickled into Spark's Python processes, never shown: it holds secrets.
-    `resume`: the step after the last one that Spark has logged, None for a checkpoint without any."""
+    `resume`: the step after the last one that Spark has logged, None for a checkpoint without any.
+    `placed`: the endpoint's batches have all columns, mzplan's own as well."""
 
     subject: str
     name: str
@@ -55,6 +58,7 @@ class ReaderPlan:
     columns: tuple[Column, ...]
     secrets: Sequence[str] = field(repr=False)
     resume: Step | None
+    placed: bool = False
 
     def endpoint(self) -> DurableInputEndpoint:
         return self.factory.new_endpoint(self.name, self.config)
@@ -76,11 +80,12 @@ def data_source(plan: ReaderPlan) -> type[DataSource]:
 
 
 class StepPartition(InputPartition):
-    """One step."""
+    """One step, or a part of it."""
 
-    def __init__(self, step: Step):
+    def __init__(self, step: Step, part: Any = None):
         super().__init__(step)
         self.step = step
+        self.part = part
 
 
 class Rows:
@@ -127,6 +132,8 @@ class StepReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StepPartition)
+        if partition.part is not None:
+            return self._read_part(partition.step, partition.part)
         rows = Rows(keep=True)
         self._told(lambda: self._read_durable(partition.step, rows))
         return self._placed(partition.step, rows.batches)
@@ -153,12 +160,19 @@ class StepReader(DataSourceStreamReader):
             return {"step": step + 1}
         if step != there.stop:
             raise _gone(step, there)
-        rows = Rows(keep=False)
-        endpoint.read(step, rows)
-        self._read = step
+        offered = self._offers(endpoint, step)
         # Spark makes a first micro-batch whether there is anything or not: it is the first step, if an empty
         # one, so that from now on the numbers of both are the same.
-        return {"step": step + 1 if rows.count or not self._begun else step}
+        return {"step": step + 1 if offered or not self._begun else step}
+
+    def _offers(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
+        """Look at the step just beyond: whether it has records."""
+        self._read = step
+        if isinstance(endpoint, PartedInputEndpoint):
+            return endpoint.offers(step)
+        rows = Rows(keep=False)
+        endpoint.read(step, rows)
+        return rows.count > 0
 
     def _commit(self, steps: range) -> list[InputPartition]:
         endpoint = self._made()
@@ -168,11 +182,25 @@ class StepReader(DataSourceStreamReader):
                 raise _gone(step, there)
             if step not in there:
                 if self._read != step:
-                    endpoint.read(step, Rows(keep=False))
+                    self._offers(endpoint, step)
                 endpoint.commit(step)
             self._read = None
         self._next, self._begun = steps.stop, True
+        if isinstance(endpoint, PartedInputEndpoint):
+            return [StepPartition(step, part) for step in steps for part in endpoint.parts(step)]
         return [StepPartition(step) for step in steps]
+
+    def _read_part(self, step: Step, part: Any) -> Iterator[RecordBatch]:
+        endpoint = self._told(self._made)
+        assert isinstance(endpoint, PartedInputEndpoint)
+        row = 0
+        try:
+            batches = iter(endpoint.batches(part))
+            while (batch := self._told(lambda: next(batches, None))) is not None:
+                yield batch if self._plan.placed else self._place(step, batch, row)
+                row += batch.num_rows
+        finally:
+            self.stop()
 
     def _read_durable(self, step: Step, rows: Rows) -> None:
         try:
@@ -183,15 +211,17 @@ class StepReader(DataSourceStreamReader):
             raise StepError(f"step {step} was not fed to its end")
 
     def _placed(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
+        row = 0
+        for batch in batches:
+            yield self._place(step, batch, row)
+            row += batch.num_rows
+
+    def _place(self, step: Step, batch: RecordBatch, row: int) -> RecordBatch:
         """The columns in order, then `_position`."""
         from mzplan.endpoints.arrow import fit
 
-        row = 0
-        for batch in batches:
-            fitted = self._told(partial(fit, batch, self._plan.columns))
-            count = fitted.num_rows
-            yield fitted.append_column(POSITION, _positions(step, range(row, row + count)))
-            row += count
+        fitted = self._told(partial(fit, batch, self._plan.columns))
+        return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
 
     def _made(self) -> DurableInputEndpoint:
         if self._endpoint is None:

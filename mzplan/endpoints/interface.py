@@ -10,7 +10,7 @@ Texts in quotation marks are the seed's contract.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
@@ -85,6 +85,22 @@ class DurableInputEndpoint(Protocol):
         """ "Notifies the endpoint that steps less than `step` aren't needed anymore. It may optionally
         discard them." Expiring again, or less than before, changes nothing. Raises StepError for more than
         all."""
+
+
+@runtime_checkable
+class PartedInputEndpoint(DurableInputEndpoint, Protocol):
+    """An input whose steps may be too large for one reader, or for memory: our addition to the seed's
+    interface. An endpoint that has these methods as well is read by them: `offers`, then `commit`, without a
+    `read`; then each part by a task of its own, with an endpoint of its own, one batch at a time."""
+
+    def offers(self, step: Step) -> bool:
+        """Whether the step just beyond has records now. It may then be committed."""
+
+    def parts(self, step: Step) -> Sequence[Any]:
+        """The parts of a durable step, each of which can be pickled; together they are what `read` pushes."""
+
+    def batches(self, part: Any) -> Iterator[RecordBatch]:
+        """The records of a part, a batch at a time."""
 
 
 @runtime_checkable

@@ -302,9 +302,12 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
         ['"local" by default', "instance: prod"],
     ),
     "a connection of the wrong type": (
-        {"a.yaml": SHOP.replace("connection: shop_kafka", "connection: shop_pg")},
+        {
+            "a.yaml": SHOP.replace("connection: shop_kafka", "connection: registry"),
+            "b.yaml": 'connections:\n  registry: {type: schema-registry, url: "http://localhost:8081"}\n',
+        },
         ["a.yaml:12:17 MZ013 A source can't use this connection"],
-        ["files, kafka"],
+        ["files, kafka, postgres"],
     ),
     "a type that the connection does not fit": (
         {"a.yaml": SHOP.replace("connection: shop_pg\n", "connection: lake\n    type: postgres\n")},

@@ -1,0 +1,340 @@
+"""Asking a PostgreSQL server whether a source could read it: all that stands in the way, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+
+from mzplan.columns_of import included_columns
+from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.memo import Memo, fingerprint
+from mzplan.connectors.postgres_client import bounded, connect, connect_problem, patience, place, reached
+from mzplan.connectors.postgres_identity import identify
+from mzplan.connectors.postgres_problems import explained, wal_level
+from mzplan.connectors.postgres_slots import Names, find_slot
+from mzplan.connectors.postgres_target import Connection, Table, find_table
+from mzplan.connectors.postgres_types import TargetColumn, quoted, shown
+from mzplan.connectors.postgres_values import is_readable, wanted_types
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+
+_KEEP_FAILURE_S = 3.0
+_OLDEST = 140000
+_SERVER = """
+SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+       current_setting('wal_level'), current_setting('max_replication_slots')::int,
+       (SELECT count(*) FROM pg_replication_slots)::int,
+       (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
+       OR EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname IN ('rds_replication', 'cloudsqlsuperuser',
+                  'azure_pg_admin') AND pg_has_role(current_user, r.oid, 'MEMBER')),
+       has_database_privilege(current_database(), 'CREATE')
+"""
+_TABLE = """
+SELECT c.relkind::text, c.relpersistence::text, c.relreplident::text,
+       EXISTS (SELECT 1 FROM pg_class l LEFT JOIN pg_partition_tree(c.oid) t ON t.relid = l.oid
+               WHERE (l.oid = c.oid OR t.relid IS NOT NULL) AND l.reltoastrelid <> 0),
+       pg_has_role(current_user, c.relowner, 'MEMBER'), has_schema_privilege(c.relnamespace, 'USAGE')
+FROM pg_class c WHERE c.oid = %s
+"""
+_INDEXES = """
+SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+  AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
+"""
+_LARGE = """
+SELECT attname::text FROM pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND attstorage <> 'p'
+"""
+_PUBLICATION = (
+    "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s"
+)
+_ACTIVE = "SELECT application_name FROM pg_stat_activity WHERE pid = %s"
+
+
+class PostgresSourceProbe:
+    """Probes sources. A server that was just found dead or closed isn't asked again for a moment."""
+
+    def __init__(self) -> None:
+        self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """What stands in the way of this source; nothing is changed. Never raises for what a server did."""
+        try:
+            with reached(query) as info:
+                return self._ask(info, query)
+        except MzplanError as problem:  # of its tunnel
+            return Probe(diagnostics=problem.diagnostics)
+
+    def _ask(self, info: str, query: ResolvedQuery) -> Probe:
+        def reach() -> Exception | None:
+            try:
+                bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
+            except (psycopg.Error, TimeoutError, OSError) as problem:
+                return problem
+            return None
+
+        failed = self._failures.get(fingerprint({"conninfo": info}), reach)
+        if failed is not None:
+            return Probe(diagnostics=(connect_problem(query, failed),))
+        try:
+            return bounded(lambda: _ask(info, query), patience(query))
+        except psycopg.Error as problem:
+            return Probe(diagnostics=explained(query, problem).diagnostics)
+        except (TimeoutError, OSError) as problem:
+            return Probe(diagnostics=(connect_problem(query, problem),))
+
+
+def _ask(info: str, query: ResolvedQuery) -> Probe:
+    with connect(info, PROBE_TIMEOUT_S) as connection:
+        check = _Check(connection, query)
+        found = tuple(check.problems())
+        identity = identify(connection)
+        # Without the timeline: a server that was promoted is the same upstream, if it has the slot.
+        upstream = {k: v for k, v in identity.items() if k != "timeline"} if identity else None
+        return Probe(diagnostics=found, upstream=upstream)
+
+
+class _Check:
+    def __init__(self, connection: Connection, query: ResolvedQuery):
+        self._connection = connection
+        self._query = query
+        self._names = Names.of(query)
+        self._where = place(query.link)
+        included = included_columns(query.description.type, query.body)
+        own = included["table"].name if "table" in included else None
+        self._columns = [column for column in query.columns if column.name != own]
+        self._key = [name for name in query.body["key"] if name != own]
+        self._role = shown(query.link.body["user"])
+
+    def problems(self) -> Iterator[Diagnostic]:
+        version, called, level, most, taken, replicates, creates = self._row(_SERVER)
+        if version < _OLDEST:
+            yield self._told(
+                "MZ235",
+                f"PostgreSQL {called} is too old for a source",
+                f"{self._where}: ranges of a table and its partitions are read as PostgreSQL 14 can.",
+                "upgrade the server.",
+            )
+            return
+        if level != "logical":
+            yield from wal_level(self._query, f"wal_level is {level}").diagnostics
+        if not replicates:
+            yield self._told(
+                "MZ221",
+                f"Role {self._query.link.body['user']} may not replicate",
+                f"{self._where}: a logical slot needs the attribute REPLICATION.",
+                f"ALTER ROLE {self._role} REPLICATION; (on Amazon RDS: GRANT rds_replication TO "
+                f"{self._role};)",
+            )
+        yield from self._slot(most - taken, most)
+        tables: list[Table] = []
+        for name in self._query.body["tables"]:
+            table = find_table(self._connection, name)
+            if table is None:
+                yield self._told(
+                    "MZ052",
+                    f"Table {name} does not exist",
+                    f"{self._where} has no table {name}.",
+                    "create it, or correct tables of the source.",
+                )
+                continue
+            tables.append(table)
+            yield from self._table(name, table)
+        yield from self._publication(tables, creates)
+
+    # ── slot
+
+    def _slot(self, free: int, most: int) -> Iterator[Diagnostic]:
+        slot = find_slot(self._connection, self._names.slot)
+        if slot is None:
+            if free < 1:
+                yield self._told(
+                    "MZ222",
+                    "The PostgreSQL server has no replication slot left",
+                    f"{self._where}: all {most} are taken.",
+                    "raise max_replication_slots (the server must be restarted), or drop those that nobody "
+                    "uses: SELECT slot_name, active FROM pg_replication_slots; While a snapshot is read, a "
+                    "source may need two.",
+                )
+            return
+        database = self._query.link.body["database"]
+        if slot.plugin != "pgoutput" or slot.database != database:
+            what = (
+                f"is of plug-in {slot.plugin or '(none: a physical one)'} and database {slot.database or '-'}"
+            )
+            yield self._told(
+                "MZ226",
+                f"Slot {self._names.slot} can't be used",
+                f"{self._where}: it {what}; a source needs pgoutput, in its own database {database}.",
+                "name another slot, or leave `slot` out: then mzplan makes one.",
+            )
+        if slot.active_pid is not None and not self._is_ours(slot.active_pid):
+            yield self._told(
+                "MZ225",
+                f"Slot {self._names.slot} is read by somebody else",
+                f"{self._where}: by the server's process {slot.active_pid}; one at a time can have it.",
+                f"see who it is: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
+            )
+
+    def _is_ours(self, pid: int) -> bool:
+        found = self._connection.execute(_ACTIVE, (pid,)).fetchone()
+        return found is None or str(found[0]).startswith("mzplan ")
+
+    # ── tables
+
+    def _table(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        kind, persistence, identity, toasted, _, usable = self._row(_TABLE, (table.oid,))
+        if kind not in ("r", "p") or persistence != "p":
+            what = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(kind, "not logged")
+            yield self._told(
+                "MZ233",
+                f"{name} can't be replicated",
+                f"{self._where}: it is {what}; the server's log has changes of ordinary tables only.",
+                "name the tables that it is made of; or ALTER TABLE … SET LOGGED.",
+            )
+            return
+        yield from self._readable(name, table, usable)
+        yield from self._types(name, table)
+        yield from self._identity(name, table, identity)
+        if toasted and identity != "f":
+            yield from self._large(name, table)
+
+    def _readable(self, name: str, table: Table, usable: bool) -> Iterator[Diagnostic]:
+        grants = []
+        if not usable:
+            grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
+        if not self._row("SELECT has_table_privilege(%s, 'SELECT')", (table.oid,))[0]:
+            grants.append(f"GRANT SELECT ON {shown(table.schema)}.{shown(table.name)} TO {self._role};")
+        if grants:
+            yield self._told(
+                "MZ054",
+                f"Table {name} may not be read",
+                f"{self._where} does not allow {self._query.link.body['user']} to read it.",
+                " ".join(grants),
+            )
+
+    def _types(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        wrong = []
+        for column in self._columns:
+            found = table.column(column.name)
+            if found is None:
+                wrong.append(f"it has no column {column.name}")
+            elif not found.writable and _is_generated(self._connection, table, found):
+                wrong.append(f"{column.name} is generated, and not in the log")
+            elif not is_readable(column.type, found):
+                wrong.append(
+                    f"{column.name} is {found.shown}, which is no {column.type} (but {wanted_types(found)})"
+                )
+        if wrong:
+            yield self._told(
+                "MZ230",
+                f"Table {name} does not have the columns of {self._query.address}",
+                f"{self._where}: {'; '.join(wrong)}.",
+                "correct schema of the source; STRING takes values of every type, as PostgreSQL writes them.",
+            )
+
+    def _identity(self, name: str, table: Table, identity: str) -> Iterator[Diagnostic]:
+        key = {found.name for one in self._key if (found := table.column(one)) is not None}
+        indexes = self._connection.execute(_INDEXES, (table.oid,)).fetchall()
+        sql = f"{shown(table.schema)}.{shown(table.name)}"
+        if not any(set(columns) <= key for columns, _, _ in indexes):
+            yield self._told(
+                "MZ228",
+                f"The key of {self._query.address} does not identify the rows of {name}",
+                f"{self._where}: no unique index is of ({', '.join(self._key)}) alone: rows would replace "
+                "each other.",
+                f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
+            )
+            return
+        sent = [
+            set(columns)
+            for columns, primary, chosen in indexes
+            if (identity == "d" and primary) or (identity == "i" and chosen)
+        ]
+        if identity != "f" and not any(key <= columns for columns in sent):
+            yield self._told(
+                "MZ228",
+                f"The key of {name} is not in the log",
+                f"{self._where}: of a row that is deleted, the server notes down its replica identity, which "
+                f"does not have the columns ({', '.join(self._key)}).",
+                f"ALTER TABLE {sql} REPLICA IDENTITY FULL; or make the key that of the primary key.",
+            )
+
+    def _large(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        found = {row[0] for row in self._connection.execute(_LARGE, (table.oid,)).fetchall()}
+        own = [one.name for c in self._columns if (one := table.column(c.name)) and one.name in found]
+        if own:
+            yield self._told(
+                "MZ229",
+                f"Large values of {name} would be missing from updates",
+                f"{self._where}: {', '.join(own)} may be stored out of line (TOAST), and then an update of "
+                "another column does not have the value in the log.",
+                f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} REPLICA IDENTITY FULL;",
+            )
+
+    # ── publication
+
+    def _publication(self, tables: Sequence[Table], creates: bool) -> Iterator[Diagnostic]:
+        name, listed = self._names.publication, ", ".join(table.sql for table in tables)
+        found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
+        published = self._published(name)
+        lacking = [t for t in tables if (t.schema, t.name) not in published]
+        if self._names.own_publication:
+            foreign = [t for t in lacking if not self._row(_TABLE, (t.oid,))[4]]
+            if foreign or (found is None and not creates):
+                why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
+                why += ["it lacks CREATE on the database"] if found is None and not creates else []
+                yield self._told(
+                    "MZ234",
+                    f"Role {self._query.link.body['user']} can't make the publication",
+                    f"{self._where}: {'; '.join(why)}.",
+                    f"let the owner do it: CREATE PUBLICATION mzplan FOR TABLE {listed} WITH "
+                    "(publish_via_partition_root); and name it in the source: publication: mzplan.",
+                )
+            return
+        if found is None:
+            yield self._told(
+                "MZ227",
+                f"Publication {name} does not exist",
+                f"{self._where} has no publication of that name.",
+                f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root); or "
+                "leave `publication` out: then mzplan makes one.",
+            )
+            return
+        wrong = [f"it lacks {t.schema}.{t.name}" for t in lacking]
+        if not found[0]:
+            wrong.append("it does not publish inserts, updates, deletes and truncates")
+        if wrong:
+            yield self._told(
+                "MZ227",
+                f"Publication {name} does not publish what {self._query.address} reads",
+                f"{self._where}: {'; '.join(wrong)}.",
+                f"ALTER PUBLICATION {quoted(name)} "
+                + (f"ADD TABLE {', '.join(t.sql for t in lacking)};" if lacking else "SET (publish = …);"),
+            )
+
+    def _published(self, name: str) -> set[tuple[str, str]]:
+        rows = self._connection.execute(
+            "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,)
+        )
+        return {(schema, table) for schema, table in rows.fetchall()}
+
+    def _row(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        found = self._connection.execute(statement.encode(), values).fetchone()
+        assert found is not None
+        return found
+
+    def _told(self, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
+        return Diagnostic(code=code, summary=summary, detail=detail, hint=hint, address=self._query.address)
+
+
+def _is_generated(connection: Connection, table: Table, column: TargetColumn) -> bool:
+    found = connection.execute(
+        "SELECT attgenerated <> '' FROM pg_attribute WHERE attrelid = %s AND attname = %s",
+        (table.oid, column.name),
+    ).fetchone()
+    return bool(found and found[0])

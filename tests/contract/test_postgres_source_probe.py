@@ -1,0 +1,135 @@
+"""What the probe of a PostgreSQL source finds on a real server, each with the statement that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from mzplan.connectors.postgres_source import PostgresSource
+from mzplan.model.diagnostics import Diagnostic
+from tests.contract.postgres_sources import Collection, endpoint, source
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+Database = Callable[..., str]
+
+GOOD = ["CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))"]
+WRONG = {
+    "MZ052": ([], {}, "has no table public.t"),
+    "MZ233": (["CREATE VIEW t AS SELECT 1::bigint AS id, 'x'::varchar(9) AS name"], {}, "it is a view"),
+    "MZ233 unlogged": (
+        ["CREATE UNLOGGED TABLE t (id bigint PRIMARY KEY, name varchar(40))"],
+        {},
+        "not logged",
+    ),
+    "MZ230": (
+        ["CREATE TABLE t (id bigint PRIMARY KEY, name numeric(5,1))"],
+        {"schema": "id BIGINT, name INT, gone STRING"},
+        r"name is numeric\(5,1\), which is no INT \(but DECIMAL\(5,1\)\); it has no column gone",
+    ),
+    "MZ230 generated": (
+        ["CREATE TABLE t (id bigint PRIMARY KEY, name bigint GENERATED ALWAYS AS (id * 2) STORED)"],
+        {"schema": "id BIGINT, name BIGINT"},
+        "name is generated",
+    ),
+    "MZ228": (["CREATE TABLE t (id bigint, name varchar(40))"], {}, "no unique index"),
+    "MZ228 identity": (
+        ["CREATE TABLE t (id bigint UNIQUE, name varchar(40) PRIMARY KEY)"],
+        {},
+        "replica identity",
+    ),
+    "MZ229": (["CREATE TABLE t (id bigint PRIMARY KEY, name text)"], {}, "name may be stored out of line"),
+    "MZ227": (GOOD, {"publication": "nothing"}, "has no publication of that name"),
+    "MZ227 lacks": (
+        [*GOOD, "CREATE PUBLICATION half WITH (publish = 'insert')"],
+        {"publication": "half"},
+        "lacks public.t; it does not publish",
+    ),
+}
+
+
+def found(dsn: str, folder: Path, **body: object) -> Sequence[Diagnostic]:
+    return PostgresSource().probe(source(dsn, folder, **body)).diagnostics
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_what_is_wrong_with_tables_and_publications(
+    database: Database, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    for number, (name, (statements, body, said)) in enumerate(WRONG.items()):
+        dsn = postgres.dsn(database(f"wrong{number}"))
+        run(dsn, *statements)
+        (one,) = found(dsn, tmp_path, **body)
+        assert one.code == name[:5], (name, one)
+        with pytest.raises(AssertionError, match=said):
+            raise AssertionError(one.detail)
+        assert one.hint and postgres.password not in str(one)
+
+
+def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_path: Path) -> None:
+    dsn = postgres.dsn(database())
+    role = f"reader_{tmp_path.name[-12:]}".lower()
+    run(dsn, *GOOD, f"CREATE ROLE {role} LOGIN PASSWORD 'reader'")
+    try:
+        other = dsn.replace(f"{postgres.user}:{postgres.password}", f"{role}:reader")
+        assert [one.code for one in found(other, tmp_path)] == ["MZ221", "MZ054", "MZ234"]
+        run(
+            dsn,
+            f"ALTER ROLE {role} REPLICATION",
+            f"GRANT SELECT ON t TO {role}",
+            "CREATE PUBLICATION theirs FOR TABLE t",
+        )
+        assert found(other, tmp_path, publication="theirs") == ()
+        query = source(other, tmp_path, publication="theirs")
+        input_, collection = endpoint(query), Collection("id")
+        run(dsn, "INSERT INTO t VALUES (1, 'a')")
+        collection.follow(input_)
+        # While it runs, its own slot is no obstacle; for another it is.
+        assert PostgresSource().probe(query).diagnostics == ()
+        input_.close()
+        run(dsn, f"SELECT pg_drop_replication_slot('mzplan_{query.description.id}_g1')")
+    finally:
+        run(dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_a_server_that_does_not_log_enough_or_has_no_slots(
+    own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    own_postgres.create_database("small")
+    dsn = own_postgres.dsn("small")
+    run(dsn, *GOOD)
+    probe = PostgresSource().probe(source(dsn, tmp_path))
+    assert probe.diagnostics == () and probe.upstream is not None
+    assert set(probe.upstream) == {"type", "system_identifier", "database", "database_oid"}
+    own_postgres.stop()
+    own_postgres.settings.update({"wal_level": "replica", "max_replication_slots": "0"})
+    own_postgres.start()
+    codes = [one.code for one in found(dsn, tmp_path)]
+    assert codes == ["MZ220", "MZ222"]
+
+
+def test_another_database_is_refused_wherever_it_is(
+    database: Database, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    dsns = [postgres.dsn(database(name)) for name in ("one", "two")]
+    for dsn in dsns:
+        run(dsn, *GOOD)
+    connector = PostgresSource()
+    queries = [source(dsn, tmp_path) for dsn in dsns]
+    one, two = (connector.probe(query).upstream for query in queries)
+    assert one is not None and two is not None
+    assert connector.compare(queries[0], one, one) is None
+    refused = connector.compare(queries[1], one, two)
+    assert refused is not None and refused.code == "MZ043" and "instead of" in refused.detail
+    moved = connector.compare(queries[1], one, {**one, "system_identifier": "1"})
+    assert moved is not None and "system identifier is 1" in moved.detail
