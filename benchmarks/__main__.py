@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("plan_scale", "restart", "ingest", "avro", "postgres", "kafka_sink", "many_queries", "long_run")
+NAMES = (
+    *("plan_scale", "restart", "ingest", "avro", "postgres", "postgres_source", "kafka_sink"),
+    *("many_queries", "long_run"),
+)
 
 
 def main() -> None:

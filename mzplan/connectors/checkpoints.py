@@ -164,6 +164,15 @@ class Checkpoint:
         """Write down, durably and whole, how the sink writes from now on."""
         self._record("delivery", delivery)
 
+    def leaves(self) -> dict[str, Any] | None:
+        """The description (as JSON) of a source that has made something on its upstream, to be removed when
+        this generation is given up; None if nothing was noted down, empty once it is done. Raises OSError."""
+        return self._fact("leaves")
+
+    def record_leaves(self, description: Mapping[str, Any]) -> None:
+        """Write down, durably and whole, whose it is."""
+        self._record("leaves", description)
+
     def layout(self) -> int:
         """The version of mzplan's own layout here, 1 where nothing else was noted. Raises OSError."""
         noted = self._fact("layout")

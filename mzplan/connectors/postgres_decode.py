@@ -226,7 +226,10 @@ class _Block:
             now = [new.unchanged_from(was) for new, was in zip(now, before, strict=True)]
         moved = self._key_changed(before, now)
         if moved.any():
-            yield self._picked(moved)._made([one.at(moved) for one in before], deleted=True)
+            # Before the row comes back under its new key, which may be the same, written in another way.
+            gone = self._picked(moved)
+            gone.sequence = gone.sequence - 1
+            yield gone._made([one.at(moved) for one in before], deleted=True)
         yield self._made(now, deleted=False)
 
     def _key_changed(self, before: list[Values], now: list[Values]) -> Any:
@@ -295,7 +298,7 @@ def _places(pending: _Pending, count: int) -> tuple[Ints, Ints]:
     befores = np.array([before for _, _, before in pending.transactions], np.int64)
     sizes = np.diff(np.append(firsts, count))
     index = np.arange(count, dtype=np.int64)
-    return np.repeat(lsns, sizes), index - np.repeat(firsts - befores, sizes) + 1
+    return np.repeat(lsns, sizes), (index - np.repeat(firsts - befores, sizes) + 1) * 2
 
 
 def _truncated(data: memoryview | bytes) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,8 @@ class Names:
     @classmethod
     def of(cls, query: ResolvedQuery) -> Names:
         """Adopted, or named after the source's id, which it keeps for life, and its generation."""
-        derived = f"mzplan_{query.description.id}_g{query.description.generation}"
+        id_ = re.sub("[^a-z0-9_]", "_", query.description.id)
+        derived = f"mzplan_{id_}_g{query.description.generation}"
         publication, slot = query.body.get("publication"), query.body.get("slot")
         return cls(
             publication=publication or derived,

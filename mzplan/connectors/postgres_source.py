@@ -10,6 +10,8 @@ from mzplan.connectors.endpoint_source import diagnostics_of, step_of
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.postgres_client import bounded, patience, place
 from mzplan.connectors.postgres_input import PostgresInput, PostgresInputFactory
+from mzplan.connectors.postgres_problems import explaining
+from mzplan.connectors.postgres_slots import Names, session, unpublish
 from mzplan.connectors.postgres_source_probe import PostgresSourceProbe
 from mzplan.connectors.spark_types import ddl
 from mzplan.model.diagnostics import Diagnostic, ExitCode
@@ -86,6 +88,12 @@ class PostgresSource:
             address=query.address,
             exit_code=ExitCode.REFUSED,
         )
+
+    def release(self, query: ResolvedQuery) -> None:
+        """Drop the slot and the publication of a generation that is given up, where they are mzplan's own.
+        Raises MzplanError."""
+        with explaining(query), session(query) as (_, connection):
+            unpublish(connection, Names.of(query))
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """See SourceConnector: with `_change` last."""

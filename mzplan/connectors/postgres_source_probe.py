@@ -162,7 +162,8 @@ class _Check:
                 )
             return
         database = self._query.link.body["database"]
-        if slot.plugin != "pgoutput" or slot.database != database:
+        # One of mzplan's own in another database: whether that is another upstream is told by `compare`.
+        if not self._names.own_slot and (slot.plugin != "pgoutput" or slot.database != database):
             what = (
                 f"is of plug-in {slot.plugin or '(none: a physical one)'} and database {slot.database or '-'}"
             )

@@ -19,6 +19,7 @@ from mzplan.state.store import Store
 log = logging.getLogger("mzplan.storage")
 
 RETRY = 60.0  # seconds after a failed removal
+PATIENCE = 7 * 86_400.0  # seconds that storage is kept for an upstream that can't be reached
 Place = tuple[str, int]  # id, generation
 
 
@@ -34,6 +35,9 @@ class Claims:
         self.accepted: dict[Address, Description] = store.read_accepted(instance)
         self.dropped: list[Dropped] = store.read_journal(instance)
         self._removing: dict[Place, Future[None]] = {}
+        self._releasing: dict[Place, Future[None]] = {}
+        self._released: set[Place] = set()
+        self._release_at = 0.0
         self._retry_at = 0.0
 
     def record(self, accepted: dict[Address, Description], claimed: Collection[Place]) -> None:
@@ -53,21 +57,41 @@ class Claims:
         self.accepted = accepted
 
     def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
-        """Remove what has been unclaimed for long enough and that nobody reads any more."""
+        """Remove what has been unclaimed for long enough and that nobody reads any more. What it has made on
+        its upstream goes at once: that costs others."""
         if not self.dropped:
             return
         self._harvest()
         self._unclaim(claimed)
+        self._release(pool)
         now = time.time()
         for entry in self.dropped:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
+            if entry.place not in self._released and now - entry.dropped_at < self.retain + PATIENCE:
+                continue  # where that was made is noted down in the storage
             if due and entry.place not in reading and entry.place not in self._removing:
                 self._removing[entry.place] = pool.submit(self.executor.reclaim, *entry.place)
 
     @property
     def removing(self) -> bool:
         """Whether a removal is under way, or its end not yet written down."""
-        return bool(self._removing)
+        return bool(self._removing or self._releasing)
+
+    def _release(self, pool: Pool) -> None:
+        for place, future in list(self._releasing.items()):
+            if future.done():
+                del self._releasing[place]
+                problem = future.exception()
+                if problem is None:
+                    self._released.add(place)
+                else:
+                    log.warning("what %s g%d has made on its upstream: %s", *place, problem)
+                    self._release_at = time.monotonic() + RETRY
+        if time.monotonic() < self._release_at:
+            return
+        for entry in self.dropped:
+            if entry.place not in self._released and entry.place not in self._releasing:
+                self._releasing[entry.place] = pool.submit(self.executor.release, *entry.place)
 
     def _harvest(self) -> None:
         done = {place: future for place, future in self._removing.items() if future.done()}

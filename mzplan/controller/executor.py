@@ -124,6 +124,10 @@ class Executor(Protocol):
     def foreign(self) -> list[str]:
         """What runs in this engine and was not started here, for people: names, or ids without one."""
 
+    def release(self, id_: str, generation: int) -> None:
+        """Remove from its upstream what a generation that nothing claims has made there (a replication slot);
+        no error when there is nothing. Raises MzplanError when that can't be done now."""
+
     def reclaim(self, id_: str, generation: int) -> None:
         """Remove the collection and the checkpoint of a generation that nothing claims; no error when they
         are gone. Raises MzplanError when they can't be removed."""

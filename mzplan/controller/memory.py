@@ -123,6 +123,9 @@ class InMemoryExecutor:
         """The active queries by address (for tests)."""
         return {r.name.address: r for r in self.reports() if r.active}
 
+    def release(self, id_: str, generation: int) -> None:
+        pass
+
     def reclaim(self, id_: str, generation: int) -> None:
         self.log.append(("reclaim", f"{id_} g{generation}"))
 

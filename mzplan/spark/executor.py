@@ -15,6 +15,7 @@ from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolve
+from mzplan.connectors.leaving import leave, remember_leaving
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.select import outputs_without_spark
@@ -59,6 +60,7 @@ class SparkExecutor:
         self._spark: SparkSession | None = None
         self._unlisten: Callable[[], Any] | None = None
         self._running: dict[QueryName, Running] = {}
+        self._secrets: Secrets | None = None
 
     # ── the session
 
@@ -105,6 +107,10 @@ class SparkExecutor:
 
     def foreign(self) -> list[str]:
         return self._progress.foreign()
+
+    def release(self, id_: str, generation: int) -> None:
+        secrets = self._secrets or Secrets(self._context.directory)
+        leave(self._warehouse, (id_, generation), secrets, self._context.directory)
 
     def reclaim(self, id_: str, generation: int) -> None:
         remove_storage(self._warehouse, id_, generation)
@@ -187,6 +193,7 @@ class SparkExecutor:
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         spark = self._session()
+        self._secrets = secrets
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
         running = Running(name, self._connector(query).place(query))
@@ -281,6 +288,7 @@ class SparkExecutor:
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
             raise MzplanError(errors)
+        remember_leaving(self._connectors, checkpoint, query.description)
         if found.upstream is None:
             return
         take_upstream(connector, query, checkpoint, found.upstream, lambda: self._last_times(query))

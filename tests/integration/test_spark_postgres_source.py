@@ -1,0 +1,131 @@
+"""A PostgreSQL source on Spark: its keyed collection, and a sink below it, through changes of all kinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from mzplan.inline import Description
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+SCHEMA = "id BIGINT, customer STRING, amount DECIMAL(12,2), tags ARRAY<STRING>, note STRING"
+
+
+def source(lab: Lab, database: str, **connection: Any) -> Description:
+    return lab.source(
+        "postgres",
+        lab.postgres_body(database, **connection),
+        tables=["public.orders"],
+        schema=SCHEMA,
+        key=["id"],
+        snapshot={"parallelism": 3},
+    )
+
+
+def at(description: Description, **connection: Any) -> Description:
+    """The same source behind a connection that was altered."""
+    (role, before), *_ = description.connections.items()
+    after = replace(before, body={**before.body, **connection})
+    return replace(description, connections={role: after}, digest=f"{description.digest}+")
+
+
+def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
+    shop, target = database("shop"), database("target")
+    lab.execute(
+        shop,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), tags text[], "
+        "note text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL",
+        "INSERT INTO orders SELECT g, 'c' || g % 10, g / 100.0, ARRAY['a', NULL], repeat('n', 200) "
+        "FROM generate_series(1, 2000) g",
+    )
+    lab.execute(target, "CREATE TABLE big (id bigint PRIMARY KEY, amount numeric(12,2))")
+    described = source(lab, shop)
+    sink = lab.postgres_sink(
+        described, target, "big", mode="upsert", key=["id"], select=["id", "amount"], where="amount > 10"
+    )
+    assert lab.codes(described) == []
+
+    def expected(table: str = "orders") -> list[tuple[Any, ...]]:
+        return sorted(lab.rows(shop, f"SELECT id, customer, amount, tags, note FROM {table}"))
+
+    def holds() -> bool:
+        rows = lab.collection(described).select("id", "customer", "amount", "tags", "note").collect()
+        return sorted(tuple(row) for row in rows) == expected()
+
+    def target_holds() -> bool:
+        wanted = lab.rows(shop, "SELECT id, amount FROM orders WHERE amount > 10")
+        return sorted(lab.rows(target, "SELECT id, amount FROM big")) == sorted(wanted)
+
+    def steps() -> list[dict[str, Any]]:
+        folder = lab.checkpoint(described) / "steps"
+        return [json.loads(path.read_text()) for path in sorted(folder.glob("0*.json"))]
+
+    lab.start(described, sink)
+    until("the snapshot is there", holds, 180)
+    lab.execute(
+        shop,
+        "UPDATE orders SET amount = 500 WHERE id <= 10",
+        "UPDATE orders SET amount = 1 WHERE id > 1990",
+        "UPDATE orders SET id = id + 100000 WHERE id BETWEEN 100 AND 120",
+        "DELETE FROM orders WHERE id BETWEEN 200 AND 300",
+        "INSERT INTO orders VALUES (200, 'again', 1000, NULL, repeat('x', 50000))",
+        "UPDATE orders SET customer = 'large stays' WHERE id = 200",
+    )
+    until("changes are there", holds, 180)
+    until("and below", target_holds, 180)
+    lab.execute(
+        shop,
+        "INSERT INTO orders SELECT g, 'many', 200, '{}', 'x' FROM generate_series(30000, 33000) g "
+        "ON CONFLICT DO NOTHING",
+    )
+    until("a large transaction is there", holds, 180)
+    newest = lab.collection(described).selectExpr("max(_position.lsn)").collect()[0][0]
+
+    # The connection is altered: another role, with its own password, by another name of the host.
+    role = f"r{described.id}".replace("-", "_")
+    lab.stop(described)
+    with psycopg.connect(lab.postgres.dsn(shop), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'other'".encode())
+    lab.execute(
+        shop, "DELETE FROM orders WHERE id < 5", "INSERT INTO orders VALUES (1, 'while down', 7, NULL, NULL)"
+    )
+    moved = at(described, host="localhost", user=role, password="other")
+    lab.undo_commit(described)  # and the last step had not been noted down
+    before = len(steps())
+    lab.start(moved)
+    until("what came meanwhile is there", holds, 180)
+    until("and below", target_holds, 180)
+    assert all(step["kind"] == "changes" for step in steps()[before:])
+    assert lab.collection(described).where(f"_position.lsn <= {newest}").count() > 3000
+
+    # Another database is another upstream, wherever it is.
+    lab.execute(
+        target,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), "
+        "tags text[], note text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+    )
+    found = lab.check(at(described, database=target)).diagnostics
+    assert [one.code for one in found] == ["MZ043"], found
+
+    # An error in the middle is told, and nothing is lost.
+    lab.execute(shop, "ALTER TABLE orders RENAME note TO remark", "UPDATE orders SET amount = 3 WHERE id = 1")
+    ended = lab.ended(moved, 180)
+    assert ended.error_code == "MZ230" and "note" in (ended.error or ""), ended
+    lab.stop(moved, sink)
+    lab.executor.release(described.id, 1)
+    assert lab.rows(shop, "SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+    assert lab.rows(shop, "SELECT 1 FROM pg_publication") == []
+    lab.execute(
+        shop, f"REASSIGN OWNED BY {role} TO {lab.postgres.user}", f"DROP OWNED BY {role}", f"DROP ROLE {role}"
+    )
