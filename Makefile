@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites setup quickstart test unit lint types imports check soak bench docs lock clean
+.PHONY: help prerequisites setup quickstart cdc test unit lint types imports check soak bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ setup: .venv/.done ## make the virtual environment from the lock file
 
 quickstart: setup ## show the whole thing: servers, plan, apply, a change
 	$(BIN)/python -m examples.quickstart
+
+cdc: setup ## show change capture: PostgreSQL → collection → PostgreSQL and Kafka
+	$(BIN)/python -m examples.capture
 
 test: setup ## run all tests, against real Spark, Kafka and PostgreSQL
 	$(BIN)/python -m pytest tests
