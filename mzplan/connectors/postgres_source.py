@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name, secret_values
 from mzplan.connectors.endpoint_source import diagnostics_of, step_of
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.postgres_client import bounded, patience, place
 from mzplan.connectors.postgres_input import PostgresInput, PostgresInputFactory
 from mzplan.connectors.postgres_problems import explaining
-from mzplan.connectors.postgres_slots import Names, session, unpublish
+from mzplan.connectors.postgres_slots import Names, find_slot, session, unpublish
 from mzplan.connectors.postgres_source_probe import PostgresSourceProbe
 from mzplan.connectors.spark_types import ddl
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +90,16 @@ class PostgresSource:
             address=query.address,
             exit_code=ExitCode.REFUSED,
         )
+
+    def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
+        """Bytes of the server's log: written since what is committed, and kept for the slot. None where the
+        server does not say."""
+        try:
+            with session(query) as (_, connection):
+                slot = find_slot(connection, Names.of(query).slot)
+        except (psycopg.Error, MzplanError, OSError):
+            return None
+        return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
 
     def release(self, query: ResolvedQuery) -> None:
         """Drop the slot and the publication of a generation that is given up, where they are mzplan's own.

@@ -58,6 +58,8 @@ class QueryReport:
     number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
     `left_out` counts the malformed records that this run has skipped or kept aside.
     `warning` is the last thing that this run warned of.
+    `backlog`: where the upstream has a log that it keeps for the query (a replication slot), bytes of it:
+    `lag_bytes` still to be read and committed, `retained_bytes` kept.
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
     started; None where that is not known.
     """
@@ -72,6 +74,7 @@ class QueryReport:
     processed_rows_per_second: float = 0.0
     lag: int | None = None
     left_out: int = 0
+    backlog: Mapping[str, int] | None = None
     warning: str | None = None
     heard_at: float | None = None
     error: str | None = None

@@ -48,6 +48,7 @@ def observe(
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=shown.lag if shown else None,
         left_out=shown.left_out if shown else 0,
+        backlog=shown.backlog if shown else None,
         warning=(shown.warning if shown else None) or keeps,
         quiet_since=_quiet_since(shown, time.time()),
         error=(failed.reason if failed else None)

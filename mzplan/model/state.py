@@ -75,6 +75,9 @@ class Observation:
     committed one that the runner has last tried to reach. They differ while a change is pending, was
     rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown).
     `left_out` counts the malformed records that the run has skipped or kept aside (`on_error`).
+    rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown);
+    `backlog` are bytes of a log that the upstream keeps for the query: `lag_bytes` still to be read,
+    `retained_bytes` kept.
     `warning` is what a query that runs should be looked at for. `quiet_since` (seconds since the epoch) is
     set while one micro-batch takes longer than a minute: when the last one ended. `held` says for which
     canary a query waits: it runs on as it was last accepted.
@@ -94,6 +97,7 @@ class Observation:
     processed_rows_per_second: float = 0.0
     lag: int | None = None
     left_out: int = 0
+    backlog: Mapping[str, int] | None = None
     warning: str | None = None
     quiet_since: float | None = None
     error: str | None = None

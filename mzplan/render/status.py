@@ -6,6 +6,7 @@ from typing import Any
 
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState
+from mzplan.render.storage import size
 from mzplan.render.text import Paint, cut, safe
 
 _COLUMNS = ("QUERY", "INSTANCE", "CONDITION", "STEP", "ROWS/S", "LAG")
@@ -64,6 +65,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
         "left_out": seen.left_out if seen else 0,
+        "backlog": dict(seen.backlog) if seen and seen.backlog else None,
         "warning": seen.warning if seen else None,
         "error": seen.error if seen else None,
         "held": seen.held if seen else None,
@@ -107,6 +109,14 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
         code = f"[{query.observation.error_code}] " if query.observation.error_code else ""
         lines.append("")
         lines.append(f"{query.resource.address}: {code}{cut(safe(query.observation.error or ''), 600)}")
+    for query in status.queries:
+        backlog = query.observation.backlog if query.observation is not None else None
+        if backlog:
+            behind, kept = size(backlog.get("lag_bytes", 0)), size(backlog.get("retained_bytes", 0))
+            lines += [
+                "",
+                f"{query.resource.address}: {behind} of the server's log to read; its slot keeps {kept}",
+            ]
     for query in status.queries:
         if query.observation is not None and query.observation.held:
             lines += ["", f"{query.resource.address}: held: {cut(safe(query.observation.held), 600)}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -28,6 +28,7 @@ from mzplan.inline import Description
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.secrets import Secrets
 from mzplan.spark import failures
+from mzplan.spark.backlogs import Backlogs
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.running import Running
@@ -54,6 +55,7 @@ class SparkExecutor:
         self._connectors = Connectors()
         self._collections = Collections()
         self._steps = StepRecorder()
+        self._backlogs = Backlogs()
         self._progress = ProgressListener(self._steps.progressed)
         self._opening = threading.Lock()
         self._lock = threading.Lock()
@@ -86,6 +88,7 @@ class SparkExecutor:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
                 list(pool.map(self._stop_whatever_happens, names))
         self._steps.close()
+        self._backlogs.close()
         close_forwards()
         with self._opening:
             unlisten, self._unlisten = self._unlisten, None
@@ -196,7 +199,7 @@ class SparkExecutor:
         self._secrets = secrets
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
-        running = Running(name, self._connector(query).place(query))
+        running = Running(name, self._connector(query).place(query), measure=self._measure(query))
         try:
             started = self._submit(spark, query, running, epoch)
         except MzplanError:
@@ -272,6 +275,11 @@ class SparkExecutor:
             interrupt=running.interruptions.append,
             covers=self._history(description).covers,
         )
+
+    def _measure(self, query: ResolvedQuery) -> Callable[[], Mapping[str, int] | None] | None:
+        """What asks the upstream for the backlog, where the connector can."""
+        ask = getattr(self._connector(query), "backlog", None)
+        return partial(ask, query) if ask is not None else None
 
     def _source_runs(self, query: ResolvedQuery) -> bool:
         upstream = query.description.upstream
@@ -352,4 +360,5 @@ class SparkExecutor:
             running = list(self._running.values())
         if [one for one in running if one.ended is None and one.has_ended()]:
             self._collections.forget_all()  # it may have failed of its table: look again
+        self._backlogs.look(running)
         return [one.report(self._progress.get(one.run_id)) for one in running]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ class Running:
     """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
-    server."""
+    server. `measure` asks for `backlog` (see QueryReport)."""
 
     name: QueryName
     place: str
@@ -38,6 +38,8 @@ class Running:
     failed: BaseException | None = None
     warning: str | None = None
     left_out: int = 0
+    measure: Callable[[], Mapping[str, int] | None] | None = None
+    backlog: Mapping[str, int] | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
     begun: float = field(default_factory=time.time)
@@ -102,6 +104,7 @@ class Running:
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
             left_out=self.left_out + newest.left_out,
+            backlog=None if ended else self.backlog,
             warning=self.warning,
             heard_at=None if ended else (newest.heard_at if progress else self.begun),
             error=(ended.text or None) if ended else None,

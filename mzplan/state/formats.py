@@ -255,6 +255,7 @@ def _observation(text: str, content: Any) -> tuple[Address, Observation]:
             processed_rows_per_second=reading.number(fields, "processed_rows_per_second", 0.0),
             lag=None if fields.get("lag") is None else reading.integer(fields, "lag"),
             left_out=reading.integer(fields, "left_out", 0),
+            backlog=_backlog(fields.get("backlog")),
             warning=reading.text_or_none(fields, "warning"),
             quiet_since=None if fields.get("quiet_since") is None else reading.number(fields, "quiet_since"),
             error=reading.text_or_none(fields, "error"),
@@ -265,6 +266,13 @@ def _observation(text: str, content: Any) -> tuple[Address, Observation]:
         )
     except ValueError as problem:
         raise ValueError(f"{address}: {problem}") from None
+
+
+def _backlog(content: Any) -> Mapping[str, int] | None:
+    if content is None:
+        return None
+    fields = reading.mapping(content, "backlog")
+    return {name: reading.integer(fields, name) for name in fields}
 
 
 def encode_lease(lease: Lease) -> bytes:

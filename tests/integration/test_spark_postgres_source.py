@@ -89,6 +89,7 @@ def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
         "ON CONFLICT DO NOTHING",
     )
     until("a large transaction is there", holds, 180)
+    until("its slot is measured", lambda: (lab.report(described).backlog or {}).get("retained_bytes", 0) > 0)
     newest = lab.collection(described).selectExpr("max(_position.lsn)").collect()[0][0]
 
     # The connection is altered: another role, with its own password, by another name of the host.
@@ -111,9 +112,9 @@ def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
     # Another database is another upstream, wherever it is.
     lab.execute(
         target,
-        "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), "
+        "CREATE TABLE public.orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), "
         "tags text[], note text)",
-        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "ALTER TABLE public.orders REPLICA IDENTITY FULL",
     )
     found = lab.check(at(described, database=target)).diagnostics
     assert [one.code for one in found] == ["MZ043"], found

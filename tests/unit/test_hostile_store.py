@@ -360,6 +360,21 @@ def test_a_rate_that_spark_cannot_tell_is_zero(folder: Path) -> None:
     assert decode_status(written, "x").observations[odd.address].input_rows_per_second == 0.0
 
 
+def test_status_says_what_a_server_keeps_for_a_source(folder: Path) -> None:
+    backlog = {"lag_bytes": 2048, "retained_bytes": 5 << 20}
+    change(folder, "status/local.json", lambda d: d["observations"]["sink.out"].update(backlog=backlog))
+    said = mzplan(folder, "status")
+    assert (
+        said.code == 0 and "sink.out: 2.0 KiB of the server's log to read; its slot keeps 5.0 MiB" in said.out
+    )
+    change(
+        folder,
+        "status/local.json",
+        lambda d: d["observations"]["sink.out"].update(backlog={"lag_bytes": "x"}),
+    )
+    assert "lag_bytes" in refused(folder, "status", code="MZ030")["detail"]
+
+
 # --- a runner in such a store
 
 
