@@ -236,7 +236,7 @@ def test_a_mistake_writes_nothing(folder: Path) -> None:
 
 
 def test_rows_of_a_key_are_taken_away(folder: Path) -> None:
-    (refused,) = appended(folder, '{"id": 1}', "--delete", code=2)["diagnostics"]
+    (refused,) = appended(folder, '{"id": 1}', "--delete", code=64)["diagnostics"]
     assert refused["code"] == "MZ083" and "It has no key" in refused["detail"]
     (folder / "s.yaml").write_text(
         'sources: {a: {type: local, schema: "id BIGINT NOT NULL, name STRING NOT NULL", key: [id]}}\n'
