@@ -87,8 +87,8 @@ class Capabilities:
             return None
         limit = max_hold(source.description.query)
         return (
-            f"It has read {source.description.query.address} up to step {held}: {source.upper - held} steps "
-            f"are kept for it{f', those of the last {limit} at most' if limit else ''}."
+            f"It has read {source.description.query.address} up to step {held}, and what has come since is "
+            f"kept for it{f', for {limit} at most' if limit else ''}."
         )
 
     def _downgrade(self, collection: CollectionState) -> None:
