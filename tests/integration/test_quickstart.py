@@ -1,4 +1,4 @@
-"""`make quickstart`, as the README has it: it checks itself what it shows."""
+"""`make quickstart` and `make cdc`: they check themselves what they show."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_the_quickstart_shows_what_it_says() -> None:
+
+@pytest.mark.parametrize("module", ["examples.quickstart", "examples.capture"])
+def test_it_shows_what_it_says(module: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.quickstart"],
+        [sys.executable, "-m", module],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
