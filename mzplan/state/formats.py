@@ -162,6 +162,10 @@ def _check_whole(
     lost = {r.instance for a, r in resources.items() if a.kind != "connection"} - instances.keys()
     if lost:
         raise ValueError(f"no instance {min(lost)} is declared, and queries are to run there")
+    for address, resource in resources.items():
+        source = resource.references.get("from")
+        if (address.kind == "sink") != (source is not None and source.kind == "source"):
+            raise ValueError(f"{address} should {'' if address.kind == 'sink' else 'not '}read a source")
     needs = {a: {*r.references.values(), *r.dependencies} for a, r in resources.items()}
     try:
         TopologicalSorter(needs).prepare()

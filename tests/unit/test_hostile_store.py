@@ -88,6 +88,7 @@ def at(address: str, **values: Any) -> Edit:
         (at("source.orders", body=[]), "source.orders: body is no mapping"),
         (at("source.orders", body={"instance": "../x"}), "instance is no name of an instance"),
         (at("source.orders", body={"instance": "gone"}), "no instance gone is declared"),
+        (at("sink.out", references={}), "sink.out should read a source"),
         (
             at("source.orders", references={"connection": "source.orders"}),
             "resources need each other in a circle: source.orders needs source.orders",
