@@ -57,11 +57,10 @@ class ReplicationLink:
     """A connection that speaks the replication protocol. Raises psycopg.Error for what a server did."""
 
     def __init__(self, conninfo: str):
-        self._connection = pq.PGconn.connect(make_conninfo(conninfo, replication="database").encode())
-        if self._connection.status != pq.ConnStatus.OK:
-            said = _text(self._connection.error_message)
-            self.close()
-            raise psycopg.OperationalError(said)
+        # Never by a call that waits inside libpq: it keeps the interpreter to itself, and where the server is
+        # behind a tunnel, the other end of the connection is a thread of this process.
+        self._owner = psycopg.connect(make_conninfo(conninfo, replication="database"), autocommit=True)
+        self._connection = self._owner.pgconn
         try:
             self.command(_SESSION)
         except BaseException:
@@ -70,7 +69,7 @@ class ReplicationLink:
 
     def command(self, text: bytes) -> list[list[str | None]]:
         """Run a command, and give the rows that it brings."""
-        result = self._connection.exec_(text)
+        result = self._run(text)
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise self._refused(result)
         return [
@@ -84,7 +83,7 @@ class ReplicationLink:
         command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL 0/0 ({options})".encode()
         deadline = time.monotonic() + _SLOT_WAIT_S
         while True:
-            result = self._connection.exec_(command)
+            result = self._run(command)
             if result.status == pq.ExecStatus.COPY_BOTH:
                 return
             problem = self._refused(result)
@@ -127,7 +126,28 @@ class ReplicationLink:
         self._connection.flush()
 
     def close(self) -> None:
-        self._connection.finish()
+        self._owner.close()
+
+    def _run(self, text: bytes) -> pq.abc.PGresult:
+        """Run a command: its result, of several statements the last one's or the first that failed."""
+        connection = self._connection
+        connection.send_query(text)
+        found: pq.abc.PGresult | None = None
+        while True:
+            while (writes := connection.flush() == 1) or connection.is_busy():
+                socket = [connection.socket]
+                ready, _, _ = select.select(socket, socket if writes else [], [], 1.0)
+                if ready:
+                    connection.consume_input()
+            result = connection.get_result()
+            if result is None:
+                break
+            if found is None or found.status != pq.ExecStatus.FATAL_ERROR:
+                found = result
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                break
+        assert found is not None, "a command has a result"
+        return found
 
     def _wait(self) -> bool:
         """Whether anything came within a moment."""

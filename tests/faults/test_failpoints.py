@@ -228,7 +228,7 @@ def succeeded(folder: Path) -> Status:
         while time.monotonic() < until:
             status, leader = store.read_status("local"), store.leader("local")
             leads = leader is not None and leader.pid == successor.pid
-            if leads and status and status.serial == 2:
+            if leads and status and status.serial == 2 and not store.read_journal("local"):
                 seen = {a: o.digest for a, o in status.observations.items() if o.condition == "running"}
                 if seen == wanted and set(store.read_accepted("local")) == set(wanted):
                     break
@@ -271,7 +271,6 @@ def test_what_a_killed_runner_was_to_drop_is_dropped(tmp_path: Path, point: Fail
     assert doomed.wait(60) == -signal.SIGKILL, (tmp_path / "runner.log").read_text()
     settings.write_text(text)
     succeeded(tmp_path)
-    assert store.read_journal("local") == []
     log = (tmp_path / "runner.log").read_text()
     assert len(dropped) == 2 and all(f"storage {id_} g1 is removed" in log for id_ in dropped)
 

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import asyncssh
 import psycopg
 
-from mzplan.inline import Description
+from mzplan.inline import Description, InlinedConnection
+from mzplan.model.address import Address
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
+    from examples.servers import SshServer
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]
@@ -37,7 +40,30 @@ def at(description: Description, **connection: Any) -> Description:
     return replace(description, connections={role: after}, digest=f"{description.digest}+")
 
 
-def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
+def through(server: SshServer, description: Description) -> Description:
+    """The same source behind a tunnel that was added to its connection."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    server.authorize(key.export_public_key().decode())
+    tunnel = InlinedConnection(
+        address=Address("connection", "door"),
+        type="ssh-tunnel",
+        body={
+            "type": "ssh-tunnel",
+            "host": "127.0.0.1",
+            "port": server.port,
+            "user": server.user,
+            "host_keys": [server.host_key],
+            "private_key": key.export_private_key().decode(),
+        },
+    )
+    (role, before), *_ = description.connections.items()
+    after = replace(before, connections={"ssh_tunnel": tunnel})
+    return replace(description, connections={role: after}, digest=f"{description.digest}+")
+
+
+def test_a_collection_follows_its_tables(
+    lab: Lab, database: Make, ssh_servers: Callable[[str], SshServer]
+) -> None:
     shop, target = database("shop"), database("target")
     lab.execute(
         shop,
@@ -109,6 +135,22 @@ def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
     assert all(step["kind"] == "changes" for step in steps()[before:])
     assert lab.collection(described).where(f"_position.lsn <= {newest}").count() > 3000
 
+    # A tunnel is added: it resumes through it.
+    door, before = ssh_servers("door"), len(steps())
+    lab.stop(moved)
+    lab.execute(shop, "UPDATE orders SET customer = 'through the tunnel' WHERE id < 20")
+    moved = through(door, moved)
+    lab.start(moved)
+    until("what came meanwhile is there", holds, 180)
+    assert {step["kind"] for step in steps()[before:]} == {"changes"} and door.sessions() > 0
+    has_ended_well(lab, (shop, target), (moved, sink), role)
+
+
+def has_ended_well(
+    lab: Lab, databases: tuple[str, str], queries: tuple[Description, Description], role: str
+) -> None:
+    """What the source refuses in the end, and what it leaves behind: nothing."""
+    (shop, target), (moved, sink) = databases, queries
     # Another database is another upstream, wherever it is.
     lab.execute(
         target,
@@ -116,7 +158,7 @@ def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
         "tags text[], note text)",
         "ALTER TABLE public.orders REPLICA IDENTITY FULL",
     )
-    found = lab.check(at(described, database=target)).diagnostics
+    found = lab.check(at(moved, database=target)).diagnostics
     assert [one.code for one in found] == ["MZ043"], found
 
     # An error in the middle is told, and nothing is lost.
@@ -124,7 +166,7 @@ def test_a_collection_follows_its_tables(lab: Lab, database: Make) -> None:
     ended = lab.ended(moved, 180)
     assert ended.error_code == "MZ230" and "note" in (ended.error or ""), ended
     lab.stop(moved, sink)
-    lab.executor.release(described.id, 1)
+    lab.executor.release(moved.id, 1)
     assert lab.rows(shop, "SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
     assert lab.rows(shop, "SELECT 1 FROM pg_publication") == []
     lab.execute(
