@@ -14,6 +14,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.applying import LOCK_WAIT
 from mzplan.operations.project import Project, Reporter, read_state
+from mzplan.secrets import Secrets
 from mzplan.state.claims import Place, instances_noted, places_noted, places_of, unclaimed
 from mzplan.state.store import Store
 
@@ -60,13 +61,22 @@ def remove_unclaimed(
                 continue
             try:
                 with reporter.working(f"removing {one.id} g{one.generation}"):
-                    remove_storage(_warehouse(project, state), one.id, one.generation)
+                    _remove(project, _warehouse(project, state), (one.id, one.generation))
             except MzplanError as problem:
                 problems += problem.diagnostics
                 found[index] = replace(one, kept="it could not be removed")
                 continue
             found[index] = replace(one, removed=True)
     return found, problems
+
+
+def _remove(project: Project, warehouse: str, place: Place) -> None:
+    """First what it has made on its upstream: that is noted down in the storage, and nowhere else."""
+    from mzplan.connectors.leaving import leave
+
+    directory = project.settings.directory
+    leave(warehouse, place, Secrets(directory), directory)
+    remove_storage(warehouse, *place)
 
 
 def _found(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.checkpoints import places_below
-from mzplan.inline import describe
+from mzplan.connectors.checkpoints import Checkpoint, places_below
+from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
 from mzplan.state.journal import Dropped, Prepared
 from mzplan.state.local import LocalBackend
@@ -58,6 +58,39 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path / "shop")
+
+
+def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
+    """A slot whose server does not answer: its name is in the storage, which stays."""
+    former = shop.replaced()
+    server = {"type": "postgres", "host": "127.0.0.1", "port": 1, "database": "d", "user": "u"}
+    made = Description(
+        address=ORDERS,
+        id=shop.id,
+        generation=7,
+        digest="1:a",
+        type="postgres",
+        body={"tables": ["t"], "schema": "id BIGINT", "key": ["id"]},
+        connections={
+            "connection": InlinedConnection(
+                address=Address("connection", "pg"), type="postgres", body={**server, "password": "x"}
+            )
+        },
+    )
+    checkpoint = Checkpoint.of(str(shop.folder / "warehouse"), shop.id, 7)
+    checkpoint.record_leaves(made.to_json())
+    for path in former:
+        for one in (*path.rglob("*"), path):
+            os.utime(one, (OLD, OLD))
+    ran = shop.gc("--apply", "--json")
+    assert ran.code == 1 and "127.0.0.1:1" in ran.out, ran
+    assert all(path.is_dir() for path in former)
+    checkpoint.record_leaves({})
+    for path in former:
+        for one in (*path.rglob("*"), path):
+            os.utime(one, (OLD, OLD))
+    assert shop.gc("--apply").code == 0
+    assert not any(path.exists() for path in former)
 
 
 def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> None:
