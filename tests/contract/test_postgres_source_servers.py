@@ -1,0 +1,110 @@
+"""What becomes of a PostgreSQL source when its server discards log, is promoted, or goes back in time."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from mzplan.connectors.postgres_source import PostgresSource
+from mzplan.model.diagnostics import MzplanError
+from tests.contract.postgres_sources import Collection, endpoint, source
+from tests.support import execute
+
+if TYPE_CHECKING:
+    from examples.servers import PostgresServer
+
+TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def test_an_invalidated_slot_is_told(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """The server keeps no more log than it was told to: the source was away for too long."""
+    own_postgres.stop()
+    own_postgres.settings |= {
+        "max_slot_wal_keep_size": "16MB",
+        "min_wal_size": "32MB",
+        "max_wal_size": "32MB",
+    }
+    own_postgres.start()
+    dsn = own_postgres.create_database("shop")
+    execute(dsn, TABLE)
+    query, collection = source(dsn, tmp_path), Collection("id")
+    execute(dsn, "INSERT INTO t VALUES (1, 'a')")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    input_.close()
+    for number in range(2, 8):  # each segment has 16 MB
+        run(dsn, f"INSERT INTO t VALUES ({number}, 'x')", "SELECT pg_switch_wal()")
+    run(dsn, "CHECKPOINT")
+    with pytest.raises(MzplanError, match="MZ223") as told:
+        collection.follow(endpoint(query))
+    detail = told.value.diagnostics[0].detail
+    assert "invalidated" in detail and "max_slot_wal_keep_size" in detail
+    assert len(collection.rows) == 1
+
+
+def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """Its files are put back from a copy, slot and all, and it lacks what the collection has."""
+    dsn = own_postgres.create_database("shop")
+    run(dsn, TABLE, "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    input_.close()
+    own_postgres.stop()
+    data = (own_postgres.workdir / "cluster").resolve()
+    copy = data.with_name(f"{data.name}-copy")
+    subprocess.run(["cp", "-a", data, copy], check=True)
+    try:
+        own_postgres.start()
+        run(dsn, "INSERT INTO t SELECT g, 'late' FROM generate_series(2, 2000) g")
+        input_ = endpoint(query)
+        collection.follow(input_)
+        input_.close()
+        assert len(collection.rows) == 2000
+        own_postgres.stop()
+        for path in data.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        subprocess.run(["cp", "-a", f"{copy}/.", data], check=True)
+    finally:
+        shutil.rmtree(copy)
+    own_postgres.start()
+    with pytest.raises(MzplanError, match="MZ224") as told:
+        collection.follow(endpoint(query))
+    assert "restored from a backup" in told.value.diagnostics[0].detail
+
+
+def test_a_promoted_server_goes_on_where_its_slot_does(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """Another timeline of the same database. With the slot (as one that is kept for a failover) it goes on;
+    without, that is told."""
+    dsn = own_postgres.create_database("shop")
+    run(dsn, TABLE, "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    connector = PostgresSource()
+    before = connector.probe(query).upstream
+    input_ = endpoint(query)
+    collection.follow(input_)
+    input_.close()
+    own_postgres.stop()
+    data = (own_postgres.workdir / "cluster").resolve()
+    signal = next(data.rglob("PG_VERSION")).parent / "standby.signal"
+    signal.touch()
+    own_postgres.start()
+    run(dsn, "SELECT pg_promote()", TABLE.replace("TABLE t", "TABLE other"))
+    run(dsn, "INSERT INTO t VALUES (2, 'on the new timeline')")
+    after = connector.probe(query).upstream
+    assert before is not None and after is not None and connector.compare(query, before, after) is None
+    input_ = endpoint(query)
+    collection.follow(input_)
+    input_.close()
+    assert sorted(row["id"] for row in collection.rows.values()) == [1, 2]
