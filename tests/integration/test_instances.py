@@ -98,15 +98,16 @@ def submitted(project: Project, cluster: SparkCluster, instance: str) -> Iterato
             stderr=output,
             env=environment,
         )
+    lease = project.folder / "state" / "leases" / f"{instance}.json"
     try:
+        eventually("the runner leads", lease.exists, 120)  # `apply` waits 10 s for one that is not there
         yield
     except BaseException:
         print(log.read_text(errors="replace")[-4000:])
         raise
     finally:
-        lease = project.folder / "state" / "leases" / f"{instance}.json"
-        if lease.exists():  # spark-submit passes no signal on to the driver's Python
-            os.kill(json.loads(lease.read_text())["pid"], signal.SIGTERM)
+        # spark-submit passes no signal on to the driver's Python.
+        os.kill(json.loads(lease.read_text())["pid"] if lease.exists() else process.pid, signal.SIGTERM)
         process.wait(60)
 
 
