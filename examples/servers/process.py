@@ -6,6 +6,7 @@ its process began, and both must fit before any signal is sent.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -15,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,42 @@ def children_of(pid: int) -> list[int]:
         if parent == pid:
             children.append(int(path.parent.name))
     return children
+
+
+def descendants_of(pid: int) -> list[int]:
+    """The pids of the process's children, of their children, and so on."""
+    children = children_of(pid)
+    return [*children, *(one for child in children for one in descendants_of(child))]
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal, if the process still runs: it may end at any moment."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """The process and all below it stand still meanwhile."""
+    stopped: set[int] = set()
+    try:
+        # A signal arrives a little later than it is sent, and a child may be started meanwhile.
+        while awake := [one for one in (pid, *descendants_of(pid)) if _state(one) not in "TtZX"]:
+            for one in awake:
+                send(one, signal.SIGSTOP)
+            stopped.update(awake)
+        yield
+    finally:
+        for one in stopped:
+            send(one, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    """The letter that ps shows; X (dead) where there is no such process, or no /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:
@@ -143,7 +180,7 @@ class ServerProcess:
         """Send a signal, if the process still runs."""
         pid = self.pid
         if pid is not None:
-            os.kill(pid, number)
+            send(pid, number)
 
     def wait(self, *, timeout_s: float) -> bool:
         """Wait for the end of the process; False when the time is up."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,15 @@ from pathlib import Path
 from examples.servers.errors import ServerError
 from examples.servers.pgbinaries import reachable
 from examples.servers.ports import HOST, answers, free_port, require_free
-from examples.servers.process import Account, children_of, unprivileged_account, wait_until_gone
+from examples.servers.process import (
+    Account,
+    children_of,
+    descendants_of,
+    frozen,
+    send,
+    unprivileged_account,
+    wait_until_gone,
+)
 from examples.servers.server import Server, remove_tree
 
 _SETTINGS = {
@@ -111,15 +118,8 @@ class SshServer(Server):
     def frozen(self) -> Iterator[None]:
         """The server and every connection through it stand still meanwhile."""
         pid = self.pid
-        stopped = [pid, *_below(pid)] if pid is not None else []
-        for one in stopped:
-            os.kill(one, signal.SIGSTOP)
-        try:
+        with frozen(pid) if pid is not None else contextlib.nullcontext():
             yield
-        finally:
-            for one in stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGCONT)
 
     def sessions(self) -> int:
         """How many clients are connected."""
@@ -132,7 +132,8 @@ class SshServer(Server):
         sessions = children_of(pid) if pid is not None else []
         self._process.end((number, 10.0), (signal.SIGKILL, 10.0))
         for session in sessions:
-            _end_session(session)
+            for one in reversed([session, *descendants_of(session)]):
+                send(one, signal.SIGKILL)
         if not wait_until_gone(sessions, timeout_s=10.0):
             raise ServerError(f"processes of the SSH server do not end: {sessions}")
 
@@ -159,18 +160,6 @@ class SshServer(Server):
         account: Account | None = self._account
         if account is not None:
             shutil.chown(path, account.uid, account.gid)
-
-
-def _below(pid: int) -> list[int]:
-    children = children_of(pid)
-    return [*children, *(one for child in children for one in _below(child))]
-
-
-def _end_session(pid: int) -> None:
-    for child in children_of(pid):
-        _end_session(child)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _own_name() -> str:

@@ -16,7 +16,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.wake import runtime_folder
-from mzplan.state.process import is_alive, started_at
+from mzplan.state.process import is_alive, send, started_at
 from mzplan.state.store import Store
 
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
@@ -105,11 +105,11 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
         return False
     if not lease.pid_started and started_at(lease.pid):
         return False
-    os.kill(lease.pid, signal.SIGTERM)
+    send(lease.pid, signal.SIGTERM)
     until = time.monotonic() + STOP_WAIT
     while is_alive(lease.pid, lease.pid_started):
         if time.monotonic() > until:
-            os.kill(lease.pid, signal.SIGKILL)
+            send(lease.pid, signal.SIGKILL)
         time.sleep(0.05)
     return True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
 
 
@@ -29,6 +31,12 @@ def is_alive(pid: int, started: float = 0.0) -> bool:
         return False
     now = started_at(pid)
     return not (started and now) or now == started
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal, if the process still runs: it may end between any look at it and this."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _is_zombie(pid: int) -> bool:

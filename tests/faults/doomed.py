@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from tests.faults.soak import _descendants
+from examples.servers.process import descendants_of, send
 from tests.support import Project
 
 
@@ -39,7 +39,7 @@ class Doomed:
         """End them all."""
         self.project.down()
         for process in self.started:
-            for pid in (*_descendants(process.pid), process.pid):
-                if process.poll() is None:
-                    os.kill(pid, signal.SIGKILL)
+            if process.poll() is None:
+                for pid in (*descendants_of(process.pid), process.pid):
+                    send(pid, signal.SIGKILL)
             process.wait(30)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -28,6 +27,7 @@ import psycopg
 from confluent_kafka import Producer
 
 from examples.servers import KafkaBroker, PostgresServer, create_topic
+from examples.servers.process import descendants_of, send
 from mzplan.connectors.manifest import committed_files
 from tests.faults.proxy import Proxy
 from tests.integration.committed import committed
@@ -129,7 +129,7 @@ class Soak:
     # ── faults
 
     def _runner(self) -> None:
-        os.kill(self.project.lease()["pid"], signal.SIGKILL)
+        send(self.project.lease()["pid"], signal.SIGKILL)
         self._up()
 
     def _up(self) -> None:
@@ -138,9 +138,9 @@ class Soak:
 
     def _workers(self) -> None:
         """The Python processes that Spark's tasks run in: the daemon and those that it forked."""
-        for pid in _descendants(self.project.lease()["pid"]):
+        for pid in descendants_of(self.project.lease()["pid"]):
             if b"pyspark" in _command(pid) and b"java" not in _command(pid):
-                _kill(pid)
+                send(pid, signal.SIGKILL)
 
     def _postgres(self) -> None:
         self.postgres.kill()
@@ -284,21 +284,6 @@ def _files_count(folder: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in committed_files(folder))
 
 
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended meanwhile
-            continue
-        children.setdefault(parent, []).append(int(stat.parent.name))
-    found, todo = [], [pid]
-    while todo:
-        todo += (below := children.get(todo.pop(), []))
-        found += below
-    return found
-
-
 def _command(pid: int) -> bytes:
     try:
         return (Path("/proc") / str(pid) / "cmdline").read_bytes()
@@ -308,13 +293,6 @@ def _command(pid: int) -> bytes:
 
 def _is_alive(pid: int) -> bool:
     return bool(_command(pid))
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.servers import produce_json
+from examples.servers.process import frozen
 from mzplan.connectors.manifest import committed_files
 from mzplan.failpoints import Failpoint
 from tests.faults.doomed import Doomed
-from tests.faults.soak import _descendants
 from tests.integration.committed import committed
 from tests.support import (
     Project,
@@ -149,22 +148,18 @@ def test_a_frozen_runner_that_wakes_up_writes_no_more(copies: Copies) -> None:
     copies.project.apply()
     copies.arrives()
     copies.project.down()
-    frozen = copies.runner()
+    cold = copies.runner()
     copies.produce(50)
     copies.arrives()
     # Some 50,000 rows, so that it is frozen in the middle of something.
     copies.produce(50_000)
-    family = [frozen.pid, *_descendants(frozen.pid)]
-    for pid in family:
-        os.kill(pid, signal.SIGSTOP)
-    epoch = copies.project.lease()["epoch"]
-    copies.runner()
-    eventually("another one leads", lambda: copies.project.lease()["epoch"] > epoch, SECONDS)
-    copies.arrives()
-    for pid in family:
-        os.kill(pid, signal.SIGCONT)
+    with frozen(cold.pid):
+        epoch = copies.project.lease()["epoch"]
+        copies.runner()
+        eventually("another one leads", lambda: copies.project.lease()["epoch"] > epoch, SECONDS)
+        copies.arrives()
     copies.produce(1000)
     copies.arrives()
-    assert frozen.wait(SECONDS) is not None  # it has learned that it leads no more
+    assert cold.wait(SECONDS) is not None  # it has learned that it leads no more
     copies.produce(10)
     copies.arrives()
