@@ -13,6 +13,7 @@ from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.state.claims import instances_noted
 from mzplan.state.journal import Dropped
 from mzplan.state.store import Store
 
@@ -21,6 +22,7 @@ log = logging.getLogger("mzplan.storage")
 RETRY = 60.0  # seconds after a failed removal
 PATIENCE = 7 * 86_400.0  # seconds that storage is kept for an upstream that can't be reached
 Place = tuple[str, int]  # id, generation
+Accepted = dict[Address, Description]
 
 
 class Claims:
@@ -32,7 +34,7 @@ class Claims:
         self.executor = executor
         self.instance = instance
         self.retain = retain
-        self.accepted: dict[Address, Description] = store.read_accepted(instance)
+        self.accepted: Accepted = store.read_accepted(instance)
         self.dropped: list[Dropped] = store.read_journal(instance)
         self._removing: dict[Place, Future[None]] = {}
         self._releasing: dict[Place, Future[None]] = {}
@@ -40,11 +42,13 @@ class Claims:
         self._release_at = 0.0
         self._retry_at = 0.0
 
-    def record(self, accepted: dict[Address, Description], claimed: Collection[Place]) -> None:
+    def record(self, accepted: Accepted, claimed: Collection[Place]) -> None:
         """Write down what is accepted now. What vanishes with it, and no committed resource claims, is
-        journalled first: a crash in between must not forget it."""
-        before = {(d.id, d.generation): a for a, d in self.accepted.items()}
-        after = {(d.id, d.generation) for d in accepted.values()}
+        journalled first: a crash in between must not forget it. What has left this instance, or has another
+        name now, stays written down: whoever runs it next must know that it has run before."""
+        accepted = {**self._left(accepted, claimed), **accepted}
+        before = {_place(d): a for a, d in self.accepted.items()}
+        after = {_place(d) for d in accepted.values()}
         known = {entry.place for entry in self.dropped}
         gone = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}
         if gone:
@@ -71,6 +75,24 @@ class Claims:
                 continue  # where that was made is noted down in the storage
             if due and entry.place not in reading and entry.place not in self._removing:
                 self._removing[entry.place] = pool.submit(self.executor.reclaim, *entry.place)
+
+    def is_left(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
+        """Whether something is still written down that neither runs here nor is claimed any more."""
+        return any(a not in wanted and _place(d) not in claimed for a, d in self.accepted.items())
+
+    def ran_here(self, place: Place) -> bool:
+        """Whether a query with this storage has run on this instance before."""
+        return any(_place(d) == place for d in self.accepted.values())
+
+    def ran_elsewhere(self, place: Place) -> str | None:
+        """On which other instance a query with this storage has run. Raises MzplanError (the store)."""
+        others = (name for name in instances_noted(self.store) if name != self.instance)
+        return next((o for o in others if place in map(_place, self.store.read_accepted(o).values())), None)
+
+    def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
+        now = {_place(d) for d in accepted.values()}
+        kept = self.accepted.items()
+        return {a: d for a, d in kept if _place(d) in claimed and _place(d) not in now}
 
     @property
     def removing(self) -> bool:
@@ -116,6 +138,10 @@ class Claims:
     def _keep(self, entries: list[Dropped]) -> None:
         self.store.write_journal(self.instance, entries)
         self.dropped = entries
+
+
+def _place(description: Description) -> Place:
+    return (description.id, description.generation)
 
 
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from mzplan.controller.claims import Claims, Place, places_read
+from mzplan.controller.claims import Accepted, Claims, Place, places_read
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
 from mzplan.controller.identity import RunningIds
 from mzplan.controller.reconcile import (
@@ -98,6 +98,7 @@ class Queries:
         self.desired = dict(desired)
         self._references = {a: references_of(d.description) for a, d in desired.items() if not d.paused}
         self.claimed = claimed
+        self._accepted_changed |= self.claims.is_left(claimed, {*desired, *self.memories})
 
     def harvest(self) -> None:
         """Take in how commands have ended."""
@@ -146,7 +147,7 @@ class Queries:
         """Remove storage that nothing claims or reads any more, once it is due."""
         running = {(d.description.id, d.description.generation) for d in self.desired.values()}
         wanted = {a: d.description for a, d in self.desired.items()}
-        read = places_read(wanted) | places_read(self.claims.accepted)
+        read = places_read(wanted) | places_read(self._accepted())
         stopping = any(a not in self.desired and d.shown is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to what it has lost
             self.claims.reclaim(self.claimed | running, read, self.pool)
@@ -167,12 +168,14 @@ class Queries:
             case _:
                 assert_never(command)
 
+    def _accepted(self) -> Accepted:
+        return {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
+
     def _write_accepted(self) -> None:
         """Once a round, however many queries were accepted in it."""
         if not self._accepted_changed:
             return
-        accepted = {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
-        self.claims.record(accepted, self.claimed)
+        self.claims.record(self._accepted(), self.claimed)
         self._accepted_changed = False
 
     # --- on the pool
@@ -220,10 +223,15 @@ class Queries:
 
     def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
         """What is missing of a query that has run before: it would begin again, and rows come twice."""
-        accepted = self.claims.accepted.get(description.address)
-        if accepted is None or (accepted.id, accepted.generation) != (description.id, description.generation):
+        place = (description.id, description.generation)
+        missing = self.executor.missing(description)
+        if not missing or self.claims.ran_here(place):
+            return missing
+        before = self.claims.ran_elsewhere(place)
+        if before is None:
             return ()
-        return self.executor.missing(description)
+        why = f"It ran on instance {before} before, and this one must see the same warehouse"
+        return tuple(replace(one, detail=f"{one.detail} {why}.") for one in missing)
 
     def _remember(self, address: Address, switch: Switch, done: Done) -> None:
         memory = self.memories.get(address) or Memory()

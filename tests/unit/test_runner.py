@@ -287,10 +287,10 @@ def test_dropped_storage_that_is_claimed_again_or_still_read_stays(world: World)
     assert ("reclaim", "s g1") not in world.executor.log
 
 
-def rename(state: State, serial: int, **names: str) -> State:
+def rename(state: State, serial: int, *, kind: str = "sink", **names: str) -> State:
     """The state with sinks under other names; each keeps its id."""
     resources = dict(state.resources)
-    moved = {Address("sink", new): resources.pop(Address("sink", old)) for old, new in names.items()}
+    moved = {Address(kind, new): resources.pop(Address(kind, old)) for old, new in names.items()}
     resources |= {address: replace(record, address=address) for address, record in moved.items()}
     return replace(state, serial=serial, resources=resources)
 
@@ -387,14 +387,20 @@ def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     world.now += 10.0
     seen = world.settle().observations[ORDERS]
     assert (seen.condition, seen.error_code) == ("failed", "MZ160")
-    # Nor by the next runner, nor for a change; a new generation has nothing to lose.
+    # Nor by the next runner, nor for a change, nor under another name; a new generation has nothing to lose.
     world.store.renew_lease(world.lease, released=True)
     world.new_runner()
     world.commit(make_state(2, broker="b:1"))
     world.now += 10.0
     seen = world.settle().observations[ORDERS]
     assert (seen.error_code, ORDERS in world.executor.running()) == ("MZ160", False)
-    state = make_state(3, broker="b:1")
+    alone = make_state(3, broker="b:1")
+    alone = replace(alone, resources={a: r for a, r in alone.resources.items() if a.kind != "sink"})
+    world.commit(rename(alone, 3, kind="source", orders="renamed"))
+    world.now += 10.0
+    (seen,) = (o for a, o in world.settle().observations.items() if a.name == "renamed")
+    assert seen.error_code == "MZ160"
+    state = make_state(4, broker="b:1")
     anew = replace(state.resources[ORDERS], id="anew")
     world.commit(replace(state, resources={**state.resources, ORDERS: anew}))
     world.now += 10.0

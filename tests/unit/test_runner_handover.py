@@ -13,6 +13,8 @@ import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.inline import Description
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
 from mzplan.model.state import Observation, State
 from mzplan.runner.loop import Runner
@@ -67,6 +69,9 @@ class Worlds:
                 resources={**state.resources, address: replace(state.resources[address], body=body)},
                 instances={name: Instance(name=name, type="embedded") for name in ("local", "big")},
             )
+        self.take(state)
+
+    def take(self, state: State) -> None:
         self.store.commit(state, self.committed)
         self.committed = state
 
@@ -131,6 +136,61 @@ def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: W
     worlds.settle("local")
     worlds.settle("big")
     assert (worlds.runs("local"), worlds.runs("big")) == ([], [str(SINK), str(ORDERS)])
+
+
+def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Worlds) -> None:
+    """The other instance has a warehouse of its own, say: each row would come a second time."""
+    worlds.runner("big")
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("big")
+    worlds.settle("local")
+    worlds.executors["big"].gone = lambda description: (
+        Diagnostic(code="MZ160", summary="x", detail="Gone."),
+    )
+    worlds.commit(2, sink="big")
+    worlds.settle("local")  # it lets go, and is about to forget
+    worlds.commit(3, sink="big", source="local")
+    worlds.settle("local")
+    seen = worlds.settle("big")[str(SINK)]
+    assert (worlds.runs("big"), seen.error_code) == ([], "MZ160")
+    assert "It ran on instance local before, and this one must see the same warehouse." in (seen.error or "")
+    # What has never run has nothing to lose.
+    state = worlds.committed
+    fresh = replace(state.resources[SINK], address=Address("sink", "fresh"), id="fresh")
+    worlds.take(replace(state, serial=4, resources={**state.resources, fresh.address: fresh}))
+    worlds.settle("local")
+    worlds.settle("big")
+    assert worlds.runs("big") == ["sink.fresh"]
+
+
+def test_what_has_moved_is_written_down_until_nothing_claims_it(worlds: Worlds) -> None:
+    worlds.runner("big")
+    worlds.runner("local")
+    worlds.commit(1)
+    for instance in ("big", "local"):
+        worlds.settle(instance)
+    worlds.commit(2, sink="big")
+    for instance in ("local", "big"):
+        worlds.settle(instance)
+    assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
+    assert set(worlds.store.read_accepted("big")) == {SINK}
+    # Their next runners know it too.
+    for instance in ("big", "local"):
+        lease = worlds.store.read_lease(instance)
+        assert lease is not None
+        worlds.store.renew_lease(lease, released=True)
+        worlds.runner(instance)
+        worlds.settle(instance)
+    assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
+    state = worlds.committed
+    worlds.take(replace(state, serial=3, resources={a: r for a, r in state.resources.items() if a != SINK}))
+    for instance in ("local", "big"):
+        worlds.settle(instance)
+        # Each removes what there is of it in its own warehouse.
+        assert [entry.id for entry in worlds.store.read_journal(instance)] == [state.resources[SINK].id]
+    assert set(worlds.store.read_accepted("local")) == {ORDERS}
+    assert worlds.store.read_accepted("big") == {}
 
 
 def test_what_the_other_runner_is_just_starting_is_waited_for(worlds: Worlds) -> None:
