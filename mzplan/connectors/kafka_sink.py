@@ -1,4 +1,4 @@
-"""The kafka sink, JSON values: exactly once by transactions, or at least once by Spark's own Kafka writer."""
+"""The kafka sink, of JSON or Avro: exactly once by transactions, or at least once by Spark's Kafka writer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import CHANGE, DELETE, POSITION
+from mzplan.connectors.avro_encode import Encoder
 from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.interface import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.kafka_exactly_once import ExactlyOnce, compare_target
@@ -14,7 +15,9 @@ from mzplan.connectors.kafka_options import client_body, producer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, place
 from mzplan.connectors.kafka_recorded import KafkaRecorded
 from mzplan.connectors.latest import latest_rows
-from mzplan.connectors.registry import check_sink
+from mzplan.connectors.records import MARK
+from mzplan.connectors.registry import check_sink, schema_to_write
+from mzplan.connectors.shipping import ship
 from mzplan.connectors.spark_types import quoted
 from mzplan.connectors.target_change import unreadable
 from mzplan.content_hash import HASH
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+UNWRITABLE = "MZ211"
 _JSON = {
     "ignoreNullFields": "false",
     # Spark's default would cut a timestamp to milliseconds.
@@ -66,23 +70,24 @@ class KafkaSink:
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         body = run.query.body
         keys: Sequence[str] = body.get("key", ())
+        encoder = _encoder(run) if body["format"]["type"] == "avro" else None
         write_step: Callable[[DataFrame, int], None]
         if body["delivery"] == "exactly-once":
             steps = ExactlyOnce(run, lambda: self._identify(run.query))
 
             def write_step(batch: DataFrame, step: int) -> None:
-                steps.write(as_records(batch, keys, hashed=True), step)
+                steps.write(as_records(batch, keys, encoder, hashed=True), step)
         else:
             # First of all: from here on, what the target remembers of steps is not the whole truth.
             run.checkpoint.record_delivery({"delivery": body["delivery"]})
             require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query)
             if body["mode"] != "upsert":
-                writer = as_records(rows.drop(POSITION), keys).writeStream.format("kafka")
+                writer = as_records(rows.drop(POSITION), keys, encoder).writeStream.format("kafka")
                 return writer.outputMode("append").options(**options)
 
             def write_step(batch: DataFrame, step: int) -> None:
-                as_records(batch, keys).write.format("kafka").options(**options).save()
+                as_records(batch, keys, encoder).write.format("kafka").options(**options).save()
 
         def write_batch(batch: DataFrame, step: int) -> None:
             try:
@@ -103,20 +108,34 @@ class KafkaSink:
         return found.upstream
 
 
-def as_records(rows: DataFrame, keys: Sequence[str], *, hashed: bool = False) -> DataFrame:
+def _encoder(run: SinkRun) -> Encoder:
+    """Writes with the schema that is the subject's latest now. Raises MzplanError."""
+    found = schema_to_write(run.query, run.outputs)
+    ship("mzplan.connectors.avro_encode", "mzplan.connectors.avro_schema")
+    return Encoder(schemas=found.schemas, id=found.id, mark=f"{MARK}[{UNWRITABLE}]")
+
+
+def as_records(
+    rows: DataFrame, keys: Sequence[str], encoder: Encoder | None = None, *, hashed: bool = False
+) -> DataFrame:
     """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer wants them; then, if
     asked for, the row's content hash. A row that is deleted becomes a tombstone: a record without a value."""
     from pyspark.sql import functions as f
+    from pyspark.sql import types as t
 
     columns = [f.col(quoted(column)) for column in rows.columns if column != CHANGE]
-    value = f.to_json(f.struct(*columns), _JSON)
+    value = f.struct(*columns) if encoder is not None else f.to_json(f.struct(*columns), _JSON)
     if CHANGE in rows.columns:
         value = f.when(f.col(CHANGE) != DELETE, value)
     made = [_key(rows, keys).alias("key")] if keys else []
     made.append(value.alias("value"))
     if hashed:
         made.append(row_hash(rows).alias(HASH))
-    return rows.select(*made)
+    records = rows.select(*made)
+    if encoder is None:
+        return records
+    encoded = (t.StructField("value", t.BinaryType()) if x.name == "value" else x for x in records.schema)
+    return records.mapInArrow(encoder.__call__, t.StructType(list(encoded)))
 
 
 def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from mzplan.columns import Column
+from mzplan.connectors.avro_writable import avro_writable
 from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.registry_client import Subject, latest_version, list_subjects, server_of
 from mzplan.connectors.registry_fit import avro_readable, readable, writable
@@ -16,6 +17,8 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 ROLE = "schema_registry"
 """The property that names the schema-registry connection of a source or sink."""
+Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
+"""A schema's texts → what is wrong, and what is doubtful."""
 
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
@@ -28,7 +31,18 @@ def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagn
 
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:
     """Whether what the sink writes is what the topic's schema allows."""
+    if query.body["format"]["type"] == "avro":
+        return _check(query, "AVRO", _avro(outputs))
     return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[-1]), outputs))
+
+
+def schema_to_write(query: ResolvedQuery, outputs: Sequence[Output]) -> Subject:
+    """The latest version of the topic's subject, if it allows these columns. Raises MzplanError."""
+    found = latest(query)
+    problems = _compare(query, found, "AVRO", _avro(outputs))
+    if problems:
+        raise MzplanError(problems)
+    return found
 
 
 def latest(query: ResolvedQuery) -> Subject:
@@ -47,16 +61,24 @@ def reach(registry: ResolvedConnection, directory: str, address: Address) -> Dia
     return found if isinstance(found, Diagnostic) else None
 
 
-def _check(
-    query: ResolvedQuery, type_: str, problems_of: Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
-) -> tuple[Diagnostic, ...]:
+def _check(query: ResolvedQuery, type_: str, problems_of: Compare) -> tuple[Diagnostic, ...]:
     registry = query.connections.get(ROLE)
     if registry is None:
         return ()
     found = _latest(query, registry)
     if isinstance(found, Diagnostic):
         return (found,)
-    where = f"{registry.address}, subject {_subject(query)}, version {found.version}"
+    return _compare(query, found, type_, problems_of)
+
+
+def _avro(outputs: Sequence[Output]) -> Compare:
+    return lambda schemas: (avro_writable(schemas, outputs), [])
+
+
+def _compare(
+    query: ResolvedQuery, found: Subject, type_: str, problems_of: Compare
+) -> tuple[Diagnostic, ...]:
+    where = f"{query.connections[ROLE].address}, subject {_subject(query)}, version {found.version}"
     if found.type != type_:
         plain = "plain JSON" if type_ == "JSON" else type_
         text = f"its schema is of type {found.type}, and {query.address} {_does(query)} {plain}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -12,7 +13,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 _SECONDS = 60.0
 
 
-def committed(bootstrap: str, topic: str) -> list[tuple[int, str | None, Any]]:
+def committed(
+    bootstrap: str,
+    topic: str,
+    decode: Callable[[bytes | None], Any] = lambda value: json.loads(value or b"null"),
+) -> list[tuple[int, str | None, Any]]:
     """All (partition, key, value) that are committed now, each partition in its order. An open transaction
     hides what comes after it."""
     consumer = _consumer(bootstrap, uuid.uuid4().hex)
@@ -34,7 +39,7 @@ def committed(bootstrap: str, topic: str) -> list[tuple[int, str | None, Any]]:
                 continue
             key, value = message.key(), message.value()
             text = key.decode() if key is not None else None
-            found.append((message.partition() or 0, text, json.loads(value or b"null")))
+            found.append((message.partition() or 0, text, decode(value)))
         return found
     finally:
         consumer.close()

@@ -107,6 +107,7 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     with pytest.raises(ReadBeforeSinceError, match="6 to 9"):
         snapshot(controller, "a", 5)
 
+    DeltaTable(str(table)).create_checkpoint()  # Delta's would come with version 20
     age(table)
     storage.reclaim_every = 5.0
     for step in range(9, 13):
@@ -117,3 +118,9 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     settle(controller, lambda: len(list(table.glob("*.parquet"))) < 9)
     settle(controller, lambda: controller.collection("a").since == 10)
     assert [len(snapshot(controller, "a", step)) for step in (10, 12)] == [110, 130]
+    # So are the entries of the log before a checkpoint; and the sinks read on.
+    log = table / "_delta_log"
+    settle(controller, lambda: min(int(path.stem) for path in log.glob("*.json")) > 0)
+    controller.append([appending("a", 13, *rows(130, 10))]).result(20)
+    settle(controller, lambda: len(ids(lake, "live")) == len(ids(lake, "late")) == 140)
+    assert ids(lake, "live") == ids(lake, "late") == list(range(140))

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from examples.servers.registry import SchemaRegistry
 from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
+from tests.integration.committed import committed
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
@@ -52,12 +53,16 @@ def rows(lab: Lab, source: Description) -> list[dict[str, Any]]:
 
 def avro_source(lab: Lab, registry: SchemaRegistry, topic: str, schema: str, **body: Any) -> Description:
     found = lab.kafka_source(topic, format={"type": "avro", "schema": schema}, schema_registry="reg", **body)
+    return replace(found, connections={**found.connections, **from_registry(registry)})
+
+
+def from_registry(registry: SchemaRegistry) -> dict[str, InlinedConnection]:
     there = InlinedConnection(
         address=Address("connection", "reg"),
         type="schema-registry",
         body={"type": "schema-registry", "url": registry.url, **LOGIN},
     )
-    return replace(found, connections={**found.connections, "schema_registry": there})
+    return {"schema_registry": there}
 
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
@@ -294,3 +299,72 @@ def encoded(value: Any) -> bytes:
 
 def local(at: datetime.datetime) -> datetime.datetime:
     return at.astimezone().replace(tzinfo=None)
+
+
+def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
+    """Exactly once and at least once; what is deleted is a tombstone."""
+    name, once, often = topic("in", 1), topic("once", 1), topic("often", 1)
+    columns = "id BIGINT, amount DECIMAL(10,2), at TIMESTAMP, tags MAP<STRING,INT>"
+    source = lab.kafka_source(name, columns, envelope={"type": "upsert", "key": ["id"]})
+    written = record(
+        ("id", "long"),
+        ("amount", ["null", {**MONEY, "scale": 3}]),
+        ("at", {"type": "long", "logicalType": "timestamp-micros"}),
+        ("tags", ["null", {"type": "map", "values": "long"}]),
+        ("note", "string", "none"),
+    )
+    with SchemaRegistry("app", lab.postgres.password) as registry:
+
+        def sink(to: str, **body: Any) -> Description:
+            broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
+            body = {"mode": "upsert", "key": ["id"], "format": {"type": "avro"}, **body}
+            made = lab.sink(source, "kafka", broker, topic=to, schema_registry="reg", **body)
+            return replace(made, connections={**made.connections, **from_registry(registry)})
+
+        sinks = (sink(once), sink(often, delivery="at-least-once"))
+        assert lab.codes(sinks[0]) == ["MZ127"]
+        ids = {to: registry.register(f"{to}-value", written, "AVRO") for to in (once, often)}
+        assert [lab.codes(one) for one in sinks] == [[], []]
+        narrow = sink(once, select=["id", "amount"])
+        assert [d.detail.partition("version 1: ")[2] for d in lab.check(narrow).diagnostics] == [
+            "its field at has no default, and the sink does not write it."
+        ]
+
+        def put(key: int, **row: Any) -> None:
+            value = encoded({"id": key, **row}) if row else None
+            send(lab, name, value, key=str(key).encode())
+
+        def holds(to: str, wanted: dict[int, Any]) -> None:
+            until(f"{to} holds it", lambda: latest(lab, to, ids[to], written) == wanted)
+
+        at = datetime.datetime(2026, 5, 3, 17, 30, 0, 123456, UTC)
+        put(1, amount=9.99, at=at.isoformat(), tags={"a": 1})
+        put(2, at=at.isoformat())
+        lab.start(source, *sinks)
+        one = {"id": 1, "amount": Decimal("9.990"), "at": at, "tags": {"a": 1}, "note": "none"}
+        two = {"id": 2, "amount": None, "at": at, "tags": None, "note": "none"}
+        for to in (once, often):
+            holds(to, {1: one, 2: two})
+        put(2)
+        for to in (once, often):
+            holds(to, {1: one, 2: None})
+        # What the schema does not allow, nobody could read.
+        put(3, amount=1)
+        for one_sink in sinks:
+            report = lab.ended(one_sink)
+            assert (report.error_code, (report.error or "").partition(". Fix: ")[0]) == (
+                "MZ211",
+                f"a row can't be written with schema {ids[once]}: "
+                "orders.at is long timestamp-micros there, and NULL in the row",
+            )
+        lab.stop(source, *sinks)
+
+
+def latest(lab: Lab, topic: str, id_: int, schema: Any) -> dict[int, Any]:
+    """By key, the last record that is committed."""
+    parsed = fastavro.parse_schema(schema)
+    found: dict[int, Any] = {}
+    for _, key, value in committed(lab.kafka.bootstrap, topic, lambda value: value):
+        assert value is None or value[:5] == struct.pack(">bI", 0, id_)
+        found[int(key or "")] = value and fastavro.schemaless_reader(io.BytesIO(value[5:]), parsed, None)
+    return found

@@ -1,0 +1,185 @@
+"""Columns → Avro records: what fits is known before the first row, and each row is what it was."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from mzplan.connectors.avro_encode import Encoder
+from mzplan.connectors.avro_writable import avro_writable
+from mzplan.connectors.interface import Output
+
+LINE = {
+    "name": "line",
+    "type": "record",
+    "fields": [{"name": "b", "type": "string"}, {"name": "a", "type": "int"}],
+}
+FIELDS: dict[str, Any] = {
+    "id": "long",
+    "amount": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4}],
+    "exact": {
+        "type": "fixed",
+        "name": "exact",
+        "size": 8,
+        "logicalType": "decimal",
+        "precision": 10,
+        "scale": 2,
+    },
+    "at": {"type": "long", "logicalType": "timestamp-micros"},
+    "wall": {"type": "long", "logicalType": "local-timestamp-micros"},
+    "day": {"type": "int", "logicalType": "date"},
+    "color": {"type": "enum", "name": "color", "symbols": ["red", "blue"]},
+    "tags": {"type": "map", "values": ["null", "long"]},
+    "lines": ["null", {"type": "array", "items": LINE}],
+}
+SCHEMA = {
+    "type": "record",
+    "name": "orders",
+    "fields": [
+        *({"name": name, "type": type_} for name, type_ in FIELDS.items()),
+        {"name": "note", "type": "string", "default": "none"},
+        {"name": "more", "type": ["null", "string"]},
+    ],
+}
+TYPES = {
+    "id": "INT",
+    "amount": "DECIMAL(10,2)",
+    "exact": "DECIMAL(10,2)",
+    "at": "TIMESTAMP",
+    "wall": "TIMESTAMP_NTZ",
+    "day": "DATE",
+    "color": "STRING",
+    "tags": "MAP<STRING,INT>",
+    "lines": "ARRAY<STRUCT<a: INT, b: STRING>>",
+}
+ARROW = pa.struct(
+    {
+        "id": pa.int32(),
+        "amount": pa.decimal128(10, 2),
+        "exact": pa.decimal128(10, 2),
+        "at": pa.timestamp("us", "UTC"),
+        "wall": pa.timestamp("us"),
+        "day": pa.date32(),
+        "color": pa.string(),
+        "tags": pa.map_(pa.string(), pa.int32()),
+        "lines": pa.list_(pa.struct({"a": pa.int32(), "b": pa.string()})),
+    }
+)
+WALL = datetime.datetime(2026, 5, 3, 17, 30, 0, 123456)
+ROW = {
+    "id": 1,
+    "amount": Decimal("9.99"),
+    "exact": Decimal("-0.01"),
+    "at": WALL.replace(tzinfo=datetime.UTC),
+    "wall": WALL,
+    "day": WALL.date(),
+    "color": "red",
+    "tags": {"a": 1, "b": None},
+    "lines": [{"a": 1, "b": "x"}],
+}
+
+
+def problems(schema: Any, **types: str | None) -> list[str]:
+    return avro_writable([json.dumps(schema)], [Output(name=name, type=t) for name, t in types.items()])
+
+
+def encode(*rows: dict[str, Any] | None, schema: Any = SCHEMA) -> list[bytes | None]:
+    keys = pa.array(["k"] * len(rows))
+    batch = pa.RecordBatch.from_arrays([keys, pa.array(rows, ARROW)], names=["key", "value"])
+    encoder = Encoder(schemas=[json.dumps(schema)], id=7, mark="mzplan[MZ211]")
+    (made,) = encoder([batch])
+    assert made.column(0).to_pylist() == ["k"] * len(rows)
+    return made.column(1).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_each_row_is_what_it_was() -> None:
+    assert problems(SCHEMA, **TYPES) == []
+    empty = {**ROW, "amount": None, "tags": {}, "lines": None}
+    one, nothing, two = encode(ROW, None, empty)
+    assert one is not None and two is not None and nothing is None
+    assert one[:5] == b"\0\0\0\0\x07"
+    schema = fastavro.parse_schema(SCHEMA)
+    filled = {"note": "none", "more": None}
+    assert fastavro.schemaless_reader(io.BytesIO(one[5:]), schema, None) == ROW | filled
+    assert fastavro.schemaless_reader(io.BytesIO(two[5:]), schema, None) == empty | filled
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": None}, "orders.id is long there, and NULL in the row"),
+        ({"color": "pink"}, "orders.color is one of red, blue there, and str in the row"),
+        ({"tags": None}, "orders.tags is map there, and NULL in the row"),
+        ({"at": None}, "orders.at is long timestamp-micros there, and NULL in the row"),
+    ],
+)
+def test_a_row_that_the_schema_does_not_allow_is_told_without_its_values(
+    change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RuntimeError) as problem:
+        encode({**ROW, **change})
+    text, _, fix = str(problem.value).partition(". Fix: ")
+    assert text == f"mzplan[MZ211]: a row can't be written with schema 7: {said}"
+    assert (
+        fix
+        == "change the row by `select` or `where`, or register a schema that allows it and restart the sink."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "said"),
+    [
+        ("id", "DOUBLE", "its field id is long, and the sink writes DOUBLE"),
+        ("id", "INTERVAL DAY TO SECOND", "its field id is long, and the sink writes INTERVAL DAY TO SECOND"),
+        ("amount", "DECIMAL(12,2)", "its field amount is decimal(12,4), and the sink writes DECIMAL(12,2)"),
+        ("at", "TIMESTAMP_NTZ", "its field at is timestamp-micros (long), and the sink writes TIMESTAMP_NTZ"),
+        ("tags", "MAP<INT,INT>", "its field tags is map, and the sink writes MAP<INT,INT>"),
+        (
+            "lines",
+            "ARRAY<STRUCT<a: INT>>",
+            "its field lines is array, and the sink writes ARRAY<STRUCT<a: INT>>",
+        ),
+    ],
+)
+def test_what_would_lose_something_is_refused(name: str, type_: str, said: str) -> None:
+    assert problems(SCHEMA, **{**TYPES, name: type_}) == [said]
+
+
+def test_fields_without_a_column_and_columns_without_a_field() -> None:
+    types = {name: type_ for name, type_ in TYPES.items() if name != "id"}
+    assert problems(SCHEMA, **types, other="INT") == [
+        "it has no field other, which the sink writes",
+        "its field id has no default, and the sink does not write it",
+    ]
+    # One whose type only Spark knows is looked at when the query starts.
+    assert problems(SCHEMA, **{**TYPES, "id": None}) == []
+
+
+def test_what_is_no_record_and_what_may_be_of_several_types() -> None:
+    assert problems("string", id="INT") == ["its schema is string, and no record"]
+    assert problems({"type": "nonsense"}, id="INT")[0].startswith("its schema is no Avro schema")
+    either = {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["null", "float", "double"]}]}
+    assert problems(either, id="DOUBLE") == ["its field id is float or double, and the sink writes DOUBLE"]
+
+
+def test_a_schema_that_refers_to_another() -> None:
+    money = {"type": "record", "name": "money", "fields": [{"name": "cents", "type": "long"}]}
+    order = {
+        "type": "record",
+        "name": "o",
+        "fields": [{"name": "id", "type": "int"}, {"name": "m", "type": "money"}],
+    }
+    texts = [json.dumps(money), json.dumps(order)]
+    outputs = [Output(name="id", type="INT"), Output(name="m", type="STRUCT<cents: BIGINT>")]
+    assert avro_writable(texts, outputs) == []
+    struct = pa.struct({"id": pa.int32(), "m": pa.struct({"cents": pa.int64()})})
+    batch = pa.RecordBatch.from_arrays([pa.array([{"id": 1, "m": {"cents": 2}}], struct)], names=["value"])
+    (made,) = Encoder(schemas=texts, id=1, mark="")([batch])
+    assert made.column(0).to_pylist() == [b"\0\0\0\0\1\x02\x04"]
