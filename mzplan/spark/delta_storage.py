@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 from mzplan.columns_of import keys_of
@@ -26,7 +27,7 @@ from mzplan.controller.types import (
     consolidated,
 )
 from mzplan.failpoints import Failpoint, failpoint
-from mzplan.spark.delta_log import clean_log
+from mzplan.spark.delta_log import clean_log, tidy_log
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import needed_by
 from mzplan.steps.record import StepRecord
@@ -35,7 +36,6 @@ from mzplan.steps.snapshot import small_files, snapshot_batches
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
-_HOUR = 3600.0
 _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
 
 
@@ -49,11 +49,25 @@ class Tables(Protocol):
         """Remove the files that no version of the last so many seconds has."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Reclaimed:
+    """When a collection was last tried (monotonic seconds), how far it reached, and up to which step what was
+    given up is gone."""
+
+    tried: float
+    upper: Step
+    since: Step
+
+
+_NEVER = _Reclaimed(-math.inf, 0, 0)
+
+
 class DeltaStorage:
     """Implements mzplan.controller.storage.Storage.
 
     A collection with `merge_at` small files or more has them merged. What was given up is reclaimed every
-    `reclaim_every` seconds, and only what is older than `safety` seconds.
+    `reclaim_every` seconds, or `reclaim_steps` steps if that is sooner, and only what is older than `safety`
+    seconds.
     """
 
     def __init__(
@@ -63,15 +77,16 @@ class DeltaStorage:
         *,
         merge_at: int = 200,
         reclaim_every: float = 3600.0,
+        reclaim_steps: int = 1000,
         safety: float = 3600.0,
     ):
         self._warehouse = warehouse
         self._tables = tables
         self.merge_at = merge_at
         self.reclaim_every = reclaim_every
+        self.reclaim_steps = reclaim_steps
         self.safety = safety
-        # When it was tried last, and up to which step it is done.
-        self._reclaimed: dict[Place, tuple[float, Step]] = {}
+        self._reclaimed: dict[Place, _Reclaimed] = {}
 
     def extent(self, place: Place) -> Extent:
         steps = StepHistory(self._warehouse, place).read(1)
@@ -93,13 +108,16 @@ class DeltaStorage:
         if small_files(collection) >= self.merge_at:
             self._tables.merge_files(collection)
             failpoint(Failpoint.STORAGE_MERGED)
-        now = time.monotonic()
-        tried, reclaimed = self._reclaimed.get(place, (-math.inf, 0))
-        if since == reclaimed or now - tried < self.reclaim_every:
+        tidy_log(collection)
+        now, upper = time.monotonic(), history.upper()
+        last = self._reclaimed.get(place, _NEVER)
+        is_due = now - last.tried >= self.reclaim_every or upper - last.upper >= self.reclaim_steps
+        if since == last.since or not is_due:
             return  # each time is a commit or two, which every reader of the table has to look at
         oldest = next((r for r in history.committed(since, since) if r.step == since), None)
         if oldest is not None and oldest.time is not None:
-            self._reclaimed[place] = (now, reclaimed)  # a failure is not tried again each minute
+            # A failure is not tried again each minute.
+            self._reclaimed[place] = _Reclaimed(now, upper, last.since)
             # A file that was replaced after that step may still be read, by who reads from it on.
             older = max(self.safety, time.time() - oldest.time)
             if self._is_merged(history, oldest):
@@ -107,17 +125,16 @@ class DeltaStorage:
                 # step are somewhat older than its commit.
                 older += _CHANGES_BEFORE
             self._tables.reclaim_files(collection, older)
-            self._reclaimed[place] = (now, since)
+            self._reclaimed[place] = _Reclaimed(now, upper, since)
             failpoint(Failpoint.STORAGE_RECLAIMED)
-            self._clean_log(history, since, older)
+            self._clean_log(history, since)
 
-    def _clean_log(self, history: StepHistory, since: Step, older: float) -> None:
+    def _clean_log(self, history: StepHistory, since: Step) -> None:
         """Of the log, what even the last step that was given up came after: a sink that has read up to
-        `since` may go on right behind that step, with versions that hold no rows. And not what the next
-        reclaiming looks through, which counts whole hours."""
+        `since` may go on right behind that step, with versions that hold no rows."""
         before = history.index.find(since - 1)
         if before is not None and before.version is not None:
-            clean_log(history.collection, before.version, time.time() - older - _HOUR)
+            clean_log(history.collection.collection, before.version)
 
     def _is_merged(self, history: StepHistory, record: StepRecord) -> bool:
         commit = history.collection.commit(record.version) if record.version is not None else None

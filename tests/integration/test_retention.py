@@ -17,7 +17,7 @@ from mzplan.connectors.checkpoints import collection_path
 from mzplan.controller.types import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
 from mzplan.inline import InlinedConnection
 from mzplan.model.address import Address
-from mzplan.spark.delta_storage import DeltaStorage
+from mzplan.spark.delta_storage import DeltaStorage, _Reclaimed
 from mzplan.steps.snapshot import small_files
 from tests.contract.controllers import (
     World,
@@ -83,7 +83,7 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     storage = controller.storage
     assert isinstance(storage, DeltaStorage)
     storage.merge_at, storage.safety, storage.reclaim_every = 8, 0.0, 3600.0
-    storage._reclaimed["a", 1] = (time.monotonic(), 0)
+    storage._reclaimed["a", 1] = _Reclaimed(time.monotonic(), 0, 0)
     controller.update_configuration(StorageParameters(maintain_every=1.0))
     late = into_delta("late", lake)
     create(controller, SOURCE)
@@ -107,8 +107,8 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     with pytest.raises(ReadBeforeSinceError, match="6 to 9"):
         snapshot(controller, "a", 5)
 
-    DeltaTable(str(table)).create_checkpoint()  # Delta's would come with version 20
     age(table)
+    DeltaTable(str(table)).create_checkpoint()  # Delta's would come with version 20
     storage.reclaim_every = 5.0
     for step in range(9, 13):
         controller.append([appending("a", step, *rows(step * 10, 10))]).result(20)

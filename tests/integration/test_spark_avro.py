@@ -308,7 +308,7 @@ def test_rows_are_written_with_the_topics_schema(lab: Lab, topic: Make) -> None:
     source = lab.kafka_source(name, columns, envelope={"type": "upsert", "key": ["id"]})
     written = record(
         ("id", "long"),
-        ("amount", ["null", {**MONEY, "scale": 3}]),
+        ("amount", ["null", {**MONEY, "precision": 11, "scale": 3}]),
         ("at", {"type": "long", "logicalType": "timestamp-micros"}),
         ("tags", ["null", {"type": "map", "values": "long"}]),
         ("note", "string", "none"),

@@ -13,7 +13,7 @@ from mzplan.connectors.checkpoints import Checkpoint, collection_path
 from mzplan.connectors.stored import missing_storage
 from mzplan.controller.types import InvalidUppersError, ReadBeforeSinceError, StorageError
 from mzplan.model.address import Address
-from mzplan.spark.delta_log import clean_log
+from mzplan.spark.delta_log import clean_log, tidy_log
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import given_up
@@ -142,6 +142,35 @@ def test_the_change_feed_of_a_step_is_kept_although_it_is_older_than_its_commit(
     assert committed is not None and older >= max(60.0, time.time() - committed) + 3599.0
 
 
+def test_checksums_of_versions_before_the_newest_checkpoint_go(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path / "warehouse")
+    log = Path(source.collection) / "_delta_log"
+    assert tidy_log(source.collection) == 0
+    for step in range(5):
+        source.run([{"id": step, "name": "x"}])
+    for version in range(6):
+        for name in (f"{version:020}.crc", f".{version:020}.crc.crc", f".{version:020}.json.crc"):
+            (log / name).touch()
+    assert tidy_log(source.collection) == 0
+    DeltaTable(source.collection, version=3).create_checkpoint()
+    assert (tidy_log(source.collection), tidy_log(source.collection)) == (3, 0)
+    kept = [name for n in (3, 4, 5) for name in (f".{n:020}.crc.crc", f".{n:020}.json.crc", f"{n:020}.crc")]
+    assert sorted(path.name for path in log.glob("*.crc")) == sorted(kept)
+    assert DeltaTable(source.collection).to_pyarrow_table().num_rows == 5
+
+
+def test_many_steps_are_reclaimed_before_the_hour(source: StoredSource) -> None:
+    tables = Tables()
+    storage = DeltaStorage(str(source.warehouse), tables, reclaim_steps=3)
+    storage.maintain(source.place, 1)
+    for step in range(3):
+        storage.maintain(source.place, 2)
+        assert len(tables.reclaimed) == 1
+        source.run([{"id": step, "name": "x"}])
+    storage.maintain(source.place, 2)
+    assert len(tables.reclaimed) == 2
+
+
 def test_the_log_is_cleaned_up_to_a_checkpoint_that_nobody_needs_more_than(tmp_path: Path) -> None:
     source = StoredSource(tmp_path / "warehouse")
     for step in range(9):
@@ -149,9 +178,15 @@ def test_the_log_is_cleaned_up_to_a_checkpoint_that_nobody_needs_more_than(tmp_p
         if step in (2, 5):
             DeltaTable(source.collection).create_checkpoint()
     log = source.history.collection
-    assert clean_log(log, 2, when=1e12) == 0  # no checkpoint is that old
-    assert clean_log(log, 7, when=0.0) == 0  # all of it is too young
-    assert clean_log(log, 7, when=1e12) > 0
+    assert clean_log(log.collection, 7) == 0  # VACUUM looks through all of it
+    vacuumed = Path(log.collection) / "_delta_log" / "_last_vacuum_info"
+    vacuumed.write_text('{"latestCommitVersionOutsideOfRetentionWindow": 8}')
+    assert clean_log(log.collection, 2) == 0  # no checkpoint is that old
+    vacuumed.write_text('{"latestCommitVersionOutsideOfRetentionWindow": 5}')
+    assert clean_log(log.collection, 7) == 3  # 0 to 2, and nothing that the next VACUUM has to look through
+    assert log.oldest() == 3
+    vacuumed.write_text('{"latestCommitVersionOutsideOfRetentionWindow": 8}')
+    assert clean_log(log.collection, 7) > 0
     assert log.oldest() == 6
     assert DeltaTable(source.collection).to_pyarrow_table().num_rows == 9
     assert DeltaTable(source.collection, version=6).to_pyarrow_table().num_rows == 6
