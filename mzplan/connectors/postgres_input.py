@@ -132,10 +132,11 @@ class PostgresInput:
             return
         # Everything before the end of the last step that is not needed any more.
         done = lsn_of(self._log.note(step - 1)["to"])
+        # In this order: a slot that has stayed behind is harmless, one that is ahead of the steps is refused.
+        self._log.expire(step)
         self._watch.close()
         with explaining(self._query), session(self._query) as (_, connection):
             self._advance(connection, done)
-        self._log.expire(step)
 
     # ── what makes it fit for much: parts, and no more in memory than a batch
 

@@ -186,6 +186,32 @@ def test_the_slot_goes_on_only_after_expire_and_then_also_when_idle(
     assert names(collection) == {2: "b"}
 
 
+@pytest.mark.parametrize("cut", ["before the steps are expired", "before the slot is advanced"])
+def test_an_expire_that_was_cut_off_is_no_moved_slot(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (0, 'z')")
+    query = source(dsn, tmp_path)
+    collection = Collection("id")
+    collection.follow(endpoint(query))
+    run(dsn, "INSERT INTO t VALUES (1, 'a')")
+    doomed = endpoint(query)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    of, name = (doomed._log, "expire") if "steps" in cut else (doomed, "_advance")
+    with monkeypatch.context() as patched:
+        patched.setattr(of, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            collection.follow(doomed)
+    doomed.close()
+    endpoint(query).check()
+    run(dsn, "INSERT INTO t VALUES (2, 'b')")
+    collection.follow(endpoint(query))
+    assert names(collection) == {0: "z", 1: "a", 2: "b"}
+
+
 TYPES = {
     "a boolean": ("BOOLEAN", "true", True),
     "b smallint": ("SMALLINT", "-32768", -32768),
