@@ -1,14 +1,17 @@
 """What moves with a state from one backend to another: beside the state, what its runners have noted down.
 
 `state pull --out FILE` writes it to `FILE.runners`, and `state push FILE` into an empty store takes it along:
-the journals (storage that is still to be removed) and the accepted descriptions (what to go back to, and that
-a query has run before). Leases and statuses are not moved: a runner writes them anew.
+the journals (storage that is still to be removed; exports that are prepared, with what they hold) and the
+accepted descriptions (what to go back to, and that a query has run before). Into any store it takes the
+newest epoch: targets refuse whoever comes with a lower one than they know. Leases and statuses are not moved:
+a runner writes them anew.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,21 @@ from mzplan.model import reading
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.operations.project import Project
 from mzplan.state.backend import ConflictError
+from mzplan.state.epochs import newest_epoch, raise_epoch
 from mzplan.state.formats import decode_accepted
-from mzplan.state.journal import decode_journal
+from mzplan.state.journal import decode_journal, decode_prepared
 from mzplan.state.store import Store
 
 FORMAT_VERSION = 1
-_KEY = re.compile(r"journal/[a-z][a-z0-9_]*\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json")
+_KEY = re.compile(r"journal/[a-z][a-z0-9_]*(\.prepared)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belongings:
+    """What is taken along: blobs by key, and the newest epoch (0 in a file of an earlier mzplan)."""
+
+    keys: dict[str, bytes]
+    epoch: int
 
 
 def beside(file: str) -> Path:
@@ -37,14 +49,17 @@ def belongings(store: Store, lineage: str) -> bytes | None:
         blob = store.backend.read(key)
         if blob is not None and blob.data.strip():
             found[key] = blob.data.decode()
-    if not found:
+    epoch = newest_epoch(store.backend)
+    if not found and not epoch:
         return None
-    document = {"format_version": FORMAT_VERSION, "lineage": lineage, "keys": found}
+    document = {"format_version": FORMAT_VERSION, "lineage": lineage, "epoch": epoch, "keys": found}
     return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def read_belongings(data: bytes, place: str, lineage: str) -> dict[str, bytes]:
-    """By key. Raises MZ163 for what is damaged, or of another state."""
+def read_belongings(data: bytes | None, place: str, lineage: str) -> Belongings:
+    """The inverse. Raises MZ163 for what is damaged, or of another state."""
+    if data is None:
+        return Belongings(keys={}, epoch=0)
     try:
         content = reading.mapping(reading.parse(data), "it")
         if reading.integer(content, "format_version") != FORMAT_VERSION:
@@ -52,6 +67,7 @@ def read_belongings(data: bytes, place: str, lineage: str) -> dict[str, bytes]:
         if reading.text(content, "lineage") != lineage:
             raise ValueError("it is of another state")
         found = {key: str(text).encode() for key, text in reading.mapping(content["keys"], "keys").items()}
+        epoch = reading.integer(content, "epoch", 0)
         for key, value in found.items():
             _check(key, value)
     except (ValueError, KeyError, MzplanError) as problem:
@@ -61,23 +77,32 @@ def read_belongings(data: bytes, place: str, lineage: str) -> dict[str, bytes]:
             f"{problem}. Nothing was changed.",
             "pull anew; or delete it: then storage that is still to be removed is left where it is.",
         ) from None
-    return found
+    return Belongings(keys=found, epoch=epoch)
 
 
 def _check(key: str, value: bytes) -> None:
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key[:80]!r} is no key of it")
-    checked: Any = decode_journal(value, key) if key.endswith(".jsonl") else decode_accepted(value, key)
-    del checked
+    decode: Any = decode_accepted
+    if key.startswith("journal/"):
+        decode = decode_prepared if key.endswith(".prepared.jsonl") else decode_journal
+    decode(value, key)
 
 
-def bring(store: Store, found: dict[str, bytes]) -> None:
+def bring(store: Store, found: Belongings) -> None:
     """Write them where nothing is yet. Repeated after a crash, it changes nothing."""
-    for key, value in sorted(found.items()):
+    bring_epoch(store, found)
+    for key, value in sorted(found.keys.items()):
         try:
             store.backend.write(key, value, expected=None)
         except ConflictError:
             continue
+
+
+def bring_epoch(store: Store, found: Belongings) -> None:
+    """Have the next runner come with a higher epoch than all of the former place."""
+    if found.epoch:
+        raise_epoch(store.backend, found.epoch)
 
 
 def settle_edit(project: Project) -> None:

@@ -131,12 +131,13 @@ def push(
     carried: bytes | None = None,
 ) -> tuple[int, bool]:
     """`state push`: make a state file the state: in an empty store as it is, with what its runners had noted
-    down (`carried`, see moving); else as a later serial. Returns the serial, and whether it was written.
+    down (`carried`, see moving); else as a later serial, with the epoch of `carried` alone. Returns the
+    serial, and whether it was written.
 
     Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both,
     and a state that is damaged.
     """
-    from mzplan.operations.moving import bring, read_belongings, refuse_open_edit
+    from mzplan.operations.moving import bring, bring_epoch, read_belongings, refuse_open_edit
 
     given = decode_state(data, name)
     refuse_open_edit(project)
@@ -149,6 +150,7 @@ def push(
             exit_code=ExitCode.REFUSED,
         )
     store = project.store
+    noted = read_belongings(carried, f"{name}.runners", given.lineage)
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
             held.enter_context(store.lock("state push", LOCK_WAIT))
@@ -157,18 +159,20 @@ def push(
         except MzplanError as problem:
             if not force or problem.diagnostics[0].code not in DAMAGED:
                 raise
+            bring_epoch(store, noted)
             new = _over_what_is_damaged(store, given, reporter)
             _tell(runners, new)
             return new.serial, True
         if state.serial == 0 and not state.lineage:
             new = given
-            if carried is not None:  # before the commit: whoever follows it finds them
-                bring(store, read_belongings(carried, f"{name}.runners", given.lineage))
+            bring(store, noted)  # before the commit: whoever follows it finds them
         elif encode_state(replace(given, serial=state.serial)) == encode_state(state):
+            bring_epoch(store, noted)
             return state.serial, False
         else:
             if not force:
                 _check_push(given, state, name)
+            bring_epoch(store, noted)
             new = replace(given, serial=max(given.serial, state.serial + 1))
         reporter.committing(new.serial)
         store.commit(new, state)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
-from mzplan.state.journal import Dropped
+from mzplan.state.journal import Dropped, Prepared
 from tests.contract import stores
-from tests.contract.stores import ObjectServer
+from tests.contract.stores import ObjectServer, opened
 from tests.unit.cli_runs import apply, mzplan, write
 
 
@@ -151,6 +151,7 @@ def test_what_runners_have_noted_down_moves_along(
     ]
     copy, carried = tmp_path / "state.json", tmp_path / "state.json.runners"
     dropped = Dropped.of(Address("sink", "gone"), "gone-id", 1, float(int(time.time())))
+    prepared = Prepared(id="coming", from_id="some-id", step=3)
     folders = [
         checkout(tmp_path / name, settings_of(case))
         for name, case in zip(("local", "postgres", "objects"), cases, strict=True)
@@ -158,6 +159,8 @@ def test_what_runners_have_noted_down_moves_along(
     apply(folders[0])
     first = cases[0].make()
     first.write_journal("local", [dropped])
+    first.write_prepared("local", [prepared])
+    epochs = [first.next_epoch() for _ in range(7)]
     accepted = first.read_accepted("local")
     assert len(accepted) == 3
     for before, after in itertools.pairwise(zip(folders, cases, strict=True)):
@@ -166,7 +169,11 @@ def test_what_runners_have_noted_down_moves_along(
         assert mzplan(after[0], "state", "push", str(copy)).code == 0
         store = after[1].make()
         assert store.read_journal("local") == [dropped]
+        assert store.read_prepared("local") == [prepared]
         assert store.read_accepted("local") == accepted
+        # Targets refuse a runner whose epoch is lower than what they know.
+        epochs.append(store.next_epoch())
+        assert epochs == sorted(set(epochs)), epochs
     # What is damaged, or of another state, is refused before anything is written.
     whole = carried.read_text()
     other = checkout(tmp_path / "other", {"path": "state"})
@@ -182,4 +189,10 @@ def test_what_runners_have_noted_down_moves_along(
     ran = mzplan(other, "state", "push", str(copy), "--json")
     assert ran.code == 7 and ran.error()["code"] == "MZ164"
     journal.unlink()
+    noted = json.loads(whole)
+    del noted["epoch"]  # as an earlier mzplan wrote it
+    carried.write_text(json.dumps(noted))
     assert mzplan(other, "state", "push", str(copy)).code == 0
+    carried.write_text(json.dumps({**noted, "epoch": 50}))  # pushed once more, where it is already
+    assert mzplan(other, "state", "push", str(copy)).code == 0
+    assert opened(str(other), {"backend": "local", "path": "state"}).next_epoch() == 51

@@ -16,7 +16,7 @@ from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
-from mzplan.model.state import Observation, State
+from mzplan.model.state import Observation, State, Status
 from mzplan.runner.loop import Runner
 from mzplan.secrets import Secrets
 from mzplan.state.epochs import EPOCH_KEY
@@ -242,3 +242,10 @@ def test_epochs_are_one_sequence_that_goes_on_from_older_leases(worlds: Worlds) 
     store.backend.delete(EPOCH_KEY)
     assert store.next_epoch() == 3
     assert store.take_lease("local", "two").epoch == 4
+    # Where leases are gone, too, statuses tell it; one that is damaged tells nothing.
+    for key in store.backend.list("leases/"):
+        store.backend.delete(key)
+    status = Status(instance="big", epoch=9, heartbeat=0.0, serial=1, secrets={}, observations={})
+    store.write_status(status)
+    store.backend.write("status/local.json", b"{")
+    assert store.next_epoch() == 10
