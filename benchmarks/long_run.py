@@ -5,8 +5,8 @@ Delta sink that follows, and another that is paused for half of the time, and th
 keeps 200 steps for whoever wants to read them; what the paused sink has still to read stays beside that.
 
 - step: how long a micro-batch takes, the median of the last 200 against that of 200 after the warm-up.
-- files: those that the collection's newest version has, and entries of its log. (Delta removes what is not
-  needed any more by whole hours, so files that were merged are still there after a run as short as this.)
+- files: those that the collection's newest version has; and of its log the versions, and all files. (What is
+  not needed any more stays for an hour at least, so a run as short as this keeps every version.)
 - rows: each sink has each row once.
 """
 
@@ -127,10 +127,13 @@ def _tell(project: Project, place: tuple[str, int], times: dict[int, float]) -> 
     first, last = statistics.median(taken[WINDOW : 2 * WINDOW]), statistics.median(taken[-WINDOW:])
     aim = f"{verdict(last <= 1.25 * first)}: 1.25"
     say(f"  step     {first:.3f} s at first, {last:.3f} s at last: {last / first:.2f}; {aim}")
+    each = (statistics.median(taken[at : at + WINDOW]) for at in range(0, len(taken) - WINDOW // 2, WINDOW))
+    say(f"           by {WINDOW}: {', '.join(f'{one:.2f}' for one in each)}")
     collection = Path(collection_path(str(project.folder / "warehouse"), *place))
-    log = [path.name for path in (collection / "_delta_log").iterdir() if path.suffix == ".json"]
+    log = [path.name for path in (collection / "_delta_log").iterdir()]
+    versions = sum(name.endswith(".json") for name in log)
     files = len(DeltaTable(str(collection)).file_uris())
-    say(f"  files    {files} of the newest version; {len(log)} entries of the log")
+    say(f"  files    {files} of the newest version; of the log {versions} versions in {len(log)} files")
 
 
 def _holds(table: str, rows: int) -> bool:
