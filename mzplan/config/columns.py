@@ -144,6 +144,41 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
             "in a collection with a key, it is mzplan's own",
             "give the column another name.",
         )
+    _check_key_format(resource, kind, findings, keys)
+
+
+def _check_key_format(
+    resource: Declared, kind: ResourceKind, findings: Findings, keys: Sequence[str]
+) -> None:
+    """How a tombstone's key is read is known, and can hold the columns that it is read for. Only of envelopes
+    that let one say so; columns that come from the record's key anyway (`include`) are none of those."""
+    envelope = kind.key_path[:-1] if kind.key_path is not None else ()
+    path, of_values = (*envelope, "key_format"), value_at(resource.body, ("format", "type"))
+    if not envelope or value_at(resource.body, (*envelope, "type")) != "upsert":
+        return
+    names = {name.lower() for name in keys}
+    held = [c.name for c in record_columns(kind.type, resource.body) if c.name.lower() in names]
+    written = value_at(resource.body, path)
+    if held and written is None and of_values == "avro":
+        findings.add(
+            "MZ006",
+            'Missing key "key_format"',
+            f"{resource.label}: a record without a value deletes by its key, and keys beside avro values are "
+            "avro as often as text. One that is read as what it is not would delete nothing, in silence.",
+            "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
+            address=resource.valid_address,
+            place=resource.place(envelope),
+        )
+    elif len(held) > 1 and written == "text":
+        findings.add(
+            "MZ020",
+            "A text is the key of one column",
+            f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}), and a text can't tell "
+            "them apart.",
+            "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
+            address=resource.valid_address,
+            place=resource.place(path),
+        )
 
 
 def _not_a_key(

@@ -15,8 +15,9 @@ from mzplan.connectors.spark_types import ddl, quoted, spark_type
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
-_GONE, _KEY = "_mzplan_gone", "_mzplan_key"
+_GONE, _KEY, _WIRE = "_mzplan_gone", "_mzplan_key", "_mzplan_wire"
 _CORRUPT = "_mzplan_corrupt"
+_OTHER = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,13 @@ class Tombstones:
         found = [gone.alias(_GONE)]
         if self.columns:
             found.append(f.when(gone, self._parsed()).alias(_KEY))
+            found.append((gone & self._is_wire()).alias(_WIRE))
         return found
 
     @property
     def names(self) -> list[str]:
         """The names of what is given."""
-        return [_GONE, _KEY] if self.columns else [_GONE]
+        return [_GONE, _KEY, _WIRE] if self.columns else [_GONE]
 
     def own(self, column: Column, value: Expression) -> Expression:
         """A column of the collection: `value`, or of a tombstone what its key says."""
@@ -83,7 +85,8 @@ class Tombstones:
             what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
             text = f"it has no value, so its key says what to delete, but the key is not {what} {how}"
-            otherwise = f.when(f.col(_GONE) & self._lacks_key(), f.lit(text)).otherwise(otherwise)
+            said = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
+            otherwise = f.when(f.col(_GONE) & self._lacks_key(), said).otherwise(otherwise)
         if not self.beside:
             return otherwise
         text = "the record has no key, which is the key of its row"
@@ -97,13 +100,23 @@ class Tombstones:
             found = found | f.col(f"{_KEY}.{quoted(column.name)}").isNull()
         return found
 
+    def _is_wire(self) -> Expression:
+        """Whether the key is one of a schema registry's serializers: a zero, then the schema's id. It may well
+        be UTF-8, so as a text it would name a row that never was, and nothing would be deleted, in silence."""
+        from pyspark.sql import functions as f
+
+        if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
+            return f.lit(False)
+        return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
+
     def _parsed(self) -> Expression:
         """The key's columns: a struct, whose fields are NULL where they can't be told."""
         from pyspark.sql import functions as f
 
         if self.format == "avro":
             return f.col(f"{KEY_DECODED}.{RECORD}")
-        text = f.when(f.is_valid_utf8(self.key.cast("string")), self.key.cast("string"))
+        is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_wire()
+        text = f.when(is_text, self.key.cast("string"))
         if self.format == "text":
             (column,) = self.columns
             is_bytes = column.type == "BINARY"

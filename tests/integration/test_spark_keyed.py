@@ -111,6 +111,8 @@ RECORDS: list[tuple[str, Sequence[str], bytes | None, bytes | None, Any]] = [
     ("text", ["id"], b"1", b'{"name": "a"}', None),
     ("text", ["name"], b"a", None, (None, "a", "delete")),
     ("text", ["name"], b"\xff", None, None),
+    # An Avro key of the registry's serializer, which is UTF-8.
+    ("text", ["name"], b"\0\0\0\0\5\6abc", None, None),
     ("json", ["id"], b'{"id": 1, "more": 2}', None, (1, None, "delete")),
     ("json", ["id"], b"1", None, (1, None, "delete")),
     ("json", ["name"], b'"a"', None, (None, "a", "delete")),

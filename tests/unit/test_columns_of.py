@@ -156,6 +156,9 @@ def test_an_included_column_restarts_and_a_removed_one_replaces() -> None:
 
 UPSERT = "    envelope: {type: upsert, key: [id]}\n"
 ROWS = "{type: json, schema: 'id BIGINT, tags ARRAY<INT>'}"
+PAIRS = "{type: json, schema: 'id BIGINT, at DATE'}"
+AVRO = "{type: avro, schema: 'id BIGINT, at DATE'}\n    schema_registry: r"
+REGISTRY = "  r: {type: schema-registry, url: 'https://r:8081'}\n"
 
 
 def test_keys_are_known_from_the_declaration_alone() -> None:
@@ -182,10 +185,19 @@ def test_keys_are_known_from_the_declaration_alone() -> None:
         (ROWS, "    envelope: {type: upsert}\n", ["MZ006"]),
         (ROWS, "    envelope: {key: [id]}\n", ["MZ020"]),
         (ROWS, "    envelope: {type: none, key_format: json}\n", ["MZ020"]),
+        (PAIRS, "    envelope: {type: upsert, key: [id, at]}\n", []),
+        (PAIRS, "    envelope: {type: upsert, key: [id, at], key_format: text}\n", ["MZ020"]),
+        (PAIRS, "    include: [key]\n    envelope: {type: upsert, key: [id, key], key_format: text}\n", []),
+        (AVRO, UPSERT, ["MZ006"]),
+        (AVRO, UPSERT.replace("}", ", key_format: text}"), []),
+        (AVRO, UPSERT.replace("upsert", "debezium"), []),
+        # Of a key that always comes from the record's own there is nothing to read otherwise.
+        (AVRO, "    include: [key]\n    envelope: {type: upsert, key: [key]}\n", []),
     ],
 )
 def test_the_key_of_a_collection(tmp_path: Path, format_: str, more: str, found: list[str]) -> None:
-    assert [one.code for one in errors(tmp_path, {"a.yaml": declared(format_, more)})] == found
+    text = declared(format_, more).replace("sources:", REGISTRY + "sources:")
+    assert [one.code for one in errors(tmp_path, {"a.yaml": text})] == found
 
 
 @pytest.mark.parametrize(
