@@ -101,8 +101,8 @@ class Tombstones:
         return found
 
     def _is_wire(self) -> Expression:
-        """Whether the key is one of a schema registry's serializers: a zero, then the schema's id. It may well
-        be UTF-8, so as a text it would name a row that never was, and nothing would be deleted, in silence."""
+        """Whether the key is one of a schema registry's serializers: a zero, then the schema's id. It may be
+        UTF-8, so as a text it would name a row that never was, and nothing would be deleted, in silence."""
         from pyspark.sql import functions as f
 
         if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
