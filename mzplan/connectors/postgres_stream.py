@@ -18,16 +18,19 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-# What is decoded is text: in the forms that postgres_values.py reads. A reader that does nothing for so long
-# is dead, and its slot is free again.
-_SESSION = b"""
+# A reader that says nothing for so long is dead: the server ends its stream, and its slot is free again.
+_SENDER_TIMEOUT_S = 120.0
+# A server that says nothing for so long is dead. Well above the other: while it decodes a large transaction
+# of which nothing is published, it reads no question, and speaks only when half of its time-out has passed.
+_SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
+# What is decoded is text: in the forms that postgres_values.py reads.
+_SESSION = """
 SET client_encoding = 'UTF8'; SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET IntervalStyle = 'postgres';
-SET bytea_output = 'hex'; SET extra_float_digits = 1; SET wal_sender_timeout = '5min';
+SET bytea_output = 'hex'; SET extra_float_digits = 1; SET wal_sender_timeout = %d;
 SET lock_timeout = '60s'
 """
 _SLOT_WAIT_S = 20.0  # for the walsender of a reader that has just gone
 _PING_S = 0.05  # a server that says nothing for so long is asked how far it is
-_SILENCE_S = 120.0
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
 HEADER = 25
 """Bytes before pgoutput's message in each piece of the stream: w, two LSNs, a time."""
@@ -62,7 +65,7 @@ class ReplicationLink:
         self._owner = psycopg.connect(make_conninfo(conninfo, replication="database"), autocommit=True)
         self._connection = self._owner.pgconn
         try:
-            self.command(_SESSION)
+            self.command((_SESSION % (_SENDER_TIMEOUT_S * 1000)).encode())
         except BaseException:
             self.close()
             raise

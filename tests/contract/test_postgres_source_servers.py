@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from mzplan.connectors import postgres_stream
 from mzplan.connectors.postgres_source import PostgresSource
 from mzplan.model.diagnostics import MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, source
-from tests.support import execute
+from tests.support import eventually, execute
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
+
+Database = Callable[..., str]
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 
@@ -108,3 +112,41 @@ def test_a_promoted_server_goes_on_where_its_slot_does(own_postgres: PostgresSer
     collection.follow(input_)
     input_.close()
     assert sorted(row["id"] for row in collection.rows.values()) == [1, 2]
+
+
+def test_a_stream_that_ended_between_two_polls_is_opened_again(
+    database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a trigger that comes less often than the server waits for an idle reader."""
+    monkeypatch.setattr(postgres_stream, "_SENDER_TIMEOUT_S", 0.5)
+    dsn = postgres.dsn(database())
+    run(dsn, TABLE, "CREATE TABLE other (x int)", "INSERT INTO t VALUES (1, 'a')")
+    input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
+    collection.follow(input_)
+    walsenders = "SELECT FROM pg_stat_replication r JOIN pg_stat_activity USING (pid) WHERE datname = %s"
+
+    def streams() -> int:
+        with psycopg.connect(dsn) as connection:
+            return len(connection.execute(walsenders, (connection.info.dbname,)).fetchall())
+
+    for statement in ("INSERT INTO other VALUES (1)", "INSERT INTO t VALUES (2, 'b')"):
+        eventually("the server has ended the stream", lambda: streams() == 0, 10)
+        run(dsn, statement)
+        collection.follow(input_)
+    assert sorted(row["id"] for row in collection.rows.values()) == [1, 2]
+    input_.close()
+
+
+def test_a_server_that_decodes_what_is_not_published_is_no_dead_one(
+    database: Database, postgres: PostgresServer
+) -> None:
+    """While it does so it speaks when half of its time-out has passed, and is waited for longer than that."""
+    dsn = postgres.dsn(database())
+    link = postgres_stream.ReplicationLink(dsn)
+    try:
+        setting = "SELECT setting, unit FROM pg_settings WHERE name = 'wal_sender_timeout'"
+        ((setting, unit),) = link.command(setting.encode())
+    finally:
+        link.close()
+    assert unit == "ms" and setting is not None
+    assert postgres_stream._SILENCE_S >= 2 * int(setting) / 1000 > 0
