@@ -57,8 +57,9 @@ class Values:
         return Values(self.kind[rows], self.start[rows], self.length[rows])
 
     def unchanged_from(self, old: Values) -> Values:
-        """Where a value was not sent, the old one."""
-        same = self.kind == _UNCHANGED
+        """Where a value was not sent, the old one. That is never NULL: NULL is always sent. So an old row
+        that has NULL there is none but its key (as of a partition whose replica identity is not FULL)."""
+        same = (self.kind == _UNCHANGED) & (old.kind != _NULL)
         if not same.any():
             return self
         return Values(
@@ -97,6 +98,14 @@ class TruncateError(ValueError):
         self.tables = tuple(tables)
 
 
+class IdentityError(ValueError):
+    """A row was updated or deleted, and its key is not in the replica identity of its table."""
+
+    def __init__(self, table: str):
+        super().__init__(f"the key is not in the replica identity of {table}")
+        self.table = table
+
+
 @dataclass(slots=True)
 class _Pending:
     """Messages that are not decoded yet, and which transaction each belongs to."""
@@ -120,7 +129,7 @@ class Decoder:
         self, messages: Iterable[tuple[Lsn | None, memoryview | bytes]], after: Lsn, to: Lsn
     ) -> Iterator[Rows]:
         """The rows of all transactions whose commits lie in (after, to], both of which are ends of records of
-        the log. Raises TruncateError."""
+        the log. Raises TruncateError, IdentityError."""
         pending, lsn, count, skip = _Pending(), 0, 0, False
         for end, data in messages:
             if end is not None:
@@ -185,6 +194,9 @@ class Decoder:
             for kind in (_INSERT, _UPDATE, _DELETE):
                 rows = np.flatnonzero((tables == table) & (kinds == kind))
                 if len(rows):
+                    # An update without the old key may have changed it: nobody could tell.
+                    if kind != _INSERT and not (relation.full or relation.identity.issuperset(key)):
+                        raise IdentityError(f"{relation.schema}.{relation.name}")
                     block = _Block(relation, key, data, buffer, starts[rows] + 5, lsn[rows], sequence[rows])
                     yield from block.rows(kind)
 
@@ -272,11 +284,6 @@ class _Block:
             columns.append(Values(kind, at + 5, length))
             at = at + np.where(bare, 1, 5 + length)
         return columns, at
-
-
-def relation_of(data: memoryview | bytes) -> Relation | None:
-    """The table that a message describes; None for another message."""
-    return _relation(data) if data[HEADER] == _RELATION else None
 
 
 def tables_changed(data: memoryview | bytes) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_noted import check_tables, check_timeline, timeline_of
 from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved
 from mzplan.connectors.postgres_reading import Reading
 from mzplan.connectors.postgres_slots import (
@@ -49,6 +50,7 @@ Note = dict[str, Any]
 _IDLE = "idle.json"
 _CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
 _IDLE_EVERY_S = 10.0
+_TABLES_EVERY_S = 10.0
 _SLOT_WAITS = 40
 _FLUSH_WAIT_S = 1.0
 
@@ -56,7 +58,8 @@ _FLUSH_WAIT_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
-    the log in (after, to]; else blocks `first` to `end` (excluded) of a relation, in a snapshot of `to`."""
+    the log in (after, to], of the tables `oids`; else blocks `first` to `end` (excluded) of a relation, in a
+    snapshot of `to`."""
 
     after: Lsn
     to: Lsn
@@ -65,6 +68,7 @@ class Part:
     first: int = 0
     end: int = 0
     snapshot: str = ""
+    oids: tuple[tuple[str, int], ...] = ()
 
 
 class PostgresInput:
@@ -85,6 +89,9 @@ class PostgresInput:
         self._candidate: Lsn = 0
         self._used: Lsn = 0
         self._looked_at = 0.0
+        self._tables_seen_at = 0.0
+        self._timeline: int | None = None
+        self._oids: dict[str, int] = {}
         self._state: Note = {}
 
     # ── the contract
@@ -157,7 +164,7 @@ class PostgresInput:
         """The rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
             if part.table is None and part.after < part.to:
-                yield from self._reading.changes(part.after, part.to)
+                yield from self._reading.changes(part.after, part.to, dict(part.oids), self._passed())
             elif part.table is not None:
                 yield from self._reading.chunk(
                     part.table, part.relation, part.first, part.end, part.snapshot, part.to
@@ -165,7 +172,7 @@ class PostgresInput:
 
     def check(self) -> None:
         """Whether the server still has what the durable steps and those after them need. Raises MzplanError
-        MZ223, MZ224."""
+        MZ223, MZ224, MZ236."""
         with explaining(self._query):
             if self._log.newest() is not None:
                 self._check_slot()
@@ -193,7 +200,7 @@ class PostgresInput:
             if newest is None or unread or _next_chunk(tables) is not None:
                 self._watch.close()
                 note = self._next_of_snapshot(newest)
-                self._state = {"to": note["to"], "tables": note["tables"]}
+                self._state = {one: note[one] for one in ("to", "tables", "oids", "timeline")}
                 if note["chunks"]:
                     return note
                 newest = {**(newest or {}), **self._state}
@@ -204,7 +211,8 @@ class PostgresInput:
         """A step without rows."""
         newest = self._log.newest() or self._state
         at = newest["to"]
-        return {"kind": "changes", "after": at, "to": at, "tables": newest["tables"]}
+        marks: Note = {one: newest[one] for one in ("tables", "oids", "timeline") if one in newest}
+        return {"kind": "changes", "after": at, "to": at, **marks}
 
     # ── the snapshot
 
@@ -215,6 +223,9 @@ class PostgresInput:
         begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
         with session(self._query) as (_, connection):
             found = tables_of(connection, self._query)
+            timeline = timeline_of(connection)
+        noted = newest.get("oids", {}) if newest is not None else {}
+        oids = {**{name: table.oid for name, table in found.items()}, **noted}
         for name, table in found.items():
             there = _unread(snapshot.extent(table))
             tables[name] = _carried_on(tables[name], there) if name in tables else there
@@ -225,16 +236,18 @@ class PostgresInput:
                 break
             chunks.append(chunk)
             tables = _after(tables, chunk)
-        return {"kind": "snapshot", "chunks": chunks, "after": begins, "to": begins, "tables": tables}
+        bounds = {"after": begins, "to": begins}
+        marks: Note = {"tables": tables, "oids": oids, "timeline": timeline}
+        return {"kind": "snapshot", "chunks": chunks, **bounds, **marks}
 
     def _opened(self, newest: Note | None) -> Snapshot:
         if self._snapshot is not None and self._snapshot.is_alive():
             return self._snapshot
         with session(self._query) as (info, connection):
             tables = list(tables_of(connection, self._query).values())
-            publish(connection, self._names, tables)
             if newest is not None:
-                self._check_slot()
+                self._check_slot()  # first: a table that lost its place in the publication lost changes, too
+            publish(connection, self._names, tables)
             self._snapshot = Snapshot(info, self._names, tables)
         return self._snapshot
 
@@ -252,7 +265,7 @@ class PostgresInput:
         after, to = lsn_of(note["after"]), lsn_of(note["to"])
         if note["kind"] == "changes":
             self._watch.close()
-            return [Part(after=after, to=to)]
+            return [Part(after=after, to=to, oids=tuple(self._ours(note.get("oids", {})).items()))]
         with explaining(self._query), session(self._query) as (_, connection):
             snapshot = self._opened(note)
             found = tables_of(connection, self._query)
@@ -278,20 +291,52 @@ class PostgresInput:
     # ── the changes
 
     def _next_changes(self, newest: Note) -> Note | None:
-        after = max(lsn_of(newest["to"]), self._idle())
-        with session(self._query) as (_, connection):
+        after, noted = self._reached(newest)
+        with session(self._query) as (info, connection):
+            timeline = timeline_of(connection)
+            if timeline != self._timeline:  # promoted meanwhile
+                check_timeline(self._query, self._names, info, timeline, noted, after)
+                self._timeline = timeline
+            self._look_at_tables(connection, newest)
+            oids = self._oids_of(connection, newest)
             to = self._bound(connection)
         if to <= after:
             return None
-        if self._watch.finds(after, to):
-            return {
-                "kind": "changes",
-                "after": lsn_text(after),
-                "to": lsn_text(to),
-                "tables": newest["tables"],
-            }
-        self._pass_idle(to)
+        if self._watch.finds(after, to, self._ours(oids)):
+            bounds = {"after": lsn_text(after), "to": lsn_text(to)}
+            marks: Note = {"tables": newest["tables"], "oids": oids, "timeline": timeline}
+            return {"kind": "changes", **bounds, **marks}
+        self._pass_idle(to, timeline)
         return None
+
+    def _oids_of(self, connection: Connection, newest: Note) -> dict[str, int]:
+        """Which tables they are: as it was noted, else as it is now."""
+        noted = {**self._oids, **newest.get("oids", {})}
+        if not set(self._query.body["tables"]) <= set(noted):
+            found = tables_of(connection, self._query)
+            noted = self._oids = {**{name: table.oid for name, table in found.items()}, **noted}
+        return noted
+
+    def _ours(self, oids: Mapping[str, int]) -> dict[str, int]:
+        return {name: oid for name, oid in oids.items() if name in self._query.body["tables"]}
+
+    def _look_at_tables(self, connection: Connection, newest: Note) -> None:
+        """Now and then, also while there are changes of other tables: one that was made anew has none."""
+        if time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
+            self._check_tables(connection, newest)
+
+    def _check_tables(self, connection: Connection, newest: Note) -> None:
+        read = [name for name in self._query.body["tables"] if name in newest["tables"]]
+        check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
+        self._tables_seen_at = time.monotonic()
+
+    def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
+        """Up to where all is read, and on which timeline of the server that is."""
+        idle = self._idle()
+        to = lsn_of(newest["to"])
+        if idle is None or lsn_of(idle["to"]) <= to:
+            return to, newest.get("timeline")
+        return lsn_of(idle["to"]), idle.get("timeline")
 
     def _bound(self, connection: Connection) -> Lsn:
         """The end of a record of the log that is on disk, as new as can be had without waiting."""
@@ -310,7 +355,7 @@ class PostgresInput:
         self._used = self._candidate
         return self._candidate
 
-    def _pass_idle(self, to: Lsn) -> None:
+    def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
         """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need
         not keep it."""
         if time.monotonic() - self._looked_at < _IDLE_EVERY_S:
@@ -320,12 +365,18 @@ class PostgresInput:
         if self._done() < there.stop:
             return
         # Noted before it is done: where the slot stands must never be a surprise.
-        open_folder(self._storage).write(_IDLE, json.dumps({"to": lsn_text(to)}).encode())
+        idle = {"to": lsn_text(to), "timeline": timeline}
+        open_folder(self._storage).write(_IDLE, json.dumps(idle).encode())
         self._watch.confirm(to)
 
-    def _idle(self) -> Lsn:
+    def _idle(self) -> Note | None:
         data = open_folder(self._storage).read(_IDLE)
-        return lsn_of(json.loads(data)["to"]) if data is not None else 0
+        return dict(json.loads(data)) if data is not None else None
+
+    def _passed(self) -> Lsn:
+        """Up to where the slot may have been advanced without a step."""
+        idle = self._idle()
+        return lsn_of(idle["to"]) if idle is not None else 0
 
     def _done(self) -> Step:
         """The steps before this one are committed downstream: Spark tells a source of it only with its next
@@ -352,11 +403,21 @@ class PostgresInput:
                 time.sleep(0.05)
 
     def _check_slot(self) -> None:
-        """The slot still has all that is needed. Raises MzplanError MZ223, MZ224."""
+        """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
+        MZ224, MZ236."""
+        newest = self._log.newest()
+        if newest is None:
+            return
         there = self.steps()
-        needed = self._log.note(there.start)["after"] if there else (self._log.newest() or {})["to"]
-        with session(self._query) as (_, connection):
-            check_slot(self._query, self._names, connection, max(lsn_of(needed), self._idle()))
+        needed = lsn_of(self._log.note(there.start)["after"] if there else newest["to"])
+        needed = max(needed, self._passed())
+        reached, noted = self._reached(newest)
+        with session(self._query) as (info, connection):
+            check_slot(self._query, self._names, connection, needed)
+            timeline = timeline_of(connection)
+            check_timeline(self._query, self._names, info, timeline, noted, reached)
+            self._timeline = timeline
+            self._check_tables(connection, newest)
 
 
 def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:

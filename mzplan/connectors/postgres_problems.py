@@ -136,6 +136,33 @@ def not_sent(query: ResolvedQuery, table: str, column: str) -> MzplanError:
     )
 
 
+def key_not_sent(query: ResolvedQuery, table: str, key: Sequence[str]) -> MzplanError:
+    """A row changed while the log did not have the key that it had before."""
+    return error(
+        "MZ228",
+        f"The key of {table} is not in the log (any more)",
+        f"{place(query.link)}: a row was updated or deleted when the table's replica identity did not have "
+        f"the columns ({', '.join(key)}): its primary key or REPLICA IDENTITY was changed. Which row it was "
+        "can't be told; nothing of this step was written.",
+        f"ALTER TABLE {table} REPLICA IDENTITY FULL; or make the key that of the primary key; then let the "
+        f"source begin anew, with its sinks: mzplan apply --replace {query.address} --allow-replace.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def another_table(query: ResolvedQuery, table: str, why: str) -> MzplanError:
+    return error(
+        "MZ236",
+        f"Table {table} is not the one that {query.address} has read",
+        f"{place(query.link)}: {why}. What happened to its rows meanwhile is not in what the source reads.",
+        "where the former table was only renamed, give it its name back; else let the source begin anew, "
+        f"with its sinks: mzplan apply --replace {query.address} --allow-replace.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
 def column_gone(query: ResolvedQuery, table: str, columns: Sequence[str]) -> MzplanError:
     return error(
         "MZ230",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,9 @@ from mzplan.columns import POSITION, Column
 from mzplan.columns_of import included_columns
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_client import reached
-from mzplan.connectors.postgres_decode import Decoder, Relation, Rows, TruncateError
-from mzplan.connectors.postgres_problems import column_gone, not_sent, truncated, unfit
+from mzplan.connectors.postgres_decode import Decoder, IdentityError, Relation, Rows, TruncateError
+from mzplan.connectors.postgres_noted import check_not_ahead
+from mzplan.connectors.postgres_problems import column_gone, key_not_sent, not_sent, truncated, unfit
 from mzplan.connectors.postgres_slots import Names, join_snapshot, session, tables_of
 from mzplan.connectors.postgres_stream import Lsn, ReplicationLink
 from mzplan.connectors.postgres_target import Table
@@ -47,14 +48,18 @@ class Reading:
 
     # ── changes
 
-    def changes(self, after: Lsn, to: Lsn) -> Iterator[RecordBatch]:
-        """All transactions whose commit is in (after, to]."""
-        with session(self._query) as (_, connection):
-            found = tables_of(connection, self._query)
-        names = {(table.schema, table.name): name for name, table in found.items()}
+    def changes(self, after: Lsn, to: Lsn, oids: Mapping[str, int], passed: Lsn = 0) -> Iterator[RecordBatch]:
+        """All transactions whose commit is in (after, to], of the tables with these oids, whatever they are
+        called there; where none are known, of those that have the tables' names now. The slot may begin
+        after `after`, but not after `passed`: up to there was nothing."""
+        if not oids:
+            with session(self._query) as (_, connection):
+                found = tables_of(connection, self._query)
+            oids = {name: table.oid for name, table in found.items()}
+        names = {oid: name for name, oid in oids.items()}
 
         def key_of(relation: Relation) -> Sequence[str] | None:
-            if (relation.schema, relation.name) not in names:
+            if relation.id not in names:
                 return None
             self._check_columns(relation)
             wanted = (_there(relation.columns, name) for name in self._keys)
@@ -64,11 +69,14 @@ class Reading:
             link = ReplicationLink(stack.enter_context(self._opener()))
             stack.callback(link.close)
             link.stream(self._names.slot, self._names.publication)
+            check_not_ahead(self._query, self._names, max(after, passed))
             try:
                 for rows in Decoder(key_of).changes(link.messages(), after, to):
-                    yield self._batch(rows, names[rows.relation.schema, rows.relation.name])
+                    yield self._batch(rows, names[rows.relation.id])
             except TruncateError as problem:
                 raise truncated(self._query, problem.tables) from None
+            except IdentityError as problem:
+                raise key_not_sent(self._query, problem.table, self._keys) from None
 
     def _check_columns(self, relation: Relation) -> None:
         """Raises MzplanError MZ230 for a column that was dropped or renamed."""

@@ -21,6 +21,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 _KEEP_FAILURE_S = 3.0
 _OLDEST = 140000
+_NAME_BYTES = 63  # of an application's name: the server cuts off more
 _SERVER = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'),
        current_setting('wal_level'), current_setting('max_replication_slots')::int,
@@ -183,7 +184,8 @@ class _Check:
 
     def _is_ours(self, pid: int) -> bool:
         found = self._connection.execute(_ACTIVE, (pid,)).fetchone()
-        return found is None or str(found[0]).startswith("mzplan ")
+        own = f"mzplan {self._query.address}".encode()[:_NAME_BYTES]
+        return found is None or str(found[0]).encode() == own
 
     # ── tables
 

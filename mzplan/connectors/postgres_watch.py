@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 import psycopg
 
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_client import reached
-from mzplan.connectors.postgres_decode import Relation, commit_of, relation_of, tables_changed
-from mzplan.connectors.postgres_slots import Names, session, tables_of
+from mzplan.connectors.postgres_decode import commit_of, tables_changed
+from mzplan.connectors.postgres_noted import check_not_ahead
+from mzplan.connectors.postgres_slots import Names
 from mzplan.connectors.postgres_stream import Lsn, ReplicationLink
 
 
@@ -22,14 +24,12 @@ class Watch:
         self._names = names
         self._open: contextlib.ExitStack | None = None
         self._link: ReplicationLink | None = None
-        self._ours: set[int] = set()
         self._found: Lsn | None = None
         self._commit: Lsn = 0
-        self._tables: set[tuple[str, str]] = set()
 
-    def finds(self, after: Lsn, to: Lsn) -> bool:
+    def finds(self, after: Lsn, to: Lsn, oids: Mapping[str, int]) -> bool:
         """Whether a transaction that changed the source's tables has its commit in (after, to]."""
-        found = self._found is not None or self._looks(after, to)
+        found = self._found is not None or self._looks(after, to, set(oids.values()))
         if not found or self._found is None or self._found >= to:
             return False
         self.close()
@@ -45,33 +45,31 @@ class Watch:
         if stack is not None:
             stack.close()
 
-    def _looks(self, after: Lsn, to: Lsn) -> bool:
+    def _looks(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
         """A stream that was left open may have ended meanwhile, by the server's time-out where a trigger
         comes seldom: then another one looks again from the slot's place on."""
         for left_open in (self._link is not None, False):
             try:
                 if self._link is None:
-                    self._begin()
-                return self._reads_change(after, to)
+                    self._begin(after)
+                return self._reads_change(after, to, ours)
             except psycopg.Error:
                 self.close()
                 if not left_open:
                     raise
         raise AssertionError("a stream that was just opened is read, or raises")
 
-    def _begin(self) -> None:
-        with session(self._query) as (_, connection):
-            found = tables_of(connection, self._query).values()
-            self._tables = {(table.schema, table.name) for table in found}
+    def _begin(self, after: Lsn) -> None:
         with contextlib.ExitStack() as stack:
             info = stack.enter_context(reached(self._query, f"mzplan {self._query.address}"))
             link = ReplicationLink(info)
             stack.callback(link.close)
             link.stream(self._names.slot, self._names.publication)
-            self._ours, self._commit, self._link = set(), 0, link
+            check_not_ahead(self._query, self._names, after)
+            self._commit, self._link = 0, link
             self._open = stack.pop_all()
 
-    def _reads_change(self, after: Lsn, to: Lsn) -> bool:
+    def _reads_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
         assert self._link is not None
         for end, data in self._link.messages():
             if end is not None:
@@ -82,14 +80,8 @@ class Watch:
             if commit is not None:
                 self._commit = commit
                 continue
-            relation = relation_of(data)
-            if relation is not None:
-                self._learn(relation)
-            elif self._commit >= after and self._ours.intersection(tables_changed(data)):
+            # A message names its table by its oid, whatever it is called.
+            if self._commit >= after and ours.intersection(tables_changed(data)):
                 self._found = self._commit
                 return True
         raise psycopg.OperationalError("the server ended the stream")
-
-    def _learn(self, relation: Relation) -> None:
-        if (relation.schema, relation.name) in self._tables:
-            self._ours.add(relation.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -15,7 +16,9 @@ import pyarrow.compute as pc
 import pytest
 
 from mzplan.connectors import postgres_input
+from mzplan.connectors.endpoint_config import endpoint_config
 from mzplan.connectors.postgres_slots import Names, find_slot, unpublish
+from mzplan.connectors.postgres_source import PostgresSource
 from mzplan.model.diagnostics import MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, source
 from tests.support import eventually
@@ -463,3 +466,107 @@ def test_what_mzplan_made_is_dropped_and_what_it_adopted_is_left(dsn: str, tmp_p
         assert connection.execute("SELECT pubname FROM pg_publication").fetchall() == [("theirs",)]
         assert find_slot(connection, Names.of(own).slot) is None
         assert find_slot(connection, Names.of(adopting).slot) is not None
+
+
+def test_a_table_that_is_another_one_now_is_told(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_input, "_TABLES_EVERY_S", 0.0)
+    table = "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))"
+    run(dsn, table, "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    # Renamed and back: nothing of it is lost, for the log tells tables by their oids.
+    run(dsn, "ALTER TABLE t RENAME TO x", "INSERT INTO x VALUES (2, 'b')", "ALTER TABLE x RENAME TO t")
+    collection.follow(input_)
+    assert names(collection) == {1: "a", 2: "b"}
+    # A durable step is read as what it was, whatever has the name by then.
+    run(dsn, "INSERT INTO t VALUES (3, 'c')")
+    step = input_.steps().stop
+    assert input_.offers(step)
+    input_.commit(step)
+    run(dsn, "ALTER TABLE t RENAME TO old", table, "INSERT INTO t VALUES (9, 'other')")
+    collection.take(input_, step)
+    input_.expire(step + 1)
+    assert names(collection) == {1: "a", 2: "b", 3: "c"}
+    for one in (input_, endpoint(query)):  # while it runs, and at its start
+        with pytest.raises(MzplanError, match=r"MZ236.*public\.t is not the one"):
+            collection.follow(one)
+        one.close()
+    told = PostgresSource().check_position(query, json.dumps({"step": step + 1}))
+    assert told is not None and told.code == "MZ236" and "--replace" in (told.hint or "")
+    run(dsn, "DROP TABLE t", "ALTER TABLE old RENAME TO t")
+    collection.follow(endpoint(query))
+    run(dsn, f"ALTER PUBLICATION {Names.of(query).publication} DROP TABLE t")
+    told = PostgresSource().check_position(query, json.dumps({"step": step + 1}))
+    assert told is not None and told.code == "MZ236" and "does not publish it" in told.detail
+
+
+def test_steps_without_the_newer_notes_go_on(dsn: str, tmp_path: Path) -> None:
+    """As an earlier version wrote them: no oids, no timeline."""
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    run(dsn, "INSERT INTO t VALUES (2, 'b')")
+    step = input_.steps().stop
+    assert input_.offers(step)
+    input_.commit(step)
+    input_.close()
+    for path in Path(endpoint_config(query)["storage"]).glob("0*.json"):
+        note = json.loads(path.read_text())
+        assert {"oids", "timeline"} <= set(note)
+        path.write_text(json.dumps({k: v for k, v in note.items() if k not in ("oids", "timeline")}))
+    input_ = endpoint(query)
+    input_.check()
+    collection.follow(input_)
+    run(dsn, "INSERT INTO t VALUES (3, 'c')")
+    collection.follow(input_)
+    input_.close()
+    assert names(collection) == {1: "a", 2: "b", 3: "c"}
+
+
+def test_a_key_that_left_the_log_is_told(dsn: str, tmp_path: Path) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, code int NOT NULL UNIQUE, name varchar(40))",
+        "INSERT INTO t VALUES (1, 1, 'a')",
+    )
+    input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
+    collection.follow(input_)
+    run(
+        dsn,
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD UNIQUE (id), ADD PRIMARY KEY (code)",
+        "INSERT INTO t VALUES (2, 2, 'b')",  # has its key
+    )
+    collection.follow(input_)
+    assert names(collection) == {1: "a", 2: "b"}
+    run(dsn, "UPDATE t SET id = 7 WHERE id = 1")
+    with pytest.raises(MzplanError, match=r"MZ228.*public\.t is not in the log"):
+        collection.follow(input_)
+    input_.close()
+
+
+def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path: Path) -> None:
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40))", "INSERT INTO t VALUES (1, 'a')")
+    query, collection = source(dsn, tmp_path), Collection("id")
+    input_ = endpoint(query)
+    collection.follow(input_)
+    run(dsn, "INSERT INTO t VALUES (2, 'b')")
+    step = input_.steps().stop
+    assert input_.offers(step)
+    input_.commit(step)
+    advance = f"SELECT pg_replication_slot_advance('{Names.of(query).slot}', pg_current_wal_lsn())"
+    run(dsn, advance)
+    with pytest.raises(MzplanError, match="MZ224"):  # the durable step
+        collection.take(input_, step)
+    input_.close()
+
+    query = source(dsn, tmp_path, "cd34")
+    input_ = endpoint(query)
+    Collection("id").follow(input_)
+    run(dsn, "INSERT INTO t VALUES (3, 'c')", advance.replace("ab12", "cd34"))
+    with pytest.raises(MzplanError, match="MZ224"):  # the one that would come
+        input_.offers(input_.steps().stop)
+    input_.close()

@@ -86,6 +86,16 @@ def test_a_server_that_went_back_in_time_is_told(own_postgres: PostgresServer, t
     with pytest.raises(MzplanError, match="MZ224") as told:
         collection.follow(endpoint(query))
     assert "restored from a backup" in told.value.diagnostics[0].detail
+    # It is promoted, and writes until its log is longer than what was read: that is another history.
+    own_postgres.stop()
+    (next(data.rglob("PG_VERSION")).parent / "standby.signal").touch()
+    own_postgres.start()
+    run(dsn, "SELECT pg_promote()", "INSERT INTO t VALUES (9000, 'on the new timeline')")
+    run(dsn, TABLE.replace("TABLE t", "TABLE other"))
+    run(dsn, "INSERT INTO other SELECT g, repeat('x', 100) FROM generate_series(1, 5000) g")
+    with pytest.raises(MzplanError, match="MZ224") as told:
+        collection.follow(endpoint(query))
+    assert "on timeline 2, and it left timeline 1" in told.value.diagnostics[0].detail
 
 
 def test_a_promoted_server_goes_on_where_its_slot_does(own_postgres: PostgresServer, tmp_path: Path) -> None:

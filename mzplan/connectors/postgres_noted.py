@@ -1,0 +1,111 @@
+"""Is it still what was read? A PostgreSQL source notes with each step, beside its bounds, which tables they
+were (by oid: a name can come to mean another table) and on which timeline of the server they lie.
+
+What a step of an earlier version did not note is not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import psycopg
+
+from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_problems import another_table, slot_gone, slot_moved
+from mzplan.connectors.postgres_slots import Names, find_slot, session
+from mzplan.connectors.postgres_stream import Lsn, ReplicationLink, lsn_of, lsn_text
+from mzplan.connectors.postgres_target import Connection, find_table
+
+# Of what is written now.
+_TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
+_PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+
+
+def check_tables(
+    connection: Connection,
+    query: ResolvedQuery,
+    names: Names,
+    read: Iterable[str],
+    noted: Mapping[str, int],
+) -> None:
+    """Whether the tables that were read are those that are there, and published. Raises MzplanError MZ236."""
+    published = set(connection.execute(_PUBLISHED, (names.publication,)).fetchall())
+    for name in read:
+        table, before = find_table(connection, name), noted.get(name)
+        if table is None:
+            if before is not None:
+                raise another_table(query, name, "it is not there any more: it was dropped or renamed")
+        elif before is not None and table.oid != before:
+            raise another_table(
+                query,
+                name,
+                f"its oid is {table.oid}, and that of the table that was read is {before}: it was dropped "
+                "and made anew, or another table was given its name",
+            )
+        elif (table.schema, table.name) not in published:
+            raise another_table(
+                query, name, f"publication {names.publication} does not publish it (any more)"
+            )
+
+
+def check_not_ahead(query: ResolvedQuery, names: Names, after: Lsn) -> None:
+    """Whether a slot still begins at or before an LSN. To be asked once it is streamed: then nobody else can
+    advance it any more. Raises MzplanError MZ223, MZ224, psycopg.Error."""
+    with session(query) as (_, connection):
+        slot = find_slot(connection, names.slot)
+    if slot is None:
+        raise slot_gone(query, names.slot)
+    if slot.confirmed > after:
+        raise slot_moved(query, names.slot, f"it begins at {lsn_text(slot.confirmed)}", after)
+
+
+def timeline_of(connection: Connection) -> int | None:
+    """On which timeline the server writes; None where it does not tell."""
+    try:
+        found = connection.execute(_TIMELINE).fetchone()
+    except (
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.ObjectNotInPrerequisiteState,
+        psycopg.errors.FeatureNotSupported,
+    ):
+        return None
+    return int(found[0]) if found is not None else None
+
+
+def check_timeline(
+    query: ResolvedQuery, names: Names, info: str, now: int | None, noted: int | None, reached: Lsn
+) -> None:
+    """Whether what was read up to an LSN of one timeline is in the history of the server's own: a server that
+    was promoted or restored may lack the end of it, and have written other things there since.
+
+    Raises MzplanError MZ224, psycopg.Error.
+    """
+    if noted is None or now is None or noted == now:
+        return
+    left = _left(info, now, noted)
+    if left is not None and reached <= left:
+        return
+    why = (
+        f"it left timeline {noted}, of which the last step is, at {lsn_text(left)}"
+        if left is not None
+        else f"its history does not tell where it left timeline {noted}, of which the last step is"
+    )
+    raise slot_moved(query, names.slot, f"the server is on timeline {now}, and {why}", reached)
+
+
+def _left(info: str, now: int, noted: int) -> Lsn | None:
+    """Where the history of a timeline leaves another one; None if it does not tell."""
+    link = ReplicationLink(info)
+    try:
+        rows = link.command(f"TIMELINE_HISTORY {now}".encode())
+    except psycopg.OperationalError as problem:
+        if getattr(problem, "state", None) is None:
+            raise  # it could not be asked
+        return None
+    finally:
+        link.close()
+    for line in (rows[0][1] or "").splitlines():
+        number, *rest = line.split()[:2] or [""]
+        if number == str(noted) and rest:
+            return lsn_of(rest[0])
+    return None
