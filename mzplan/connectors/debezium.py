@@ -5,6 +5,7 @@ may be the `payload` beside a `schema`, as Kafka Connect writes it unless told o
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,8 +19,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OP, _KEY, _KEPT = "_mzplan_op", "_mzplan_key", "_mzplan_before"
-_OPENED = "_mzplan_opened"
+_OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
+# What Debezium writes for a value that PostgreSQL did not send: one stored out of line, of a row that was
+# updated without it. As a text; and where bytes are written as texts, in base64 or as digits.
+_PLACEHOLDER = "__debezium_unavailable_value"
+_PLACEHOLDERS = (
+    _PLACEHOLDER,
+    base64.b64encode(_PLACEHOLDER.encode()).decode(),
+    _PLACEHOLDER.encode().hex(),
+)
 _STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
 
 
@@ -48,12 +57,29 @@ def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debezium:
-    """See Envelope. `columns` are those of the collection's key that records hold themselves, `beside` the
-    names of those that come with them (`include`). `avro`: the records are DECODED, else `opened`."""
+    """See Envelope. `row` are the columns that records hold, `columns` those of the collection's key among
+    them, `beside` the names of those that come with records (`include`). `avro`: the records are DECODED,
+    else `opened`; then both are `split`."""
 
+    row: tuple[Column, ...]
     columns: tuple[Column, ...]
     beside: tuple[str, ...] = ()
     avro: bool = False
+
+    def split(self, rows: DataFrame) -> DataFrame:
+        """The records; an update that changes the key twice: as the delete of the row before it, too.
+        Debezium writes them so by itself if it is the primary key that changes, and else it does not."""
+        from pyspark.sql import functions as f
+
+        if not self.columns:
+            return rows.select("*", f.lit(False).alias(_MOVED))
+        before, after = self._member("before"), self._member("after")
+        pairs = [(before.getField(one.name), after.getField(one.name)) for one in self.columns]
+        is_moved, differs = self._member("op") == "u", f.lit(False)
+        for old, new in pairs:
+            is_moved, differs = is_moved & old.isNotNull() & new.isNotNull(), differs | (old != new)
+        both, one = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
+        return rows.select("*", f.explode(f.when(is_moved & differs, both).otherwise(one)).alias(_MOVED))
 
     def parsed(self) -> Parsed:
         """How the row that a record tells of is read: that before a delete, else that after the change."""
@@ -137,11 +163,20 @@ class Debezium:
             lacks = lacks | self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")).isNull()
         usable = f.coalesce(f.col(_OP).isin(*_OPS), f.lit(False))
         is_delete = f.coalesce(f.col(_OP) == "d", f.lit(False))
+        for unknown in self._unknown().values():
+            broken = broken | unknown
         return ~usable | f.when(is_delete, lacks | keyless).otherwise(broken | keyless)
 
     def reason(self, otherwise: Expression) -> Expression:
         from pyspark.sql import functions as f
 
+        unknown = self._unknown()
+        if unknown:
+            which = f.concat_ws(", ", *(f.when(found, f.lit(name)) for name, found in unknown.items()))
+            is_unknown = (f.col(_OP) != "d") & (f.length(which) > 0)
+            otherwise = f.when(is_unknown, f.concat(f.lit(_UNKNOWN), which, f.lit(_FULL))).otherwise(
+                otherwise
+            )
         if not self.columns:
             return otherwise
         names = ", ".join(column.name for column in self.columns)
@@ -151,13 +186,34 @@ class Debezium:
             lacks = lacks | self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")).isNull()
         return f.when((f.col(_OP) == "d") & lacks, f.lit(text)).otherwise(otherwise)
 
+    def _unknown(self) -> dict[str, Expression]:
+        """By name: whether a column has Debezium's placeholder."""
+        from pyspark.sql import functions as f
+
+        found: dict[str, Expression] = {}
+        for column in self.row:
+            value = f.col(f"j.{RECORD}.{quoted(column.name)}")
+            match column.type.partition("(")[0]:
+                case "STRING" | "CHAR" | "VARCHAR":
+                    is_unknown = value.isin(*_PLACEHOLDERS)
+                case "BINARY":
+                    is_unknown = value == f.lit(_PLACEHOLDER).cast("binary")
+                case "ARRAY<STRING>":
+                    is_unknown = value == f.array(f.lit(_PLACEHOLDER))
+                case _:
+                    continue
+            found[column.name] = f.coalesce(is_unknown, f.lit(False))
+        return found
+
     def _by_key(self) -> Expression:
         from pyspark.sql import functions as f
 
         return (f.col(_OP) == "d") & ~f.col(_KEPT)
 
     def _op(self) -> Expression:
-        return self._member("op")
+        from pyspark.sql import functions as f
+
+        return f.when(f.col(_MOVED), f.lit("d")).otherwise(self._member("op"))
 
     def _member(self, name: str) -> Expression:
         from pyspark.sql import functions as f
@@ -187,6 +243,8 @@ class Debezium:
 
 
 _WITHOUT = ", and it has no row of it"
+_UNKNOWN = "Debezium was not told the value of "
+_FULL = ", which the update left as it was: ALTER TABLE … REPLICA IDENTITY FULL has PostgreSQL tell it"
 
 
 def _wrong_ops() -> tuple[tuple[Expression, str | Expression], ...]:

@@ -93,7 +93,7 @@ def _parsed(
         rows = without_tombstones(rows)
         held = members(columns)
         rows = decoded(rows, query, held, envelope.columns) if is_avro else opened(rows, columns)
-        return rows, envelope.parsed()
+        return envelope.split(rows), envelope.parsed()
     if is_avro:
         keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
         rows = decoded(rows, query, columns, keys)
@@ -108,7 +108,8 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column]) -> Envelope:
     included = included_columns(query.description.type, query.body).values()
     beside = tuple(column.name for column in included if column.name.lower() in names)
     if query.body["envelope"]["type"] == "debezium":
-        return Debezium(columns=held, beside=beside, avro=query.body["format"]["type"] == "avro")
+        is_avro = query.body["format"]["type"] == "avro"
+        return Debezium(row=tuple(columns), columns=held, beside=beside, avro=is_avro)
     return Tombstones(
         value=f.col("value"),
         key=f.col("key"),

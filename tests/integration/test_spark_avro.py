@@ -216,6 +216,9 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         (5, change("c", after=row(5, "Bob"))),
         # Not even the key: that is in the record's own.
         (3, change("d")),
+        # The same, and not its primary key, so Debezium tells of one update: here the record's own key stays.
+        (6, change("c", after=row(6, "eve"))),
+        (6, change("u", row(6, "eve"), row(7, "Eve"))),
     ]
     avro_topic, json_topic = topic("dbz-avro", 1), topic("dbz-json", 1)
     columns = "id BIGINT, name STRING NOT NULL, at "
@@ -255,16 +258,17 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
         lab.start(*sources)
         are({1: "ann", 2: "bob", 3: "Cid"})
         produce(second)
-        are({4: "dan", 5: "Bob"})
+        are({4: "dan", 5: "Bob", 7: "Eve"})
         assert {r["at"] for r in rows(lab, sources[0])} == {
-            local(datetime.datetime.fromtimestamp(seconds, UTC)) for seconds in (4, 5)
+            local(datetime.datetime.fromtimestamp(seconds, UTC)) for seconds in (4, 5, 7)
         }
-        # What can't be followed.
-        bad = (change("t"), change("c"), change("m", after=row(9, "x")), {"id": 9}, change("d"))
+        # What can't be followed: also a value that PostgreSQL did not send along, for it was not changed.
+        unsent = change("u", after=row(5, "__debezium_unavailable_value"))
+        bad = (change("t"), change("c"), change("m", after=row(9, "x")), {"id": 9}, change("d"), unsent)
         send(lab, json_topic, *(encoded(value) for value in (*bad, change("c", after=row(6, "eve")))))
         send(lab, avro_topic, avro(id_, CHANGES, change("d")), key=avro(77, KEY, {"id": 4}))
         assert "neither the row before it nor the record's key says id" in (lab.ended(sources[0]).error or "")
-        until("skipped", lambda: names(sources[1]) == {4: "dan", 5: "Bob", 6: "eve"})
+        until("skipped", lambda: names(sources[1]) == {4: "dan", 5: "Bob", 6: "eve", 7: "Eve"})
         lab.stop(*sources)
 
 
