@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.connectors.avro_schema import AvroSchema, Node, SchemaError, parse_avro
-from mzplan.connectors.avro_values import Read, UnfitError, missing, reader
+from mzplan.connectors.avro_values import Read, UnfitError, ddl_of, missing, reader
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
@@ -145,8 +145,6 @@ class Decoder:
 
     def _unfit(self, written: _Written, value: Any) -> str:
         """Which columns don't take the values of a record. Names no value: it may be nobody's business."""
-        from mzplan.connectors.avro_values import ddl_of
-
         found = []
         for (name, read), wanted in zip(written.columns, self._wanted, strict=True):
             try:

@@ -55,6 +55,12 @@ def decoded(
         key_wanted=arrow_schema(keys) if keys else None,
         tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
     )
+    ship_tasks()
+    return kept.mapInArrow(task.__call__, t.StructType([*kept.schema.fields, *added.fields]))
+
+
+def ship_tasks() -> None:
+    """Have what tasks decode with sent to the executors."""
     ship(
         "mzplan.connectors.avro_decode",
         "mzplan.connectors.avro_registry",
@@ -62,7 +68,6 @@ def decoded(
         "mzplan.connectors.avro_values",
         "mzplan.connectors.registry_http",
     )
-    return kept.mapInArrow(task.__call__, t.StructType([*kept.schema.fields, *added.fields]))
 
 
 def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> RegistrySchemas:

@@ -111,8 +111,13 @@ class KafkaSink:
 def _encoder(run: SinkRun) -> Encoder:
     """Writes with the schema that is the subject's latest now. Raises MzplanError."""
     found = schema_to_write(run.query, run.outputs)
-    ship("mzplan.connectors.avro_encode", "mzplan.connectors.avro_schema")
+    ship_tasks()
     return Encoder(schemas=found.schemas, id=found.id, mark=f"{MARK}[{UNWRITABLE}]")
+
+
+def ship_tasks() -> None:
+    """Have what tasks encode with sent to the executors."""
+    ship("mzplan.connectors.avro_encode", "mzplan.connectors.avro_schema")
 
 
 def as_records(

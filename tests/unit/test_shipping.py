@@ -1,19 +1,28 @@
-"""What the sinks' tasks need on an executor: no mzplan."""
+"""What the tasks of sources and sinks need on an executor: no mzplan."""
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from mzplan.connectors import kafka_output, postgres_output
+from mzplan.columns import parse_columns
+from mzplan.connectors import avro_source, kafka_output, kafka_sink, postgres_output
+from mzplan.connectors.avro_decode import Task
+from mzplan.connectors.avro_encode import Encoder
+from mzplan.connectors.avro_registry import RegistrySchemas
 from mzplan.connectors.kafka_record import StepRecord
 from mzplan.connectors.kafka_transaction import Transaction
 from mzplan.connectors.postgres_ledger import Ledger
+from mzplan.connectors.registry_http import Server
+from mzplan.endpoints.arrow import arrow_schema
 from mzplan.endpoints.replay import Written
 
 PROGRAM = """\
@@ -23,9 +32,9 @@ class NoMzplan:
         if name.partition(".")[0] in ("mzplan", "pandas"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, NoMzplan())
-task = pickle.load(open(sys.argv[1], "rb"))
+task, given = pickle.load(open(sys.argv[1], "rb"))
 try:
-    print(list(task(())))
+    print([one.to_pylist() if given else one for one in task(given)])
 except RuntimeError as problem:
     print(problem)
 """
@@ -53,6 +62,39 @@ def staging() -> Callable[..., object]:
     return postgres_output.staging_task(target(), 3, Written(rows=1), 3, "warn")
 
 
+SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": "int"}]})
+
+
+def decoding() -> Callable[..., object]:
+    avro_source.ship_tasks()
+    server = Server(url="http://127.0.0.1:1", seconds=1)
+    schemas = RegistrySchemas(
+        server=server, run="x", known={1: [SCHEMA]}, elsewhere=None, name="connection.reg", mark="mzplan"
+    )
+    wanted = arrow_schema(parse_columns("id TINYINT"))
+    return Task(schemas=schemas, wanted=wanted, newest=[SCHEMA], into="d").__call__
+
+
+def encoding() -> Callable[..., object]:
+    kafka_sink.ship_tasks()
+    return Encoder(schemas=[SCHEMA], id=1, mark="mzplan[MZ211]").__call__
+
+
+def values(*given: object, type_: pa.DataType) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(given, type_)], names=["value"])
+
+
+def wire(*data: int) -> bytes:
+    return struct.pack(">bI", 0, 1) + bytes(data)
+
+
+GIVEN = {
+    # 5, and 500, which is no TINYINT.
+    decoding: values(wire(10), wire(0xE8, 0x07), type_=pa.binary()),
+    encoding: values({"id": None}, type_=pa.struct({"id": pa.int32()})),
+}
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -60,6 +102,8 @@ def staging() -> Callable[..., object]:
         # What stands for the password here is blotted out.
         (straight, 'connection to server at "***", port 1 failed: Connection refused'),
         (staging, "0 rows were pushed where 1 are written"),
+        (decoding, "{'r': {'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}}"),
+        (encoding, "mzplan[MZ211]: a row can't be written with schema 1: r.id is int there, and NULL in the row"),
     ],
 )
 def test_tasks_run_where_there_is_no_mzplan(
@@ -68,7 +112,7 @@ def test_tasks_run_where_there_is_no_mzplan(
     from pyspark import cloudpickle
 
     monkeypatch.setattr("mzplan.connectors.kafka_transaction._ANSWER_S", 1.0)
-    (tmp_path / "task").write_bytes(cloudpickle.dumps(make()))
+    (tmp_path / "task").write_bytes(cloudpickle.dumps((make(), [GIVEN[make]] if make in GIVEN else ())))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "task")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
