@@ -8,7 +8,7 @@ This module is sent to the executors whole (see shipping): they need pyarrow and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,9 +39,10 @@ class Schemas(Protocol):
 
 @dataclass(slots=True)
 class _Written:
-    """How records of one schema are read: by column, in order; and of a batch, which rows those are."""
+    """How records of one schema are read: all of it, and then by column, in order; and of a batch, which rows
+    those are."""
 
-    raw: Any
+    whole: Callable[[BytesIO], Any]
     columns: list[tuple[str, Read]]
     rows: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -85,8 +86,6 @@ class Decoder:
 
     def _read(self, row: int, record: bytes) -> str | None:
         """Keep the values of a record until all are read; or say why it has none."""
-        from fastavro import schemaless_reader
-
         if len(record) < _HEADER or record[0]:
             return "the record is not Avro with a schema's id before it"
         id_ = int.from_bytes(record[1:_HEADER], "big")
@@ -98,7 +97,9 @@ class Decoder:
         data = BytesIO(record)
         data.seek(_HEADER)
         try:
-            values = schemaless_reader(data, written.raw, None)
+            values = written.whole(data)
+        except RecursionError:
+            return f"the record is nested too deep, by its schema {id_}"
         except Exception:  # whatever the bytes make of it
             return f"the record is not Avro of its schema {id_}"
         if data.tell() != len(record):
@@ -110,7 +111,7 @@ class Decoder:
     def _look_up(self, id_: int) -> _Written | str:
         try:
             schema = parse_avro(self._schemas.texts(id_))
-            return _Written(schema.raw, column_readers(schema.root, self._wanted, self._latest))
+            return _Written(_whole(schema), column_readers(schema.root, self._wanted, self._latest))
         except UnknownError as problem:
             return str(problem)
         except (SchemaError, UnfitError) as problem:
@@ -150,7 +151,7 @@ class Decoder:
             try:
                 read([value.get(name)])
             except Exception:
-                found.append(f"{name} is not a {ddl_of(wanted.type)}")
+                found.append(f"{wanted.name} is not a {ddl_of(wanted.type)}")
         return ", ".join(found) or "the record does not fit the columns"
 
     def _joined(self, parts: list[Any], place: list[int | None]) -> Array:
@@ -163,6 +164,17 @@ class Decoder:
         return pa.concat_arrays(parts).take(pa.array(place, pa.int64()))
 
 
+def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
+    """What reads a record, as a mapping of all its fields."""
+    if schema.is_recursive:
+        # The other one is compiled: a record of 10 KB that is nested 5,000 deep ends the process. This one is
+        # slower, and raises RecursionError.
+        from fastavro._read_py import schemaless_reader
+    else:
+        from fastavro import schemaless_reader
+    return lambda data: schemaless_reader(data, schema.raw, None)
+
+
 def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tuple[str, Read]]:
     """How each wanted field is read. Raises UnfitError that names all that can't be."""
     if root.type != "record":
@@ -172,12 +184,13 @@ def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tu
     wrong: list[str] = []
     for one in wanted:
         newer = known.get(one.name)
-        if one.name not in there:
+        older = newer.written_in(there) if newer is not None else there.get(one.name)
+        if older is None:
             found.append((one.name, missing(newer, one.type, one.name)))
             continue
         try:
             inner = newer.node if newer is not None else None
-            found.append((one.name, reader(there[one.name].node, one.type, one.name, inner)))
+            found.append((older.name, reader(older.node, one.type, one.name, inner)))
         except UnfitError as problem:
             wrong.append(str(problem))
     if wrong:

@@ -31,10 +31,12 @@ class SchemaError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
     """`root` as fastavro has parsed it, all names in full; `names` are the named schemas in it. `raw` is the
-    same without logical types: for reading values as they were written."""
+    same without logical types: for reading values as they were written. `is_recursive`: a record may hold
+    another one like it, as deep as whoever wrote it liked."""
 
     root: Node
     raw: Any
+    is_recursive: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,15 @@ class Field:
         return Node(self.written["type"], self.names)
 
     @property
+    def name(self) -> str:
+        return str(self.written["name"])
+
+    def written_in(self, fields: Mapping[str, Field]) -> Field | None:
+        """Which of these fields, of another schema, this one is: by its name, or one that it had before."""
+        names = (self.name, *self.written.get("aliases", ()))
+        return next((fields[name] for name in names if name in fields), None)
+
+    @property
     def default(self) -> Any:
         """As it would be read from a record; None where there is none."""
         return _value(self.node, self.written.get("default"))
@@ -125,11 +136,33 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
             written = json.loads(text)
             root = fastavro.parse_schema(written, named_schemas=names)
             raw = fastavro.parse_schema(_without_logical_types(written), named_schemas=raw_names)
+        is_recursive = _is_recursive(root, names, set(), set())
     except RecursionError:
         raise SchemaError("its schema is nested too deep") from None
     except Exception as problem:  # whatever somebody has registered
         raise SchemaError(f"its schema is no Avro schema: {_line(problem)}") from None
-    return AvroSchema(root=Node(root, names), raw=raw)
+    return AvroSchema(root=Node(root, names), raw=raw, is_recursive=is_recursive)
+
+
+def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done: set[str]) -> bool:
+    """Whether a schema leads to a record that it is `within`. `done` are the records that don't."""
+    if isinstance(written, list):
+        return any(_is_recursive(one, names, within, done) for one in written)
+    if isinstance(written, str):
+        if written in PRIMITIVES or written in done:
+            return False
+        return written in within or _is_recursive(names[written], names, within, done)
+    type_ = written["type"]
+    if type_ in ("array", "map"):
+        return _is_recursive(written["items" if type_ == "array" else "values"], names, within, done)
+    if type_ not in ("record", "error"):
+        return type_ not in ("enum", "fixed") and _is_recursive(type_, names, within, done)
+    name = written["name"]
+    parts = [field["type"] for field in written["fields"]]
+    if any(_is_recursive(part, names, {*within, name}, done) for part in parts):
+        return True
+    done.add(name)
+    return False
 
 
 def _line(problem: Exception) -> str:

@@ -77,8 +77,8 @@ def reader(node: Node, wanted: DataType, name: str, latest: Node | None = None) 
 def missing(field: Any, wanted: DataType, name: str) -> Read:
     """How a field is read that the records don't have: the default that another schema gives it (`field`, or
     None), if that fits; else NULL."""
-    default = field.default if field is not None else None
     try:
+        default = field.default if field is not None else None
         value = _nulls(1, wanted) if default is None else reader(field.node, wanted, name)([default])
     except Exception:  # of another type: of no use here
         value = _nulls(1, wanted)
@@ -265,9 +265,10 @@ def _struct(node: Node, wanted: DataType, name: str, latest: Node | None) -> Rea
     for field in wanted:
         place = f"{name}.{field.name}" if name else field.name
         newer = known.get(field.name)
-        if field.name in there:
+        older = newer.written_in(there) if newer is not None else there.get(field.name)
+        if older is not None:
             inner = newer.node if newer is not None else None
-            reads.append((field.name, reader(there[field.name].node, field.type, place, inner)))
+            reads.append((older.name, reader(older.node, field.type, place, inner)))
         else:
             reads.append((field.name, missing(newer, field.type, place)))
 

@@ -329,6 +329,70 @@ def test_names_and_references() -> None:
     assert rows == [{"a": {"city": "Rome"}, "b": {"city": "Oslo"}, "child": {"b": {"city": "Oslo"}}}]
 
 
+def test_a_record_that_is_nested_too_deep_is_malformed() -> None:
+    """Not the end of the process, which fastavro's compiled reader would be."""
+    chain = record("n", id="int", next=["null", "n"])
+    endless = record("e", id="int", next={"type": "array", "items": {"type": "map", "values": ["int", "e"]}})
+    endless["fields"].append({"name": "again", "type": "e"})
+
+    def nested(depth: int) -> bytes:
+        return struct.pack(">bI", 0, 1) + b"\x02\x02" * depth + b"\x02\x00"
+
+    rows, reasons = decode(
+        "id INT",
+        Known(chain, endless),
+        nested(20),
+        nested(5_000),
+        struct.pack(">bI", 0, 2) + bytes(9),
+        nested(100_000),
+        nested(0),
+    )
+    deep = "the record is nested too deep, by its schema"
+    assert reasons[1:4] == [f"{deep} 1", "the record is not Avro of its schema 2", f"{deep} 1"]
+    assert [row and row["id"] for row in rows] == [1, None, None, None, 1]
+
+
+def test_only_what_can_be_nested_without_end_is_recursive() -> None:
+    address = record("Address", city="string")
+    twice = record("Order", a=address, b=["null", "Address"], c={"type": "map", "values": "Address"})
+    assert not parse_avro([json.dumps(twice)]).is_recursive
+    far = record("Order", a=record("Line", of={"type": "array", "items": ["null", "Order"]}))
+    assert parse_avro([json.dumps(far)]).is_recursive
+
+
+def test_a_field_that_was_renamed() -> None:
+    """By an alias in the latest schema, within a record, too."""
+
+    def renamed(name: str, type_: Schema, *aliases: str) -> Schema:
+        return {"name": name, "type": type_, "aliases": list(aliases), "default": "none"}
+
+    old = record(client="string", who=["null", record("who", first="string")], n="int")
+    who = {"type": "record", "name": "who", "fields": [renamed("name", "string", "first")]}
+    new = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            renamed("customer", "string", "buyer", "client"),
+            {"name": "who", "type": ["null", who]},
+            {"name": "number", "type": "int", "aliases": ["n"]},
+        ],
+    }
+    rows, reasons = decode(
+        "customer STRING, who STRUCT<name: STRING>, number TINYINT",
+        Known(old, new),
+        wire(old, {"client": "ann", "who": {"first": "Ann"}, "n": 1}),
+        wire(new, {"customer": "bob", "who": {"name": "Bob"}, "number": 2}, 2),
+        wire(old, {"client": "ann", "who": None, "n": 1000}),
+        latest=new,
+    )
+    assert rows == [
+        {"customer": "ann", "who": {"name": "Ann"}, "number": 1},
+        {"customer": "bob", "who": {"name": "Bob"}, "number": 2},
+        None,
+    ]
+    assert reasons == [None, None, "number is not a TINYINT"]
+
+
 def test_many_rows_of_which_some_do_not_fit() -> None:
     schema = record(n="int")
     records = [wire(schema, {"n": i if i % 97 else 1000}) for i in range(1, 1001)]

@@ -102,8 +102,14 @@ GIVEN = {
         # What stands for the password here is blotted out.
         (straight, 'connection to server at "***", port 1 failed: Connection refused'),
         (staging, "0 rows were pushed where 1 are written"),
-        (decoding, "{'r': {'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}}"),
-        (encoding, "mzplan[MZ211]: a row can't be written with schema 1: r.id is int there, and NULL in the row"),
+        (
+            decoding,
+            "'d': {'r': {'id': 5}, 'e': None}}, {'value': b'', 'd': {'r': None, 'e': 'id is not a TINYINT'}",
+        ),
+        (
+            encoding,
+            "mzplan[MZ211]: a row can't be written with schema 1: r.id is int there, and NULL",
+        ),
     ],
 )
 def test_tasks_run_where_there_is_no_mzplan(
