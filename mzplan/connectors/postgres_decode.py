@@ -33,13 +33,14 @@ _NULL, _UNCHANGED = b"nu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """A table, as the stream describes it before its first row. `identity`: the columns that are sent of a
-    row that is deleted; `full`: that is all of them."""
+    """A table, as the stream describes it before its first row. `types`: the oids of the columns' types;
+    `identity`: the columns that are sent of a row that is deleted; `full`: that is all of them."""
 
     id: int
     schema: str
     name: str
     columns: tuple[str, ...]
+    types: tuple[int, ...]
     identity: frozenset[str]
     full: bool
 
@@ -320,16 +321,19 @@ def _relation(data: memoryview | bytes) -> Relation:
     identity, count = struct.unpack_from(">cH", rest)
     rest = rest[3:]
     columns: list[str] = []
+    types: list[int] = []
     keys: set[str] = set()
     for _ in range(count):
         column, _, rest = rest[1:].partition(b"\0") if not rest[0] & 1 else _key(rest, keys)
         columns.append(column.decode())
+        types.append(struct.unpack_from(">I", rest)[0])
         rest = rest[8:]
     return Relation(
         id=id_,
         schema=schema.decode() or "pg_catalog",
         name=name.decode(),
         columns=tuple(columns),
+        types=tuple(types),
         identity=frozenset(keys),
         full=identity == b"f",
     )

@@ -11,7 +11,8 @@ from mzplan.columns import Column
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_client import connect_problem, place, said
 from mzplan.connectors.postgres_stream import Lsn, is_in_use, lsn_text
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.connectors.postgres_types import shown
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 
 
 @contextlib.contextmanager
@@ -36,6 +37,8 @@ def explained(query: ResolvedQuery, problem: Exception) -> MzplanError:
     if is_in_use(problem) or isinstance(problem, psycopg.errors.ObjectInUse):
         return slot_in_use(query, what)
     match state:
+        case "42501" if "row-level security" in what:
+            return MzplanError((hidden_rows(query, what),))
         case "42501":  # insufficient_privilege
             return _denied(query, what)
         case "53400":  # configuration_limit_exceeded: all slots, or all walsenders, are taken
@@ -55,6 +58,19 @@ def explained(query: ResolvedQuery, problem: Exception) -> MzplanError:
         f"PostgreSQL refused what {query.address} asked of it",
         f"{place(query.link)}: {what}.",
         "correct what it says; it is tried again.",
+        address=query.address,
+    )
+
+
+def hidden_rows(query: ResolvedQuery, what: str) -> Diagnostic:
+    """A policy would let the snapshot have some of the rows, while the changes are those of all."""
+    return Diagnostic(
+        code="MZ054",
+        summary=f"Not all rows that {query.address} reads may be read",
+        detail=f"{place(query.link)}: {what}. The snapshot would lack the rows that a policy hides, and the "
+        "changes would not: the server's log knows no policies.",
+        hint=f"ALTER ROLE {shown(query.link.body['user'])} BYPASSRLS; or read as a role that is not subject "
+        "to the table's policies.",
         address=query.address,
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from mzplan.columns import POSITION, Column
 from mzplan.columns_of import included_columns
 from mzplan.connectors.interface import ResolvedQuery
@@ -15,22 +17,21 @@ from mzplan.connectors.postgres_decode import Decoder, IdentityError, Relation, 
 from mzplan.connectors.postgres_noted import check_not_ahead
 from mzplan.connectors.postgres_problems import column_gone, key_not_sent, not_sent, truncated, unfit
 from mzplan.connectors.postgres_slots import Names, join_snapshot, session, tables_of
-from mzplan.connectors.postgres_stream import Lsn, ReplicationLink
+from mzplan.connectors.postgres_stream import SESSION, Lsn, ReplicationLink
 from mzplan.connectors.postgres_target import Table
 from mzplan.connectors.postgres_types import quoted
-from mzplan.connectors.postgres_values import UnfitError, convert, selected
+from mzplan.connectors.postgres_values import UnfitError, convert, is_single, selected
 from mzplan.endpoints.arrow import FitError, arrow_schema, arrow_type, fit
 
 if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
+    from pyarrow import Array, RecordBatch, RecordBatchReader
 
 CHANGE = "_change"
 _POSITION = ("lsn", "sequence")
-_SESSION = (
-    "SET DateStyle = 'ISO'",
-    "SET TimeZone = 'UTC'",
-    "SET IntervalStyle = 'postgres'",
-    "SET bytea_output = 'hex'",
+_REAL, _REALS = 700, 1021  # the oids of real and real[]
+_FIRST_USER_OID = 16384
+_DOMAINS_OF_REALS = (
+    "SELECT oid::bigint FROM pg_type WHERE oid = ANY(%s) AND typtype = 'd' AND typbasetype IN (700, 1021)"
 )
 
 
@@ -45,6 +46,8 @@ class Reading:
         )
         included = included_columns(query.description.type, query.body)
         self._table_column = included["table"].name if "table" in included else None
+
+        self._singles: dict[int, set[str]] = {}
 
     # ── changes
 
@@ -62,6 +65,7 @@ class Reading:
             if relation.id not in names:
                 return None
             self._check_columns(relation)
+            self._singles[relation.id] = self._of_reals(relation)
             wanted = (_there(relation.columns, name) for name in self._keys)
             return [name for name in wanted if name is not None]
 
@@ -84,6 +88,16 @@ class Reading:
         gone = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
         if gone:
             raise column_gone(self._query, table, gone)
+
+    def _of_reals(self, relation: Relation) -> set[str]:
+        """The columns of reals, of arrays of them, and of domains over these."""
+        types = dict(zip(relation.columns, relation.types, strict=True))
+        reals = {_REAL, _REALS}
+        domains = [type_ for type_ in types.values() if type_ >= _FIRST_USER_OID]
+        if domains and any("DOUBLE" in column.type for column in self._own_columns):
+            with session(self._query) as (_, connection):
+                reals.update(row[0] for row in connection.execute(_DOMAINS_OF_REALS, (domains,)))
+        return {name for name, type_ in types.items() if type_ in reals}
 
     @property
     def _own_columns(self) -> list[Column]:
@@ -108,7 +122,8 @@ class Reading:
                 continue
             if rows.columns[name].lacks():
                 raise not_sent(self._query, where, column.name)
-            arrays.append(self._converted(column, rows.text(name), where))
+            single = name in self._singles[rows.relation.id]
+            arrays.append(self._converted(column, rows.text(name), where, single=single))
         return self._placed(arrays, rows.lsn, rows.sequence, where, deleted=rows.deleted)
 
     # ── the snapshot
@@ -123,6 +138,8 @@ class Reading:
         with session(self._query) as (_, connection):
             found = tables_of(connection, self._query)[table]
         where = f"{relation[0]}.{relation[1]}"
+        own = ((column.name, found.column(column.name)) for column in self._own_columns)
+        singles = {name for name, column in own if column is not None and is_single(column)}
         statement = (
             f"SELECT {self._selected(found)} FROM ONLY {quoted(relation[0])}.{quoted(relation[1])} "
             f"WHERE ctid >= '({first},0)' AND ctid < '({end},0)'"
@@ -133,17 +150,17 @@ class Reading:
             connection_.cursor() as cursor,
         ):
             # One command at a time: ADBC prepares each.
-            for command in (*_SESSION, *join_snapshot(snapshot)):
+            for command in (SESSION, *join_snapshot(snapshot)):
                 cursor.execute(command)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(8 << 20)})
             cursor.execute(statement)
-            for batch in cursor.fetch_record_batch():
+            for batch in _fetched(cursor.fetch_record_batch()):
                 count = batch.num_rows
                 arrays = iter(batch.columns)
                 made = [
                     _same(table, count)
                     if column.name == self._table_column
-                    else self._converted(column, next(arrays), where)
+                    else self._converted(column, next(arrays), where, single=column.name in singles)
                     for column in self._query.columns
                 ]
                 zeros = np.zeros(count, np.int64)
@@ -160,9 +177,9 @@ class Reading:
 
     # ── both
 
-    def _converted(self, column: Column, values: Array, where: str) -> Array:
+    def _converted(self, column: Column, values: Array, where: str, *, single: bool) -> Array:
         try:
-            return convert(column.type, values)
+            return convert(column.type, values, single=single)
         except UnfitError as problem:
             raise unfit(self._query, where, column, str(problem)) from None
 
@@ -189,6 +206,19 @@ class Reading:
         position = pa.StructArray.from_arrays(numbers, list(_POSITION))
         batch = batch.append_column(POSITION, position)
         return batch.append_column(CHANGE, _same("delete" if deleted else "upsert", len(lsn)))
+
+
+def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
+    """What the server or the driver say amid the rows comes as an error of Arrow. Raises psycopg.Error."""
+    import pyarrow as pa
+
+    try:
+        yield from batches
+    except (OSError, pa.ArrowException) as problem:
+        _, refused, text = str(problem).partition("ERROR:")
+        if refused:
+            raise psycopg.DatabaseError(text.strip()) from None
+        raise psycopg.OperationalError(str(problem).rpartition("FATAL:")[2].strip()) from None
 
 
 def _there(columns: Sequence[str], name: str) -> str | None:

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_client import connect, reached
-from mzplan.connectors.postgres_stream import Lsn, ReplicationLink, create_slot, lsn_of
+from mzplan.connectors.postgres_stream import SESSION, Lsn, ReplicationLink, create_slot, lsn_of
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import quoted
 from mzplan.model.diagnostics import error
@@ -194,9 +194,7 @@ class Snapshot:
 
     def _hold(self, exported: str, tables: Sequence[Table]) -> None:
         execute = self._session.execute
-        execute("SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '60s'")
-        with contextlib.suppress(psycopg.Error):
-            execute("SET transaction_timeout = 0")  # since PostgreSQL 17
+        execute(SESSION.encode())
         for command in join_snapshot(exported):
             execute(command.encode())
         for table in tables:

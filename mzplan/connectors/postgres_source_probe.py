@@ -12,7 +12,7 @@ from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.memo import Memo, fingerprint
 from mzplan.connectors.postgres_client import bounded, connect, connect_problem, patience, place, reached
 from mzplan.connectors.postgres_identity import identify
-from mzplan.connectors.postgres_problems import explained, wal_level
+from mzplan.connectors.postgres_problems import explained, hidden_rows, wal_level
 from mzplan.connectors.postgres_slots import Names, find_slot
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import TargetColumn, quoted, shown
@@ -35,7 +35,10 @@ _TABLE = """
 SELECT c.relkind::text, c.relpersistence::text, c.relreplident::text,
        EXISTS (SELECT 1 FROM pg_class l LEFT JOIN pg_partition_tree(c.oid) t ON t.relid = l.oid
                WHERE (l.oid = c.oid OR t.relid IS NOT NULL) AND l.reltoastrelid <> 0),
-       pg_has_role(current_user, c.relowner, 'MEMBER'), has_schema_privilege(c.relnamespace, 'USAGE')
+       pg_has_role(current_user, c.relowner, 'MEMBER'), has_schema_privilege(c.relnamespace, 'USAGE'),
+       array(SELECT p.oid::regclass::text
+             FROM pg_class p LEFT JOIN pg_partition_tree(c.oid) t ON t.relid = p.oid
+             WHERE (p.oid = c.oid OR t.isleaf) AND p.relkind = 'r' AND row_security_active(p.oid) ORDER BY 1)
 FROM pg_class c WHERE c.oid = %s
 """
 _INDEXES = """
@@ -190,7 +193,7 @@ class _Check:
     # ── tables
 
     def _table(self, name: str, table: Table) -> Iterator[Diagnostic]:
-        kind, persistence, identity, toasted, _, usable = self._row(_TABLE, (table.oid,))
+        kind, persistence, identity, toasted, _, usable, hidden = self._row(_TABLE, (table.oid,))
         if kind not in ("r", "p") or persistence != "p":
             what = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(kind, "not logged")
             yield self._told(
@@ -201,6 +204,8 @@ class _Check:
             )
             return
         yield from self._readable(name, table, usable)
+        if hidden:
+            yield hidden_rows(self._query, f"{', '.join(hidden)} has row-level security")
         yield from self._types(name, table)
         yield from self._identity(name, table, identity)
         if toasted and identity != "f":

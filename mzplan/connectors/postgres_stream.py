@@ -23,11 +23,15 @@ _SENDER_TIMEOUT_S = 120.0
 # A server that says nothing for so long is dead. Well above the other: while it decodes a large transaction
 # of which nothing is published, it reads no question, and speaks only when half of its time-out has passed.
 _SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
-# What is decoded is text: in the forms that postgres_values.py reads.
-_SESSION = """
-SET client_encoding = 'UTF8'; SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET IntervalStyle = 'postgres';
-SET bytea_output = 'hex'; SET extra_float_digits = 1; SET wal_sender_timeout = %d;
-SET lock_timeout = '60s'
+# What a role or a database may have set otherwise, by changes and by snapshot alike. Text is what is read: in
+# the forms that postgres_values.py knows. A large transaction or a snapshot takes its time; where a policy
+# hides rows, that is to be an error. (transaction_timeout is there since PostgreSQL 17.)
+SESSION = """
+SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUES
+  ('client_encoding', 'UTF8'), ('datestyle', 'ISO'), ('timezone', 'UTC'), ('intervalstyle', 'postgres'),
+  ('bytea_output', 'hex'), ('extra_float_digits', '1'), ('lock_timeout', '60s'), ('statement_timeout', '0'),
+  ('transaction_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('row_security', 'off')
+) AS wanted (name, value) ON lower(s.name) = wanted.name
 """
 _SLOT_WAIT_S = 20.0  # for the walsender of a reader that has just gone
 _PING_S = 0.05  # a server that says nothing for so long is asked how far it is
@@ -65,7 +69,8 @@ class ReplicationLink:
         self._owner = psycopg.connect(make_conninfo(conninfo, replication="database"), autocommit=True)
         self._connection = self._owner.pgconn
         try:
-            self.command((_SESSION % (_SENDER_TIMEOUT_S * 1000)).encode())
+            self.command(SESSION.encode())
+            self.command(b"SET wal_sender_timeout = %d" % (_SENDER_TIMEOUT_S * 1000))
         except BaseException:
             self.close()
             raise

@@ -102,7 +102,8 @@ def selected(sql_name: str, spark_type: str, column: TargetColumn) -> str:
     if column.type in _CAST_AS_WRITTEN or column.category in ("A", "E", "R"):
         return f"{sql_name}::text"
     # As the type itself writes it, and so do changes: a cast of inet, bpchar or boolean gives another text.
-    return f"CASE WHEN {sql_name} IS NOT NULL THEN format('%s', {sql_name}) END"
+    # Not IS NOT NULL: that is false for a composite value of which one field is NULL.
+    return f"CASE WHEN {sql_name} IS DISTINCT FROM NULL THEN format('%s', {sql_name}) END"
 
 
 def is_text(spark_type: str) -> bool:
@@ -110,8 +111,14 @@ def is_text(spark_type: str) -> bool:
     return spark_type == "STRING" or spark_type.startswith(("CHAR(", "VARCHAR("))
 
 
-def convert(spark_type: str, values: Array) -> Array:
-    """Text (or what Arrow can cast) as the Spark type. Raises UnfitError for a value that does not fit."""
+def is_single(column: TargetColumn) -> bool:
+    """Whether its values, or their elements, are of type real: see `convert`."""
+    return column.type in ("float4", "_float4")
+
+
+def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
+    """Text (or what Arrow can cast) as the Spark type. `single`: text of a real, whose digits tell apart no
+    more than reals; as a DOUBLE it is that real. Raises UnfitError for a value that does not fit."""
     import pyarrow as pa
     from pyarrow import compute as pc
 
@@ -131,7 +138,9 @@ def convert(spark_type: str, values: Array) -> Array:
     if spark_type == "BINARY":
         return _bytes(values)
     if spark_type.startswith("ARRAY<"):
-        return _arrays(values, spark_type)
+        return _arrays(values, spark_type, single=single)
+    if spark_type == "DOUBLE" and single:
+        values = _cast(values, pa.float32(), spark_type)
     return _cast(values, wanted, spark_type)
 
 
@@ -190,7 +199,7 @@ def _bytes(values: StringArray) -> Array:
     return pa.array(found, pa.binary())
 
 
-def _arrays(values: StringArray, spark_type: str) -> Array:
+def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
     """All elements of all arrays are converted as one column."""
     import pyarrow as pa
 
@@ -229,7 +238,7 @@ def _arrays(values: StringArray, spark_type: str) -> Array:
         counts[0] += len(items)
         lay(items, 1, row)
     try:
-        array = convert(element, pa.array(leaves, pa.string()))
+        array = convert(element, pa.array(leaves, pa.string()), single=single)
     except UnfitError as problem:
         raise UnfitError(problem.text, owners[problem.row]) from None
     for level in reversed(range(depth)):

@@ -257,7 +257,24 @@ TYPES = {
     "ac boolean[]": ("ARRAY<BOOLEAN>", "'{t,f}'", [True, False]),
     "ad integer": ("BIGINT", "5", 5),
     "ae integer": ("DECIMAL(12,2)", "5", Decimal("5.00")),
+    "af pair": ("STRING", "ROW(1, NULL)", "(1,)"),
+    "ag nothing": ("STRING", "ROW(NULL, NULL)", "(,)"),
+    "ah real": ("DOUBLE", "0.1", 0.10000000149011612),
+    "ai real[]": ("ARRAY<DOUBLE>", "'{0.1,Infinity,NULL}'", [0.10000000149011612, float("inf"), None]),
+    "aj ratio": ("DOUBLE", "0.1", 0.10000000149011612),
+    "ak double precision[]": ("ARRAY<DOUBLE>", "'{0.30000000000000004}'", [0.30000000000000004]),
+    "al real": ("STRING", "0.1", "0.1"),
 }
+
+
+ODD_SETTINGS = (
+    "extra_float_digits = 0",
+    "datestyle = 'German'",
+    "timezone = 'Asia/Tokyo'",
+    "intervalstyle = 'iso_8601'",
+    "bytea_output = 'escape'",
+    "client_encoding = 'latin1'",
+)
 
 
 def test_every_type_by_snapshot_and_by_change(dsn: str, tmp_path: Path) -> None:
@@ -267,14 +284,19 @@ def test_every_type_by_snapshot_and_by_change(dsn: str, tmp_path: Path) -> None:
         dsn,
         "CREATE TYPE mood AS ENUM ('happy', 'sad')",
         "CREATE DOMAIN posint AS integer CHECK (value > 0)",
+        "CREATE DOMAIN ratio AS real",
+        "CREATE TYPE pair AS (one int, other text)",
+        "CREATE DOMAIN nothing AS pair",
         f"CREATE TABLE t (id bigint PRIMARY KEY, {columns})",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         f"INSERT INTO t VALUES (1, {values}), (2{', NULL' * len(TYPES)})",
+        *(f"ALTER DATABASE {dsn.rpartition('/')[2]} SET {setting}" for setting in ODD_SETTINGS),
     )
     schema = ", ".join(f"{name.partition(' ')[0]} {type_}" for name, (type_, _, _) in TYPES.items())
     input_, collection = endpoint(source(dsn, tmp_path, schema=f"id BIGINT, {schema}")), Collection("id")
     assert collection.follow(input_) == [2]
-    run(dsn, f"INSERT INTO t VALUES (3, {values}), (4{', NULL' * len(TYPES)})")
+    rows = f"(3, {values}), (4{', NULL' * len(TYPES)})"
+    run(dsn, "SET client_encoding = 'UTF8'", f"INSERT INTO t VALUES {rows}")
     assert collection.follow(input_) == [2]
     expected = {name.partition(" ")[0]: value for name, (_, _, value) in TYPES.items()}
     expected["f"] = TYPES["f numeric"][1]
@@ -283,6 +305,34 @@ def test_every_type_by_snapshot_and_by_change(dsn: str, tmp_path: Path) -> None:
         assert {**by_snapshot, "id": change} == by_change
         wanted = expected if snapshot == 1 else dict.fromkeys(expected)
         assert {name: value for name, value in by_snapshot.items() if name != "id"} == wanted
+    input_.close()
+
+
+def test_a_snapshot_may_take_longer_than_a_role_s_statements(dsn: str, tmp_path: Path) -> None:
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(1000))",
+        "INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 30000) g",
+        f"ALTER DATABASE {dsn.rpartition('/')[2]} SET statement_timeout = '500ms'",
+    )
+    input_ = endpoint(source(dsn, tmp_path))
+    assert input_.offers(0)
+    input_.commit(0)
+    rows = 0
+    for part in input_.parts(0):
+        for batch in input_.batches(part):
+            rows += batch.num_rows
+            time.sleep(0.6 if rows < 10_000 else 0)  # its reader is slow, and the rest of the rows waits
+    assert rows == 30_000
+    # What the server says amid the rows is explained.
+    cancel = (
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE state = 'active' AND query ~* 'copy.*ctid'"
+    )
+    with pytest.raises(MzplanError, match="MZ239") as told:
+        for part in input_.parts(0):
+            for _ in input_.batches(part):
+                run(dsn, f"{cancel} AND pid <> pg_backend_pid() AND datname = current_database()")
+    assert "canceling statement due to user request" in told.value.diagnostics[0].detail
     input_.close()
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from mzplan.connectors.postgres_source import PostgresSource
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, source
 
 if TYPE_CHECKING:
@@ -97,6 +97,15 @@ def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_pat
         # While it runs, its own slot is no obstacle; for another it is.
         assert PostgresSource().probe(query).diagnostics == ()
         input_.close()
+        run(dsn, "ALTER TABLE t ENABLE ROW LEVEL SECURITY", "CREATE POLICY later ON t USING (id > 1)")
+        (hidden,) = found(other, tmp_path, publication="theirs")
+        assert hidden.code == "MZ054" and "t has row-level security" in hidden.detail
+        again = endpoint(source(other, tmp_path, generation=2, publication="theirs"))
+        with pytest.raises(MzplanError, match="MZ054") as told:
+            collection.follow(again)
+        again.close()
+        assert f"ALTER ROLE {role} BYPASSRLS" in str(told.value.diagnostics[0].hint)
+        run(dsn, f"SELECT pg_drop_replication_slot('mzplan_{query.description.id}_g2')")
         run(dsn, f"SELECT pg_drop_replication_slot('mzplan_{query.description.id}_g1')")
     finally:
         run(dsn, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
