@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mzplan.columns import POSITION
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import client_body, producer_options
-from mzplan.connectors.merging import append
+from mzplan.connectors.merging import add_missing, append
 from mzplan.connectors.paths import absolute, local_path
 from mzplan.connectors.records import DEAD
 from mzplan.connectors.spark_types import quoted
@@ -26,20 +26,25 @@ COLUMNS = (
     "source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
 )
+# What tells that a letter is there, when its step is run again. `timestamp`: a topic that was made anew has
+# the same offsets.
+LETTER = ("source", "step", "topic", "partition", "offset", "timestamp")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DeadLetters:
-    """Those of one source. `counted` is told how many a step has, once they are kept."""
+    """Those of one source, in one run of its query. `counted` is told how many a step has, once they are
+    kept."""
 
     query: ResolvedQuery
     counted: Callable[[int], None]
+    _may_repeat: bool = True
 
     @contextmanager
     def apart(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
         """Keep the malformed records of a micro-batch aside; what it yields are the rows of all others, which
-        are written next. In a table each record is there once, also when the step is run again: it says which
-        step it was, and Delta skips what it has seen. In a topic it may then be there twice."""
+        are written next. In a table each record is there once, also when the step is run again; in a topic it
+        may then be there twice."""
         # Read and parsed once. Both sides see the same, also where a schema turns up in between.
         batch.persist()
         try:
@@ -48,6 +53,7 @@ class DeadLetters:
             if count:
                 self._keep(bad, step)
                 self.counted(count)
+            self._may_repeat = False
             yield batch.where(f"{DEAD} IS NULL").drop(DEAD)
         finally:
             batch.unpersist()
@@ -71,6 +77,9 @@ class DeadLetters:
         folder = folder_of(self.query)
         table = f"delta.{quoted(folder)}"
         session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
+        if self._may_repeat:
+            # Record by record: under another schema, the step may have other dead letters than the last time.
+            return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
 
     def _send(self, letters: DataFrame) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _VIEW = "mzplan_batch"
+_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
 
 
 def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False) -> None:
@@ -52,6 +54,16 @@ def append(rows: DataFrame, step: int, folder: str) -> None:
     writer.option("txnAppId", query_id).option("txnVersion", step).save(folder)
 
 
+def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
+    """Add to a Delta table those rows of which it has none with the same values in `keys`."""
+    session = rows.sparkSession
+    rows.createOrReplaceTempView(_VIEW)
+    for setting in (_APPLICATION, _VERSION):
+        session.conf.unset(setting)
+    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} WHEN NOT MATCHED THEN INSERT *")
+
+
 def _when(what: str, *conditions: str) -> str:
     return " AND ".join((f"WHEN {what}", *conditions)) + " THEN"
 
@@ -59,5 +71,5 @@ def _when(what: str, *conditions: str) -> str:
 def _name_step(session: SparkSession, step: int) -> None:
     """Have the next commits of this session, which is the query's own, named after the query and the step."""
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
-    session.conf.set("spark.databricks.delta.write.txnAppId", query_id or "")
-    session.conf.set("spark.databricks.delta.write.txnVersion", str(step))
+    session.conf.set(_APPLICATION, query_id or "")
+    session.conf.set(_VERSION, str(step))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
+import pytest
 from confluent_kafka import Consumer, Producer
 
+from mzplan.spark import streams
 from mzplan.steps.history import StepHistory
 from tests.integration.spark_lab import until
 
@@ -25,7 +29,7 @@ def send(lab: Lab, topic: str, *values: bytes, key: bytes | None = None) -> None
     assert producer.flush(30) == 0
 
 
-def test_malformed_records_are_kept_aside(lab: Lab, topic: Make) -> None:
+def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     name, dead = topic(partitions=1), topic("dead", 1)
     schema = "id BIGINT NOT NULL, name STRING"
     aside = {"on_error": "dead-letter", "max_offsets_per_trigger": 5}
@@ -78,6 +82,26 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make) -> None:
     history = StepHistory(str(lab.folder / "warehouse"), (table.id, 1))
     assert sum(record.rows or 0 for record in history.tail(None, step)) == 3
     lab.stop(table)
+
+    # A step that stops between the two, and is run again with a column more: what is bad only now is kept.
+    send(lab, name, BAD[0], b'{"id": 4, "n": 5}', b'{"id": 5, "n": "five"}', key=b"k")
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "append", Mock(side_effect=RuntimeError("as if killed")))
+        lab.start(table)
+        assert "as if killed" in str(lab.ended(table).error)
+    lab.stop(table)
+    assert [r.offset for r in found(lab)] == [1, 2, 3, 5, 7]
+    wider = lab.retried(
+        replace(table, body={**table.body, "format": {**table.body["format"], "schema": f"{schema}, n INT"}})
+    )
+    lab.start(wider)
+    until("it has the column", lambda: lab.collection(wider).where("n = 5").count() == 1)
+    lab.stop(wider)
+    assert {r.id for r in lab.collection(wider).collect()} == {1, 2, 3, 4}
+    assert [(r.offset, r.reason) for r in found(lab)][4:] == [
+        (7, "id is not a BIGINT"),
+        (9, "n is not a INT"),
+    ]
 
     records = sent(lab, dead, 3)
     assert [(value, told["mzplan.offset"], told["mzplan.reason"]) for value, told in records] == [
