@@ -52,6 +52,16 @@ _GENERATORS = _words(
     "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer session_window stack "
     "variant_explode variant_explode_outer window"
 )
+# What is another value each time. By sqlglot's classes, by name, and as in TIMESTAMP 'now'.
+_VARYING_NODES = _words(
+    "CurrentDate CurrentDatetime CurrentTime CurrentTimestamp Localtime Localtimestamp Rand Randn Randstr "
+    "Shuffle Systimestamp Uniform Uuid"
+)
+_VARYING = _words(
+    "getdate input_file_block_length input_file_block_start input_file_name java_method "
+    "monotonically_increasing_id now random reflect spark_partition_id sysdate try_reflect"
+)
+_VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _STATELESS = "a sink's expressions look at one row at a time"
 
@@ -61,7 +71,8 @@ class Parsed:
     """What an expression says. With a `problem` nothing else counts; `offset` is its place in the text.
 
     `columns` are the columns read, with their places; `name` that of the result (None: it has none);
-    `star` says that it stands for all columns but those `without` (lower case).
+    `star` says that it stands for all columns but those `without` (lower case); `varies` is what of it gives
+    another value each time, such as `now()`, and its place (None: nothing).
     """
 
     problem: str = ""
@@ -70,6 +81,7 @@ class Parsed:
     name: str | None = None
     star: bool = False
     without: frozenset[str] = frozenset()
+    varies: tuple[str, int] | None = None
 
 
 @lru_cache(maxsize=8192)
@@ -171,8 +183,9 @@ class _Reader:
         if problem := self._stateful(tree):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
+        varies = self._varying(tree)
         if self.where:
-            return Parsed(columns=columns)
+            return Parsed(columns=columns, varies=varies)
         if isinstance(tree, exp.Star):
             without = frozenset(one.name.lower() for one in tree.args.get("except_") or ())
             return Parsed(columns=columns, star=True, without=without)
@@ -181,7 +194,20 @@ class _Reader:
         if isinstance(tree, exp.Aliases):
             return Parsed("it has several names")
         named = isinstance(tree, exp.Alias | exp.Column | exp.Dot)
-        return Parsed(columns=columns, name=(tree.alias or tree.name) if named else None)
+        return Parsed(columns=columns, name=(tree.alias or tree.name) if named else None, varies=varies)
+
+    def _varying(self, tree: Any) -> tuple[str, int] | None:
+        """The first that gives another value each time, as SQL, and where it is written."""
+        from sqlglot import exp
+
+        for node in tree.walk(bfs=False):
+            named = isinstance(node, exp.Anonymous) and str(node.name).lower() in _VARYING
+            text = isinstance(node, exp.Cast) and node.this.is_string and _VARYING_TEXT.match(node.this.name)
+            if named or text or type(node).__name__ in _VARYING_NODES:
+                shown = node.sql(dialect="spark")
+                word = node.this.name if text else shown.partition("(")[0]
+                return shown, max(self.text.lower().find(word.lower()), 0)
+        return None
 
     def _stateful(self, tree: Any) -> tuple[str, int] | None:
         """What is more than a look at one row, and where."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.columns import CHANGE, POSITION, DdlError
 from mzplan.columns_of import columns_of, keys_of
@@ -30,6 +30,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
     outputs = check.select(body["select"]) if "select" in body else check.columns
     if "where" in body:
         check.where(body["where"])
+    check.varying(body)
     if outputs is not None and "key" in body:
         check.key(body["key"], outputs)
 
@@ -117,6 +118,35 @@ class _SinkCheck:
         parsed = parse_where(condition)
         if self.parsed(parsed, ("where",)):
             self.known(parsed, ("where",))
+
+    def varying(self, body: Mapping[str, Any]) -> None:
+        """MZ216: below a keyed collection, what decides whether and where a row is in the target is the same
+        each time: else the row could not be found when it is to go."""
+        from mzplan.config.expressions import parse_select, parse_where
+
+        if CHANGE not in self.own:
+            return
+        key = {str(name).lower() for name in body.get("key", ())}
+        found = [(("select", i), parse_select(item)) for i, item in enumerate(body.get("select", ()))]
+        deciding: list[tuple[Path, Parsed]] = [
+            (path, parsed) for path, parsed in found if parsed.name is not None and parsed.name.lower() in key
+        ]
+        if "where" in body:
+            deciding.append((("where",), parse_where(body["where"])))
+        for path, parsed in deciding:
+            if parsed.varies is not None:
+                what, offset = parsed.varies
+                self._add(
+                    "MZ216",
+                    "Whether a row is in the target changes without its data",
+                    f"{self.resource.label}: {what} is another value each time. When a row of "
+                    f"source.{body['from']} is updated or deleted, {path[0]} has to tell whether, and where, "
+                    "its former state was written: such a row would stay in the target for ever.",
+                    "compare columns of the row only; or let whoever reads the target look at the time "
+                    "(a view, for instance).",
+                    path,
+                    offset,
+                )
 
     def parsed(self, parsed: Parsed, path: Path) -> bool:
         if not parsed.problem:

@@ -213,6 +213,10 @@ def test_the_key_of_a_collection(tmp_path: Path, format_: str, more: str, found:
         ("connection: l, type: files, path: f", ["MZ201"]),
         ("type: console", ["MZ201"]),
         ("connection: p, table: t, mode: upsert, key: [id], select: [id, 'id AS _change']", ["MZ019"]),
+        ("connection: p, table: t, mode: upsert, key: [id], where: 'id > unix_timestamp()'", ["MZ216"]),
+        ("connection: p, table: t, mode: upsert, key: [id], where: 'id > unix_timestamp(string(id))'", []),
+        ("connection: p, table: t, mode: upsert, key: [k], select: [id, 'uuid() AS k']", ["MZ216"]),
+        ("connection: p, table: t, mode: upsert, key: [id], select: [id, 'now() AS loaded_at']", []),
     ],
 )
 def test_only_sinks_that_can_delete_follow_a_keyed_collection(

@@ -111,6 +111,30 @@ def test_the_place_of_an_error() -> None:
     assert parse_select("amount + sum(a) AS x").offset == 9
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("ts > current_timestamp() - INTERVAL 1 DAY", "CURRENT_TIMESTAMP()"),
+        ("ts > current_timestamp - INTERVAL 1 DAY", "CURRENT_TIMESTAMP()"),
+        ("day = curdate()", "CURRENT_DATE"),
+        ("ts BETWEEN NOW() AND later", "NOW()"),
+        ("ts > TIMESTAMP 'today'", "CAST('today' AS TIMESTAMP)"),
+        ("id % 10 > rand() * 10", "RAND()"),
+        ("id > unix_timestamp()", "CURRENT_TIMESTAMP()"),
+        ("ts > TIMESTAMP '2024-01-01'", None),
+        ("id > unix_timestamp(ts)", None),
+        ("year(now) = 2024", None),
+        ("note = 'now()'", None),
+    ],
+)
+def test_what_gives_another_value_each_time(text: str, what: str | None) -> None:
+    for parsed in (parse_where(text), parse_select(f"{text} AS x")):
+        assert not parsed.problem
+        assert (parsed.varies and parsed.varies[0]) == what
+    if what and "NOW" in what:
+        assert parse_where(text).varies == (what, text.index("NOW"))
+
+
 def test_plain_expressions_need_no_sql_library(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
