@@ -30,6 +30,9 @@ PACKAGES = (
 )
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+# What Spark shows as asterisks in its UI and event log: its own default, which ours is beside.
+_REDACTED = "(?i:secret|password|token|access[.]?key)"
+_REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
 STOP_TIMEOUT_S = 20
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
 _KEPT_LINES = 400
@@ -161,6 +164,9 @@ def _configuration(
         wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (_DELTA_EXTENSION,))
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
+    # Options of a Kafka sink or dead letters hold a key: Spark prints the options of a write.
+    redacted = wanted.get("spark.redaction.regex", _REDACTED)
+    wanted["spark.redaction.regex"] = f"{redacted}|{_REDACTED_TOO}"
     conf = SparkConf(loadDefaults=False)
     for key, value in wanted.items():
         conf.set(key, value)

@@ -110,7 +110,12 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
     vault = tmp_path / "vault"
     vault.mkdir()
     (vault / "scram").write_text(SCRAM_PASSWORD)
-    project = Project(tmp_path / "project", "secured", {**secured.secrets, **install_vault(vault)})
+    events = tmp_path / "project" / "events"
+    events.mkdir(parents=True)
+    log = {"enabled": "true", "dir": events.as_uri(), "compress": "false"}
+    arguments = " ".join(f"--conf spark.eventLog.{name}={value}" for name, value in log.items())
+    spark = {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"}
+    project = Project(tmp_path / "project", "secured", {**secured.secrets, **spark, **install_vault(vault)})
     (project.folder / "secret.txt").write_text(PLAIN_PASSWORD)
     connections = {f"c{i}": secured.connection(protocol) for i, protocol in enumerate(PROTOCOLS)}
     connections["c2"]["security"]["sasl"]["password"] = "${file:secret.txt}"
@@ -122,8 +127,12 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
         produce_json(own, topic, [{"id": i} for i in range(5)])
         format_ = {"type": "json", "schema": "id BIGINT"}
         sources[f"s{i}"] = {"connection": f"c{i}", "topic": topic, "format": format_}
+    # Spark prints the options of such a write.
+    create_topic(secured.broker("mutual-tls").internal, "project-back", 1)
+    sink = {"from": "s1", "connection": "c1", "topic": "project-back", "mode": "upsert", "key": ["id"]}
+    declared = {"connections": connections, "sources": sources}
     # JSON is YAML.
-    project.write("all", json.dumps({"connections": connections, "sources": sources}))
+    project.write("all", json.dumps({**declared, "sinks": {"k": {**sink, "delivery": "at-least-once"}}}))
     try:
         planned = project.run("plan")
         applied = project.run("apply", "--auto-approve")
@@ -134,6 +143,7 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
         for said in (planned, applied, project.run("status", "--json"), project.run("show", "connection.c2")):
             assert not [word for word in words if word in said.stdout + said.stderr]
         assert not list(files_with(project.folder, words))
+        assert list(files_with(events, ["kafka.ssl.keystore.key"]))  # that it is looked at where it would be
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command = path.read_bytes().decode(errors="replace")

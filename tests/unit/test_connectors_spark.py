@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,6 +104,16 @@ def test_what_is_given_from_outside_wins(monkeypatch: pytest.MonkeyPatch, tmp_pa
     packages = conf["spark.jars.packages"].split(",")
     assert packages[0] == "a:b:1"
     assert any(package.startswith("io.delta:") for package in packages)
+
+
+def test_what_spark_shows_of_options_holds_no_key() -> None:
+    for given in ({}, {"spark.redaction.regex": "(?i)secret|colour"}):
+        shown = re.compile(_configuration("a", given, {}).get("spark.redaction.regex") or "")
+        for option in ("kafka.ssl.keystore.key", "kafka.sasl.jaas.config", "my.secret.word"):
+            assert shown.search(option), option
+        assert shown.search("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+        assert not shown.search("kafka.bootstrap.servers") and not shown.search("keystore.type")
+    assert shown.search("Colour")
 
 
 def test_the_upstream_is_kept_beside_the_checkpoint(tmp_path: Path) -> None:
