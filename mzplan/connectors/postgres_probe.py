@@ -20,7 +20,7 @@ from mzplan.connectors.postgres_client import (
 )
 from mzplan.connectors.postgres_identity import compare_target, identify, written
 from mzplan.connectors.postgres_target import Connection, Table, find_table, split_name
-from mzplan.connectors.postgres_types import created_type, fit, shown
+from mzplan.connectors.postgres_types import created_type, fit, shown, why_not
 from mzplan.connectors.target_change import unreadable
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 
@@ -137,7 +137,8 @@ def _column_problems(
         elif output.type is not None:
             fits = fit(output.type, target)
             if fits == "no":
-                wrong.append(f"its column {target.name} is {target.shown}, which does not take {output.type}")
+                why = why_not(output.type, target)
+                wrong.append(f"its column {target.name} is {target.shown}, which {why}")
             elif fits == "narrow":
                 narrow.append(
                     f"its column {target.name} is {target.shown}, and the sink writes {output.type}"

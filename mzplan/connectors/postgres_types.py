@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 # By canonical Spark DDL; the values are what PostgreSQL's format_type() calls them.
@@ -42,6 +42,9 @@ _FITS = {
     "TIMESTAMP_NTZ": {"timestamp", "timestamptz"},
 }
 _NARROW = {"INT": {"int2"}, "BIGINT": {"int4", "int2"}}
+# Of Spark, always to the microsecond: `timestamp(3)` would round.
+_TIMES = {"TIMESTAMP", "TIMESTAMP_NTZ"}
+_MICROSECONDS = 6
 _JSON = {"json", "jsonb"}
 # Categories of pg_type whose input is text that means something else: strings, enums, network addresses,
 # and what users and extensions define.
@@ -133,9 +136,18 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
     if spark_type.startswith(("ARRAY<", "MAP<", "STRUCT<")):
         element = _simple_element(spark_type)
         if target.is_array:
-            return _fit(element, target.type.removeprefix("_"), "", -1) if element is not None else "no"
+            type_ = target.type.removeprefix("_")
+            return _fit(element, type_, "", target.typmod) if element is not None else "no"
         return "fits" if target.type in _JSON | {"text"} else "no"
     return _fit(spark_type, target.type, target.category, target.typmod)
+
+
+def why_not(spark_type: str, target: TargetColumn) -> str:
+    """In what way the column does not fit, for people."""
+    unsized = replace(target, typmod=-1)
+    if fit(spark_type, unsized) == "no":
+        return f"does not take {spark_type}"
+    return f"would round {spark_type}"
 
 
 def _fit(spark_type: str, type_: str, category: str, typmod: int) -> Fit:
@@ -149,7 +161,8 @@ def _fit(spark_type: str, type_: str, category: str, typmod: int) -> Fit:
         digits = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}[spark_type]
         return _decimal_fit(digits, 0, type_, typmod)
     if type_ in _FITS.get(spark_type, ()):
-        return "fits"
+        # As typmod of these types: the digits of a second's fraction.
+        return "no" if spark_type in _TIMES and 0 <= typmod < _MICROSECONDS else "fits"
     return "narrow" if type_ in _NARROW.get(spark_type, ()) else "no"
 
 

@@ -138,7 +138,7 @@ def test_a_table_with_other_columns(lab: Lab, database: Make) -> None:
     for part in (
         "id is date, which does not take BIGINT",
         "no column customer (STRING)",
-        "amount is numeric(8,1), which does not take DECIMAL(10,2)",
+        "amount is numeric(8,1), which would round DECIMAL(10,2)",
         "needed is NOT NULL",
         "twice is generated",
     ):

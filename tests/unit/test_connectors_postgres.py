@@ -19,6 +19,7 @@ from mzplan.connectors.postgres_types import (
     shown,
     staged_as_json,
     staged_type,
+    why_not,
 )
 from mzplan.connectors.postgres_writer import Writer
 from mzplan.endpoints.replay import Written
@@ -90,6 +91,12 @@ def test_created_type(spark: str, created: str) -> None:
         ("STRING", column("bytea"), "no"),
         ("TIMESTAMP", column("timestamp", "D"), "fits"),
         ("TIMESTAMP", column("date", "D"), "no"),
+        ("TIMESTAMP", column("timestamptz", "D", 3), "no"),
+        ("TIMESTAMP_NTZ", column("timestamp", "D", 0), "no"),
+        ("TIMESTAMP_NTZ", column("timestamp", "D", 6), "fits"),
+        ("DATE", column("timestamptz", "D", 0), "fits"),
+        ("ARRAY<TIMESTAMP>", column("_timestamptz", "A", 3), "no"),
+        ("ARRAY<DECIMAL(10,2)>", column("_numeric", "A", ((10 << 16) | 1) + 4), "no"),
         ("ARRAY<INT>", column("_int4"), "fits"),
         ("ARRAY<INT>", column("_text"), "no"),
         ("ARRAY<INT>", column("jsonb"), "fits"),
@@ -100,6 +107,9 @@ def test_created_type(spark: str, created: str) -> None:
 )
 def test_what_fits(spark: str, target: TargetColumn, expected: str) -> None:
     assert fit(spark, target) == expected
+    if expected == "no":
+        rounds = target.typmod >= 0
+        assert why_not(spark, target) == f"{'would round' if rounds else 'does not take'} {spark}"
 
 
 @pytest.mark.parametrize(
