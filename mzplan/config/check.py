@@ -12,6 +12,7 @@ from mzplan.config.options import check_lifecycle, check_reserved, check_secrets
 from mzplan.config.references import References
 from mzplan.config.schema_check import BodyCheck
 from mzplan.config.sinks import check_sink
+from mzplan.config.slots import check_slots
 from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.validators import is_valid
@@ -50,6 +51,7 @@ class Checker:
             if resource.type is not None and self._body(resource):
                 checked[address] = self._resource(resource)
         self.references.check_cycles()
+        check_slots(checked, self.declared, self.findings)
         return checked
 
     def _name(self, resource: Declared) -> None:

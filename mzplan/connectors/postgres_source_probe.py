@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -41,6 +42,13 @@ SELECT c.relkind::text, c.relpersistence::text, c.relreplident::text,
              WHERE (p.oid = c.oid OR t.isleaf) AND p.relkind = 'r' AND row_security_active(p.oid) ORDER BY 1)
 FROM pg_class c WHERE c.oid = %s
 """
+_LEAVES = """
+SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relreplident::text,
+       has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
+FROM pg_partition_tree(%(oid)s) t JOIN pg_class c ON c.oid = t.relid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf AND c.oid <> %(oid)s ORDER BY 2
+"""
 _INDEXES = """
 SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
 FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
@@ -51,11 +59,14 @@ GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
 """
 _LARGE = """
 SELECT attname::text FROM pg_attribute
-WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND attstorage <> 'p'
+WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND attstorage <> 'p'
 """
 _PUBLICATION = (
     "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s"
 )
+_FILTERED = """
+SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s
+"""
 _ACTIVE = "SELECT application_name FROM pg_stat_activity WHERE pid = %s"
 
 
@@ -203,25 +214,40 @@ class _Check:
                 "name the tables that it is made of; or ALTER TABLE … SET LOGGED.",
             )
             return
-        yield from self._readable(name, table, usable)
+        leaves = self._leaves(table)
+        yield from self._readable(name, table, usable, leaves)
         if hidden:
             yield hidden_rows(self._query, f"{', '.join(hidden)} has row-level security")
         yield from self._types(name, table)
-        yield from self._identity(name, table, identity)
-        if toasted and identity != "f":
-            yield from self._large(name, table)
+        yield from self._identity(name, table, identity, leaves)
+        if toasted:
+            yield from self._large(name, table, identity, leaves)
 
-    def _readable(self, name: str, table: Table, usable: bool) -> Iterator[Diagnostic]:
+    def _leaves(self, table: Table) -> Sequence[_Leaf]:
+        """The partitions that hold the rows: PostgreSQL writes of each what that one's own replica identity
+        says, and a snapshot reads each by itself."""
+        found = self._connection.execute(_LEAVES.encode(), {"oid": table.oid}).fetchall()
+        return [_Leaf(*row) for row in found]
+
+    def _readable(
+        self, name: str, table: Table, usable: bool, leaves: Sequence[_Leaf]
+    ) -> Iterator[Diagnostic]:
         grants = []
         if not usable:
             grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
         if not self._row("SELECT has_table_privilege(%s, 'SELECT')", (table.oid,))[0]:
             grants.append(f"GRANT SELECT ON {shown(table.schema)}.{shown(table.name)} TO {self._role};")
+        for schema in sorted({leaf.schema for leaf in leaves if not leaf.usable} - {quoted(table.schema)}):
+            grants.append(f"GRANT USAGE ON SCHEMA {schema} TO {self._role};")
+        closed = [leaf.sql for leaf in leaves if not leaf.readable]
+        if closed:
+            grants.append(f"GRANT SELECT ON {', '.join(closed)} TO {self._role};")
         if grants:
+            parts = f" (of its partitions {', '.join(closed)})" if closed else ""
             yield self._told(
                 "MZ054",
                 f"Table {name} may not be read",
-                f"{self._where} does not allow {self._query.link.body['user']} to read it.",
+                f"{self._where} does not allow {self._query.link.body['user']} to read it{parts}.",
                 " ".join(grants),
             )
 
@@ -245,7 +271,9 @@ class _Check:
                 "correct schema of the source; STRING takes values of every type, as PostgreSQL writes them.",
             )
 
-    def _identity(self, name: str, table: Table, identity: str) -> Iterator[Diagnostic]:
+    def _identity(
+        self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]
+    ) -> Iterator[Diagnostic]:
         key = {found.name for one in self._key if (found := table.column(one)) is not None}
         indexes = self._connection.execute(_INDEXES, (table.oid,)).fetchall()
         sql = f"{shown(table.schema)}.{shown(table.name)}"
@@ -258,30 +286,38 @@ class _Check:
                 f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
             )
             return
-        sent = [
-            set(columns)
-            for columns, primary, chosen in indexes
-            if (identity == "d" and primary) or (identity == "i" and chosen)
-        ]
-        if identity != "f" and not any(key <= columns for columns in sent):
+        lacking = [] if _sends(identity, indexes, key) else [sql]
+        lacking += [leaf.sql for leaf in leaves if not self._leaf_sends(leaf, key)]
+        if lacking:
+            which = f" ({', '.join(lacking)})" if lacking != [sql] else ""
             yield self._told(
                 "MZ228",
                 f"The key of {name} is not in the log",
                 f"{self._where}: of a row that is deleted, the server notes down its replica identity, which "
-                f"does not have the columns ({', '.join(self._key)}).",
-                f"ALTER TABLE {sql} REPLICA IDENTITY FULL; or make the key that of the primary key.",
+                f"does not have the columns ({', '.join(self._key)}){which}.",
+                f"{_in_full(lacking)} or make the key that of the primary key.",
             )
 
-    def _large(self, name: str, table: Table) -> Iterator[Diagnostic]:
-        found = {row[0] for row in self._connection.execute(_LARGE, (table.oid,)).fetchall()}
+    def _leaf_sends(self, leaf: _Leaf, key: set[str]) -> bool:
+        return leaf.identity == "f" or _sends(
+            leaf.identity, self._connection.execute(_INDEXES, (leaf.oid,)).fetchall(), key
+        )
+
+    def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
+        oids = [table.oid, *(leaf.oid for leaf in leaves)]
+        found = {row[0] for row in self._connection.execute(_LARGE, (oids,)).fetchall()}
         own = [one.name for c in self._columns if (one := table.column(c.name)) and one.name in found]
-        if own:
+        lacking = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
+        # ALTER TABLE of a partitioned table does not reach its partitions.
+        lacking += [leaf.sql for leaf in leaves if leaf.identity != "f"]
+        if own and lacking:
+            which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
             yield self._told(
                 "MZ229",
                 f"Large values of {name} would be missing from updates",
                 f"{self._where}: {', '.join(own)} may be stored out of line (TOAST), and then an update of "
-                "another column does not have the value in the log.",
-                f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} REPLICA IDENTITY FULL;",
+                f"another column does not have the value in the log{which}.",
+                _in_full(lacking),
             )
 
     # ── publication
@@ -291,6 +327,7 @@ class _Check:
         found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
         published = self._published(name)
         lacking = [t for t in tables if (t.schema, t.name) not in published]
+        yield from self._filtered(name, tables)
         if self._names.own_publication:
             foreign = [t for t in lacking if not self._row(_TABLE, (t.oid,))[4]]
             if foreign or (found is None and not creates):
@@ -325,6 +362,36 @@ class _Check:
                 + (f"ADD TABLE {', '.join(t.sql for t in lacking)};" if lacking else "SET (publish = …);"),
             )
 
+    def _filtered(self, name: str, tables: Sequence[Table]) -> Iterator[Diagnostic]:
+        """Row filters and column lists, which there are since PostgreSQL 15: a snapshot knows none."""
+        if self._connection.info.server_version < 150000:
+            return
+        found = self._connection.execute(_FILTERED.encode(), (name,)).fetchall()
+        limits = {(schema, table): (set(columns or ()), rows) for schema, table, columns, rows in found}
+        wrong, mended = [], []
+        for table in tables:
+            if (table.schema, table.name) not in limits:
+                continue
+            columns, rows = limits[table.schema, table.name]
+            own = [one for c in self._columns if (one := table.column(c.name)) is not None]
+            left_out = [one.name for one in own if one.writable and one.name not in columns]
+            if rows:
+                wrong.append(f"only rows of {table.schema}.{table.name} WHERE {rows}")
+            if left_out:
+                wrong.append(f"{table.schema}.{table.name} without {', '.join(left_out)}")
+            if rows or left_out:
+                mended.append(table.sql)
+        if wrong:
+            publication, listed = quoted(name), ", ".join(mended)
+            yield self._told(
+                "MZ227",
+                f"Publication {name} does not publish all that {self._query.address} reads",
+                f"{self._where}: it publishes {'; '.join(wrong)}. The snapshot has the others too, and no "
+                "change of them would come.",
+                f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
+                f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
+            )
+
     def _published(self, name: str) -> set[tuple[str, str]]:
         rows = self._connection.execute(
             "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,)
@@ -338,6 +405,31 @@ class _Check:
 
     def _told(self, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
         return Diagnostic(code=code, summary=summary, detail=detail, hint=hint, address=self._query.address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A partition that holds rows. `sql`, `schema`: as a statement names it; `identity`: as in `_TABLE`."""
+
+    oid: int
+    sql: str
+    identity: str
+    readable: bool
+    usable: bool
+    schema: str
+
+
+def _sends(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
+    """Whether the log has a key of a row that was."""
+    return identity == "f" or any(
+        key <= set(columns)
+        for columns, primary, chosen in indexes
+        if (identity == "d" and primary) or (identity == "i" and chosen)
+    )
+
+
+def _in_full(tables: Sequence[str]) -> str:
+    return " ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables)
 
 
 def _is_generated(connection: Connection, table: Table, column: TargetColumn) -> bool:

@@ -620,3 +620,25 @@ def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path
     with pytest.raises(MzplanError, match="MZ224"):  # the one that would come
         input_.offers(input_.steps().stop)
     input_.close()
+
+
+def test_a_partition_without_full_replica_identity_loses_no_value(dsn: str, tmp_path: Path) -> None:
+    """The server calls the old row of an update that moves the key a whole one, as the root's identity is
+    FULL, though it holds nothing but the key."""
+    run(
+        dsn,
+        "CREATE TABLE t (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
+        "ALTER TABLE low ALTER COLUMN name SET STORAGE EXTERNAL",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (1, repeat('x', 100000)), (2, NULL)",
+    )
+    input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
+    collection.follow(input_)
+    run(dsn, "UPDATE t SET id = 3 WHERE id = 2")
+    collection.follow(input_)
+    assert names(collection) == {1: "x" * 100000, 3: None}
+    run(dsn, "UPDATE t SET id = 5 WHERE id = 1")
+    with pytest.raises(MzplanError, match=r"MZ229.*public\.t\.name"):
+        collection.follow(input_)
+    input_.close()

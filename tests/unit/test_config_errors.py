@@ -226,6 +226,23 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
         ["a.yaml:1:1 MZ005 Not a configuration file"],
         [],
     ),
+    "one slot of two sources": (
+        {
+            "a.yaml": SHOP,
+            "b.yaml": "connections:\n  again: {type: postgres, host: localhost, database: d, user: b, "
+            "password: '${env:B}'}\nsources:\n"
+            + "".join(
+                f"  {name}: {{connection: {link}, slot: {slot}, tables: [t], schema: id INT, key: [id]}}\n"
+                for name, link, slot in (
+                    ("one", "shop_pg", "theirs"),
+                    ("two", "again", "theirs"),
+                    ("three", "again", "mine"),
+                )
+            ),
+        },
+        ['b.yaml:5:34 MZ237 Two sources read slot "theirs"'],
+        ["source.one names it too, at b.yaml:4:36", "leave `slot` out"],
+    ),
     "a missing key": (
         {"a.yaml": SHOP.replace("    topic: orders\n", "")},
         ['a.yaml:11:3 MZ006 Missing key "topic"'],
