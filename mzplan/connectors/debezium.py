@@ -57,10 +57,11 @@ def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debezium:
-    """See Envelope. `row` are the columns that records hold, `columns` those of the collection's key among
-    them, `beside` the names of those that come with records (`include`). `avro`: the records are DECODED,
-    else `opened`; then both are `split`."""
+    """See Envelope. `key` is the records' key; `row` are the columns that they hold, `columns` those of the
+    collection's key among them, `beside` the names of those that come with records (`include`). `avro`: the
+    records are DECODED, else `opened`; then both are `split`."""
 
+    key: Expression
     row: tuple[Column, ...]
     columns: tuple[Column, ...]
     beside: tuple[str, ...] = ()
@@ -231,7 +232,7 @@ class Debezium:
 
         if self.avro:
             return f.col(f"{KEY_DECODED}.{RECORD}")
-        text = f.col("key").cast("string")
+        text = self.key.cast("string")
         found = f.from_json(f.when(f.is_valid_utf8(text), text), ddl(self.columns))
         inside = f.from_json(text, f"payload STRUCT<{ddl(self.columns)}>").getField("payload")
         return f.struct(

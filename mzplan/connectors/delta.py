@@ -13,7 +13,7 @@ from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.merging import merge
 from mzplan.connectors.paths import local_path
 from mzplan.connectors.recorded import DeltaRecorded
-from mzplan.connectors.spark_types import quoted
+from mzplan.connectors.spark_types import ddl_of, quoted
 from mzplan.model.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
     fields = [field for field in latest.schema.fields if field.name != CHANGE]
-    ddl = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
+    ddl = ", ".join(f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in fields)
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
     # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, leaves a new column out, in silence.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")

@@ -16,6 +16,7 @@ RECORD = "r"
 BEFORE = f'{{"{RECORD}":'
 DECODED = "_mzplan_decoded"  # where what tasks have made of avro records is
 KEY_DECODED = "_mzplan_decoded_key"  # and of their keys
+_MAX_BYTES = (1 << 31) - 1
 CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
 
 
@@ -56,6 +57,15 @@ def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
         case "raw":
             return _single(columns[0], f.col(value), is_text=False)
     raise AssertionError(f"no format {format_['type']!r}: the schema allows nothing else")
+
+
+def unframed(value: Expression) -> Expression:
+    """Bytes of JSON without what a schema registry's serializer has put before them: a zero, with which no
+    JSON begins, and the schema's id in four bytes."""
+    from pyspark.sql import functions as f
+
+    is_framed = f.substring(value, 1, 1) == f.lit(bytes(1))
+    return f.when(is_framed, f.substring(value, 6, _MAX_BYTES)).otherwise(value)
 
 
 def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:

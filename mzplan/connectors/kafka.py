@@ -14,7 +14,7 @@ from mzplan.connectors.avro_source import decoded
 from mzplan.connectors.aws_spark import require_packages
 from mzplan.connectors.debezium import Debezium, members, opened, without_tombstones
 from mzplan.connectors.envelopes import Envelope
-from mzplan.connectors.formats import Parsed, parsed_by
+from mzplan.connectors.formats import Parsed, parsed_by, unframed
 from mzplan.connectors.interface import Probe, ResolvedQuery
 from mzplan.connectors.kafka_options import client_body, consumer_options
 from mzplan.connectors.kafka_probe import KafkaProbe, compare_upstreams, place
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # How long a task waits for records that the broker said it has, in milliseconds. Spark's default, two
 # minutes, would keep a core that long when a broker dies in the middle of a batch.
 _POLL_TIMEOUT_MS = 20_000
+_CAME = "_mzplan_came"  # a record's value as it came, where it is not read so
 
 
 class KafkaSource:
@@ -69,7 +70,10 @@ class KafkaSource:
         require_packages(spark, query)
         included, columns = included_columns(type_, body), record_columns(type_, body)
         rows = spark.readStream.format("kafka").options(**stream_options(query)).load()
-        envelope = _envelope(query, columns) if query.keys else None
+        is_framed = ROLE in query.connections and body["format"]["type"] == "json"
+        if is_framed:
+            rows = rows.select("*", f.col("value").alias(_CAME)).withColumn("value", unframed(f.col("value")))
+        envelope = _envelope(query, columns, is_framed) if query.keys else None
         rows, parsed = _parsed(rows, query, columns, envelope)
         topic = f.lit(f"topic {body['topic']}, partition ")
         records = Records(
@@ -79,6 +83,7 @@ class KafkaSource:
             where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
             included=tuple((column, f.col(what)) for what, column in included.items()),
             envelope=envelope,
+            came=_CAME if is_framed else "",
         )
         return checked(records, parsed, columns, body["on_error"])
 
@@ -100,7 +105,7 @@ def _parsed(
     return rows, parsed_by(format_, columns, "value")
 
 
-def _envelope(query: ResolvedQuery, columns: Sequence[Column]) -> Envelope:
+def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) -> Envelope:
     from pyspark.sql import functions as f
 
     names = {name.lower() for name in query.keys}
@@ -108,14 +113,20 @@ def _envelope(query: ResolvedQuery, columns: Sequence[Column]) -> Envelope:
     included = included_columns(query.description.type, query.body).values()
     beside = tuple(column.name for column in included if column.name.lower() in names)
     if query.body["envelope"]["type"] == "debezium":
-        is_avro = query.body["format"]["type"] == "avro"
-        return Debezium(row=tuple(columns), columns=held, beside=beside, avro=is_avro)
+        return Debezium(
+            key=unframed(f.col("key")) if is_framed else f.col("key"),
+            row=tuple(columns),
+            columns=held,
+            beside=beside,
+            avro=query.body["format"]["type"] == "avro",
+        )
+    format_ = query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json")
     return Tombstones(
         value=f.col("value"),
-        key=f.col("key"),
+        key=unframed(f.col("key")) if is_framed and format_ == "json" else f.col("key"),
         columns=held,
         beside=beside,
-        format=query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json"),
+        format=format_,
     )
 
 

@@ -11,12 +11,16 @@ from mzplan.connectors.spark_types import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_LATEST = "_mzplan_latest"
+
 
 def latest_rows(batch: DataFrame, keys: Sequence[str], *, position: bool = False) -> DataFrame:
     """The latest row of each key of a micro-batch, without `_position` unless that is wanted; of a keyed
     collection with its `_change`."""
     from pyspark.sql import functions as f
 
-    columns = [f.col(quoted(column)) for column in batch.columns if position or column != POSITION]
+    wanted = [quoted(column) for column in batch.columns if position or column != POSITION]
     grouped = batch.groupBy(*(f.col(quoted(key)) for key in keys))
-    return grouped.agg(f.max_by(f.struct(*columns), f.col(POSITION)).alias("row")).select("row.*")
+    # The grouped columns are there, too; so what is made has a name that no column has.
+    latest = grouped.agg(f.max_by(f.struct(*wanted), f.col(POSITION)).alias(_LATEST))
+    return latest.select(*(f"{_LATEST}.{column}" for column in wanted))

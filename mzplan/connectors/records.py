@@ -18,6 +18,7 @@ from mzplan.connectors.spark_types import longest, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import ArrayType
 
 MALFORMED = "MZ066"
 _BLANK = 16  # bytes: blank texts longer than that are told as broken, and cost nothing to find
@@ -25,7 +26,7 @@ DEAD = "_mzplan_dead"
 """With `on_error: dead-letter` the last column: of a malformed record its key and value, and what is wrong;
 NULL of all others."""
 LEFT_OUT = "mzplan_left_out"  # the name under which a stream reports how many it has skipped
-_RAW = ("key", "value")
+_AT = "_mzplan_at"  # the position, beside columns that may be called anything but `_mzplan_…`
 MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066]: …`
 
 
@@ -33,7 +34,8 @@ MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066
 class Records:
     """What a source reads. `value` is the column of their bytes or text; `where` says of a position which
     record it is ("topic orders, partition 0, offset 12"); `included` are columns beside the value. `envelope`
-    says what a record does to a keyed collection."""
+    says what a record does to a keyed collection. `came`: where the records' bytes are as they came, if those
+    of `value` are not."""
 
     rows: DataFrame
     value: str
@@ -41,6 +43,7 @@ class Records:
     where: Callable[[Expression], Expression]
     included: tuple[tuple[Column, Expression], ...] = ()
     envelope: Envelope | None = None
+    came: str = ""
 
 
 def parse_records(
@@ -61,18 +64,19 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
     given = envelope.given() if envelope is not None else []
     change = [envelope.change()] if envelope is not None else []
     if on_error == "dead-letter":
-        given += [f.col(name).alias(f"_mzplan_raw_{name}") for name in _RAW]
-    included = [expression.alias(f"x{i}") for i, (_, expression) in enumerate(records.included)]
+        raw = {"key": "key", "value": records.came or records.value}
+        given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
+    included = [expression.alias(_x(i)) for i, (_, expression) in enumerate(records.included)]
     # What is wrong with a text is asked here, and not of a copy in each row: that would cost a tenth.
     made = records.rows.select(
-        *_flags(parsed), records.position.alias("p"), *given, *included, parsed.record.alias("j")
+        *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
     )
     beside = [
-        f.col(f"x{i}").alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
+        f.col(_x(i)).alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
     ]
     malformed = _malformed(parsed, columns, records.included)
     if envelope is not None:
-        known = {column.name: f.col(f"x{i}") for i, (column, _) in enumerate(records.included)}
+        known = {column.name: f.col(_x(i)) for i, (column, _) in enumerate(records.included)}
         malformed = envelope.malformed(known, malformed)
     if on_error == "skip":
         if envelope is None:
@@ -82,22 +86,27 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
             f.array(f.col(_within("j", parsed)))
         )
         names = envelope.names if envelope is not None else []
-        rows = made.select("p", *names, *[f"x{i}" for i in range(len(included))], f.inline(kept))
+        rows = made.select(_AT, *names, *(_x(i) for i in range(len(included))), f.inline(kept))
         own = [_own(envelope, column, f.col(quoted(column.name))) for column in columns]
-        return rows.select(*own, *beside, f.col("p").alias(POSITION), *change)
+        return rows.select(*own, *beside, f.col(_AT).alias(POSITION), *change)
     reason = _reason(parsed, columns, records.included)
     if envelope is not None:
         reason = envelope.reason(reason)
     own = [_own(envelope, column, _value_of(parsed, column)) for column in columns]
     if on_error == "dead-letter":
-        raw = [f.col(f"_mzplan_raw_{name}").alias(name) for name in _RAW]
-        dead = f.when(malformed, f.struct(reason.alias("reason"), *raw)).alias(DEAD)
-        return made.select(*own, *beside, f.col("p").alias(POSITION), *change, dead)
-    what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col("p")), f.lit(": "), reason)
-    failure = f.raise_error(f.concat(*what)).cast(made.schema["p"].dataType)
+        bytes_ = [f.col(f"_mzplan_raw_{name}").alias(name) for name in ("key", "value")]
+        dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_)).alias(DEAD)
+        return made.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
+    what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
+    failure = f.raise_error(f.concat(*what)).cast(made.schema[_AT].dataType)
     # With the position, which every collection stores: the struct of all columns would be built once more.
-    position = f.when(malformed, failure).otherwise(f.col("p"))
+    position = f.when(malformed, failure).otherwise(f.col(_AT))
     return made.select(*own, *beside, position.alias(POSITION), *change)
+
+
+def _x(index: int) -> str:
+    """Where an included column is."""
+    return f"_mzplan_x{index}"
 
 
 def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
@@ -110,9 +119,10 @@ def _within(name: str, parsed: Parsed) -> str:
     return f"{name}.{parsed.inner}" if parsed.inner else name
 
 
-def _array_of(made: DataFrame, parsed: Parsed) -> str:
-    struct = made.select(_within("j", parsed)).schema.fields[0].dataType
-    return f"array<{struct.simpleString()}>"
+def _array_of(made: DataFrame, parsed: Parsed) -> ArrayType:
+    from pyspark.sql.types import ArrayType
+
+    return ArrayType(made.select(_within("j", parsed)).schema.fields[0].dataType)
 
 
 def _malformed(
@@ -151,7 +161,7 @@ def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expre
     from pyspark.sql import functions as f
 
     return {
-        column.name: f.coalesce(~f.is_valid_utf8(f.col(f"x{i}").cast("string")), f.lit(False))
+        column.name: f.coalesce(~f.is_valid_utf8(f.col(_x(i)).cast("string")), f.lit(False))
         for i, (column, _) in enumerate(included)
         if column.type == "STRING"
     }

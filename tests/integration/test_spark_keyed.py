@@ -160,6 +160,45 @@ def test_what_a_record_does_to_its_key(lab: Lab) -> None:
                     _parsed(one, columns, "fail").collect()
 
 
+def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
+    """Also what mzplan's own columns might be called, and what SQL takes only in quotes. And JSON may have a
+    schema's id before it."""
+    from pyspark.sql import functions as f
+
+    from mzplan.columns import parse_columns
+    from mzplan.connectors.delta import _merge_latest
+    from mzplan.connectors.formats import unframed
+    from mzplan.connectors.latest import latest_rows
+    from mzplan.connectors.records import Records
+
+    spark = lab.executor._spark
+    assert spark is not None
+    columns = parse_columns(
+        "row BIGINT, p STRING, `user-id` INT, s STRUCT<`a-b`: INT, j: INT>, x0 INT, n INT"
+    )
+    values = {"p": "x", "user-id": 2, "s": {"a-b": 3, "j": 4}, "x0": 5, "n": 6}
+    one, two = (json.dumps({"row": 1, **values, "n": n}).encode() for n in (6, 7))
+    listed = [(b"k", one, 0), (b"k", b"\0\0\0\0\1" + two, 1), (b"k", b"\0\0\0\0\1{", 2)]
+    rows = spark.createDataFrame(listed, "key BINARY, came BINARY, offset INT")
+    read = Records(
+        rows=rows.select("*", unframed(f.col("came")).alias("value")),
+        value="value",
+        position=f.struct("offset"),
+        where=lambda at: f.concat(f.lit("offset "), at["offset"]),
+        included=((parse_columns("u BINARY")[0], f.col("key")),),
+        came="came",
+    )
+    for mode in ("skip", "dead-letter"):
+        parsed = _parsed(read, columns, mode)
+        good = parsed.where("p IS NOT NULL").drop("_mzplan_dead")
+        (found,) = [row.asDict(recursive=True) for row in latest_rows(good, ["row", "p"]).collect()]
+        assert found == {"row": 1, **values, "n": 7, "u": b"k"}, mode
+    (dead,) = parsed.where("_mzplan_dead IS NOT NULL").collect()
+    assert bytes(dead["_mzplan_dead"].value) == listed[2][1], "as it came"
+    _merge_latest(good, 0, str(tmp_path / "odd"), ["row"])
+    assert [row["s"] for row in _rows(tmp_path / "odd")] == [values["s"]]
+
+
 def _parsed(read: Any, columns: Any, on_error: str) -> Any:
     from mzplan.connectors.records import parse_records
 
