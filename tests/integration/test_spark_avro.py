@@ -236,6 +236,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
             avro_source(lab, registry, json_topic, columns + "BIGINT", envelope=envelope, on_error="skip"),
         ]
         sources[1].body["format"]["type"] = "json"
+        registry.register(f"{json_topic}-value", {"type": "object"})
 
         def produce(changes: list[tuple[int, Any]]) -> None:
             producer = Producer({"bootstrap.servers": lab.kafka.bootstrap, "linger.ms": 200})
