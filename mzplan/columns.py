@@ -41,6 +41,10 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))"
 )
 _MAX_DEPTH = 32
+OWN = "_mzplan_"  # how the names of mzplan's own columns begin, which come and go on the way
+_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
+_NOT_STORED = re.compile(r"[ ,;{}()\n\t=]")
+_DOUBTFUL = re.compile(r"`|struct|_change_type|_commit_|_mzplan_", re.IGNORECASE)
 MAX_LENGTH = 100_000  # characters of one schema
 
 
@@ -110,6 +114,27 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
     return tuple(columns)
 
 
+def check_storable(ddl: str) -> None:
+    """Whether a Delta table can have these columns, at any depth. Raises DdlError, with the place, for a name
+    that it can't have. (Not in parse_columns: what was once committed must stay readable.)"""
+    if not _DOUBTFUL.search(ddl):  # most schemas, at no cost
+        return
+    parser = _Parser(ddl)
+    parser.column()
+    while parser.accept(","):
+        parser.column()
+    seen: set[tuple[int, str]] = set()
+    for struct, name, start in parser.named:
+        lower, short = name.lower(), _short(name)
+        if bad := _NOT_STORED.search(name):
+            raise DdlError(f"{short} has {bad.group()!r} in it, which Delta tables allow in no name", start)
+        if not struct and (lower in _FEED or lower.startswith(OWN)):
+            raise DdlError(f"{short} is a column that Delta's change feed or mzplan makes itself", start)
+        if (struct, lower) in seen:
+            raise DdlError(f"field {short} is there twice: to Spark, names are the same in any case", start)
+        seen.add((struct, lower))
+
+
 def canonical(ddl: str) -> str:
     """The DDL in one spelling, so that two schemas that mean the same are equal; as it is if it is broken."""
     try:
@@ -133,6 +158,9 @@ class _Parser:
         self.token = ""
         self.kind: str | None = ""
         self.depth = 0
+        # Every name, where it begins, and of which struct it is: 0 for columns.
+        self.named: list[tuple[int, str, int]] = []
+        self.structs = self.within = 0
         self.advance()
 
     def advance(self) -> None:
@@ -174,7 +202,9 @@ class _Parser:
         return name
 
     def column(self) -> Column:
+        start = self.start
         name = self.name()
+        self.named.append((self.within, name, start))
         self.accept(":")
         type_ = self.type()
         nullable = True
@@ -233,9 +263,12 @@ class _Parser:
 
     def struct(self) -> str:
         self.expect("<")
+        self.structs += 1
+        outer, self.within = self.within, self.structs
         fields = [self.column()]
         while self.accept(","):
             fields.append(self.column())
+        self.within = outer
         self.expect(">")
         return f"STRUCT<{','.join(field.as_field for field in fields)}>"
 

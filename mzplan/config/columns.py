@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mzplan.columns import CHANGE, TYPE_NAMES, Column, DdlError, parse_columns
+from mzplan.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
 from mzplan.columns_of import columns_of, default_ddl, included_columns, keys_of, record_columns
 from mzplan.config.declared import Declared, value_at
 from mzplan.config.findings import Findings, Path
@@ -27,6 +27,10 @@ def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) ->
         except DdlError as failure:
             _not_ddl(resource, findings, path, ddl, failure)
             return
+        try:
+            check_storable(ddl)
+        except DdlError as failure:
+            _not_storable(resource, findings, path, failure)
         _check_fit(resource, kind, findings, path, columns)
     _check_names(resource, kind, findings)
     _check_key(resource, kind, findings)
@@ -42,6 +46,18 @@ def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failu
         near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
         address=resource.valid_address,
         place=resource.place(path, offset=failure.offset, length=len(word.group()) if word else 1),
+    )
+
+
+def _not_storable(resource: Declared, findings: Findings, path: Path, failure: DdlError) -> None:
+    findings.add(
+        "MZ212",
+        "A column that can't be stored",
+        f"{resource.label}: {failure}.",
+        "leave it out, or have it written under another name. Of a Kafka record or a line of a file the "
+        "whole text can be a column (`format: {type: text}`), and `select` take it apart (get_json_object).",
+        address=resource.valid_address,
+        place=resource.place(path, offset=failure.offset),
     )
 
 

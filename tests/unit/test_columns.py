@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.columns import MAX_LENGTH, Column, DdlError, canonical, parse_columns
+from mzplan.columns import MAX_LENGTH, Column, DdlError, canonical, check_storable, parse_columns
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,31 @@ def test_errors_say_where(ddl: str, offset: int, word: str) -> None:
     assert caught.value.offset == offset and word in str(caught.value)
     assert len(str(caught.value)) < 400
     assert canonical(ddl) == ddl
+
+
+@pytest.mark.parametrize(
+    ("ddl", "offset", "said"),
+    [
+        ("id INT, `first name` STRING", 9, "'first name' has ' ' in it"),
+        ("id INT, s ARRAY<STRUCT<a: INT,`b=c`: INT>>", 31, "'b=c' has '=' in it"),
+        ("id INT, _Change_Type INT", 8, "change feed"),
+        ("id INT, _commit_version INT", 8, "change feed"),
+        ("_commit_timestamp INT", 0, "change feed"),
+        ("_mzplan_at INT", 0, "makes itself"),
+        ("s STRUCT<a: INT, t: STRUCT<B: INT, b: INT>>", 35, "field 'b' is there twice"),
+        ("m MAP<INT, STRUCT<a: INT, A: INT>>", 26, "field 'A' is there twice"),
+        ("`user-id` INT, `a.b` INT, _change STRING, _committed INT", None, ""),
+        ("a INT, s STRUCT<a: INT, t: STRUCT<a: INT>, _change_type: INT>, t STRUCT<a: INT>", None, ""),
+    ],
+)
+def test_what_a_table_can_hold(ddl: str, offset: int | None, said: str) -> None:
+    parse_columns(ddl)  # what was committed stays readable
+    if offset is None:
+        return check_storable(ddl)
+    with pytest.raises(DdlError) as caught:
+        check_storable(ddl)
+    assert caught.value.offset == offset and said in str(caught.value)
+    return None
 
 
 def test_columns_are_named_and_typed() -> None:

@@ -89,6 +89,7 @@ def test_included_columns_can_be_selected(tmp_path: Path) -> None:
             declared("{type: raw}", connection="files, path: .", place="path"),
             "MZ020 raw and avro are formats of Kafka records",
         ),
+        (declared("{type: json, schema: 'a INT, `b c` INT'}"), "MZ212 A column that can't be stored"),
         (declared("{type: avro, schema: 'a INT'}"), 'MZ006 Missing key "schema_registry"'),
         (
             declared("{type: json, schema: 'a INT'}", "    envelope: {type: debezium}\n"),
