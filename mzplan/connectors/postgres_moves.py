@@ -16,6 +16,24 @@ _TRUNCATE_FROM = 5_000
 # Sorting a batch by key, for upsert.
 _WORK_MEM = "64MB"
 _OURS = "_attempt = ANY(%(attempts)s)"
+# Unique indexes of the table (also partial ones) but for those on exactly the key.
+_OTHERS = """
+WITH found AS (
+  SELECT i.indpred IS NULL AND i.indexprs IS NULL AS plain, ARRAY(
+    SELECT a.attname::text FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) AS names
+  FROM pg_index i WHERE i.indrelid = %(table)s AND i.indisunique AND i.indisvalid)
+SELECT count(*) FROM found
+WHERE NOT (plain AND names @> %(keys)s::text[] AND names <@ %(keys)s::text[])
+"""
+# What would notice that a row is deleted and inserted instead of updated.
+_NOTICED = """
+SELECT 'another table refers to it (' || conname || ')' FROM pg_constraint
+  WHERE confrelid = %(table)s AND contype = 'f'
+UNION ALL SELECT 'it has a trigger (' || tgname || ')' FROM pg_trigger
+  WHERE tgrelid = %(table)s AND NOT tgisinternal
+ORDER BY 1 LIMIT 1
+"""
 
 Position = tuple[tuple[str, str], ...]
 """Fields of `_position` with the staging column's type, in the order in which they order."""
@@ -46,13 +64,30 @@ class Move:
             if self.there is not None:
                 # First: what is unique beside the key may come back with another row.
                 connection.execute(self._delete(), ours)
-            connection.execute(self._upsert(), ours)
+            self._put(connection, ours)
         else:
             moved = connection.execute(self._append(), ours).rowcount
         if moved != expected:
             return False
         _empty(connection, self.stage, expected)
         return True
+
+    def _put(self, connection: Connection, ours: Mapping[str, object]) -> None:
+        """The rows that come. Where two rows of a keyed collection have swapped what another unique index
+        holds, no order of updates would do: then all of them are taken away first, and come anew."""
+        if self.there is None:
+            connection.execute(self._upsert(), ours)
+            return
+        try:
+            with connection.transaction():  # a savepoint
+                connection.execute(self._upsert(), ours)
+        except psycopg.errors.UniqueViolation:
+            if not has_other_unique(connection, self.table, self.keys) or kept_whole(
+                connection, self.table, self.targets
+            ):
+                raise
+            connection.execute(self._delete(all_of_them=True), ours)
+            connection.execute(self._upsert(), ours)
 
     def _append(self) -> str:
         columns = ", ".join(quoted(target.name) for target in self.targets)
@@ -78,13 +113,11 @@ class Move:
             f"ON CONFLICT ({keys}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
         )
 
-    def _delete(self) -> str:
-        """From the table the rows of the keys of which the latest is not there."""
+    def _delete(self, *, all_of_them: bool = False) -> str:
+        """From the table the rows of the keys of which the latest is not there; or of all keys."""
         same = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
-        return (
-            f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l "
-            f"WHERE l.{self._there} = 0 AND {same}"
-        )
+        gone = "" if all_of_them else f"l.{self._there} = 0 AND "
+        return f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l WHERE {gone}{same}"
 
     def _latest(self) -> str:
         """The latest row of each key, by position. Keys are compared as the table's type, hence the inner
@@ -103,6 +136,22 @@ class Move:
     @property
     def _there(self) -> str:
         return _position([name for name, _ in self.position].index(self.there or ""))
+
+
+def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
+    """Whether something beside the key is unique in the table."""
+    names = [key.name for key in keys]
+    found = connection.execute(_OTHERS, {"table": table.oid, "keys": names}).fetchone()
+    return bool(found and found[0])
+
+
+def kept_whole(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:
+    """Why a row of the table can't be deleted and inserted anew in the place of an update; "" if it can."""
+    names = {column.name for column in written}
+    if other := next((column.name for column in table.columns if column.name not in names), None):
+        return f"its column {other} is not written by the sink, and would be lost"
+    found = connection.execute(_NOTICED, {"table": table.oid}).fetchone()
+    return str(found[0]) if found else ""
 
 
 def staging_shape(

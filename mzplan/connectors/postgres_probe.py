@@ -19,7 +19,8 @@ from mzplan.connectors.postgres_client import (
     said,
 )
 from mzplan.connectors.postgres_identity import compare_target, identify, written
-from mzplan.connectors.postgres_target import Connection, Table, find_table, split_name
+from mzplan.connectors.postgres_keys import check_key, key_of, shown_table
+from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import created_type, fit, shown, why_not
 from mzplan.connectors.target_change import unreadable
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -32,14 +33,6 @@ _STAGING = """
 SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
        has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE')
 FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
-"""
-_UNIQUE = """
-SELECT array_agg(a.attname::text) FROM pg_index i
-CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
-  AND i.indexprs IS NULL
-GROUP BY i.indexrelid
 """
 
 
@@ -151,7 +144,7 @@ def _column_problems(
     names = {output.name.lower() for output in outputs}
     wrong += [
         f"key column {key} is not among the sink's columns"
-        for key in _keys(query)
+        for key in key_of(query)
         if key.lower() not in names
     ]
     return wrong, narrow
@@ -159,14 +152,14 @@ def _column_problems(
 
 def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
     """The CREATE TABLE that the sink expects. `...` stands where only Spark could tell the type."""
-    keys = _keys(query)
+    keys = key_of(query)
     lines = [
         f"  {shown(output.name)} {created_type(output.type) if output.type else '...'}" for output in outputs
     ]
     if keys:
         lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
     body = ",\n".join(lines)
-    return f"CREATE TABLE {_shown_table(query)} (\n{body}\n);"
+    return f"CREATE TABLE {shown_table(query)} (\n{body}\n);"
 
 
 def _ask(info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
@@ -193,7 +186,7 @@ def _ask_table(connection: Connection, query: ResolvedQuery, outputs: Sequence[O
     found = check_table(query, table, outputs)
     if table is not None:
         found += _privileges(connection, query, table, outputs)
-        found += _unique_index(connection, query, table)
+        found += check_key(connection, query, table, outputs)
     return found + _staging_privileges(connection, query)
 
 
@@ -201,7 +194,7 @@ def _privileges(
     connection: Connection, query: ResolvedQuery, table: Table, outputs: Sequence[Output]
 ) -> list[Diagnostic]:
     columns = [column.name for output in outputs if (column := table.column(output.name))]
-    wanted = ["INSERT", "SELECT", "UPDATE"] if _keys(query) else ["INSERT"]
+    wanted = ["INSERT", "SELECT", "UPDATE"] if key_of(query) else ["INSERT"]
     missing = []
     for privilege in wanted:
         allowed = connection.execute(
@@ -214,7 +207,7 @@ def _privileges(
         allowed = connection.execute("SELECT has_table_privilege(%s, 'DELETE')", (table.oid,)).fetchone()
         if not (allowed and allowed[0]):
             missing.append("DELETE")
-    grants = [f"GRANT {', '.join(missing)} ON {_shown_table(query)} TO {_user(query)};"] if missing else []
+    grants = [f"GRANT {', '.join(missing)} ON {shown_table(query)} TO {_user(query)};"] if missing else []
     usable = connection.execute("SELECT has_schema_privilege(%s, 'USAGE')", (table.schema,)).fetchone()
     if not (usable and usable[0]):
         grants.insert(0, f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {_user(query)};")
@@ -262,28 +255,6 @@ def _has_all(connection: Connection, schema: str, name: str, privileges: str) ->
     return found is None or found[0] is None or bool(found[0])
 
 
-def _unique_index(connection: Connection, query: ResolvedQuery, table: Table) -> list[Diagnostic]:
-    keys = _keys(query)
-    columns = [table.column(key) for key in keys]
-    if not keys or None in columns:
-        return []
-    wanted = sorted(column.name for column in columns if column)
-    indexes = connection.execute(_UNIQUE, (table.oid,)).fetchall()
-    if any(sorted(index[0]) == wanted for index in indexes):
-        return []
-    listed = ", ".join(shown(column.name) for column in columns if column)
-    return [
-        Diagnostic(
-            code="MZ055",
-            summary=f"Table {query.body['table']} has no unique index on the key",
-            detail=f"{place(query.link)}: upsert by ({', '.join(keys)}) needs a unique index or primary key "
-            "on exactly these columns (not partial, not deferrable).",
-            hint=f"CREATE UNIQUE INDEX ON {_shown_table(query)} ({listed});",
-            address=query.address,
-        )
-    ]
-
-
 def _forbidden(query: ResolvedQuery, what: str, grants: Sequence[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ054",
@@ -304,14 +275,5 @@ def _failed(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
     )
 
 
-def _keys(query: ResolvedQuery) -> list[str]:
-    return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
-
-
 def _user(query: ResolvedQuery) -> str:
     return shown(query.link.body["user"])
-
-
-def _shown_table(query: ResolvedQuery) -> str:
-    schema, name = split_name(query.body["table"])
-    return f"{shown(schema)}.{shown(name)}" if schema else shown(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mzplan.columns import Column, DdlError, parse_columns
+from mzplan.columns_of import record_columns
 from mzplan.connectors.interface import Output, ResolvedQuery
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
@@ -26,6 +27,24 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
         output = _plain(item, query.columns) or _expression(item, query.columns)
         if output is not None:
             found.append(output)
+    return tuple(found)
+
+
+def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
+    """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
+    are of the collection's key where a record without a value for it is malformed (kafka)."""
+    certain = {column.name for column in query.columns if not column.nullable}
+    upstream = query.description.upstream
+    if upstream is not None and upstream.type == "kafka":
+        certain |= {c.name for c in record_columns(upstream.type, upstream.body)} & set(query.keys)
+    found: list[str] = []
+    for item in query.body.get("select") or ["*"]:
+        if item.strip() == "*":
+            found += [column.name for column in query.columns if column.name in certain]
+        elif (match := _PLAIN.match(item)) is not None:
+            column = _column(_unquoted(match[1], match[2]), query.columns)
+            if column is not None and column.name in certain:
+                found.append(_unquoted(match[3], match[4]) or column.name)
     return tuple(found)
 
 
