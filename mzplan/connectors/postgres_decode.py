@@ -116,6 +116,14 @@ class _Pending:
     # (index of its first message here, its commit's LSN, how many of its changes came before)
     transactions: list[tuple[int, Lsn, int]] = field(default_factory=list)
 
+    def begin(self, lsn: Lsn) -> None:
+        """Another transaction. Before PostgreSQL 15 those without changes of ours are sent, too, and there
+        may be millions of them: of these only the last one is kept."""
+        first = len(self.messages)
+        if self.transactions and self.transactions[-1][0] == first:
+            self.transactions.pop()
+        self.transactions.append((first, lsn, 0))
+
 
 class Decoder:
     """Of one stream. `keys` gives the key's columns of a table, as they are called there; None for one that
@@ -152,7 +160,7 @@ class Decoder:
                 if lsn >= to:
                     break
                 skip, count = lsn < after, 0
-                pending.transactions.append((len(pending.messages), lsn, 0))
+                pending.begin(lsn)
             elif kind == _COMMIT:
                 (commit_end,) = struct.unpack_from(">Q", data, HEADER + 10)
                 if commit_end >= to:

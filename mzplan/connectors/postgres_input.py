@@ -22,7 +22,7 @@ import psycopg
 
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_noted import check_tables, check_timeline, timeline_of
-from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved
+from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved, slot_waits
 from mzplan.connectors.postgres_reading import Reading
 from mzplan.connectors.postgres_slots import (
     Extent,
@@ -30,11 +30,12 @@ from mzplan.connectors.postgres_slots import (
     Snapshot,
     find_slot,
     insert_lsn,
+    oldest_writer,
     publish,
     session,
     tables_of,
 )
-from mzplan.connectors.postgres_stream import Lsn, lsn_of, lsn_text
+from mzplan.connectors.postgres_stream import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
 from mzplan.connectors.postgres_watch import Watch
 from mzplan.endpoints.folder import open_folder
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
@@ -248,7 +249,12 @@ class PostgresInput:
             if newest is not None:
                 self._check_slot()  # first: a table that lost its place in the publication lost changes, too
             publish(connection, self._names, tables)
-            self._snapshot = Snapshot(info, self._names, tables)
+            try:
+                self._snapshot = Snapshot(info, self._names, tables)
+            except SlotError as problem:
+                if problem.state != LOCK_NOT_AVAILABLE:
+                    raise
+                raise slot_waits(self._query, str(problem), oldest_writer(connection)) from None
         return self._snapshot
 
     def _begins(self, snapshot: Snapshot) -> Lsn:

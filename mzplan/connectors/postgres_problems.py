@@ -31,9 +31,11 @@ def explaining(query: ResolvedQuery) -> Iterator[None]:
 def explained(query: ResolvedQuery, problem: Exception) -> MzplanError:
     """One error of a server or a driver."""
     state = getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
-    if state is None and isinstance(problem, psycopg.OperationalError):
-        return MzplanError(connect_problem(query, problem))
     what = said(problem, query.link.body.get("password"))
+    if state is None and isinstance(problem, psycopg.OperationalError):
+        if "max_wal_senders" in what:
+            return MzplanError((no_walsender(query, what),))
+        return MzplanError(connect_problem(query, problem))
     if is_in_use(problem) or isinstance(problem, psycopg.errors.ObjectInUse):
         return slot_in_use(query, what)
     match state:
@@ -53,6 +55,16 @@ def explained(query: ResolvedQuery, problem: Exception) -> MzplanError:
             )
         case "55000" if "wal_level" in what:
             return wal_level(query, what)
+        case "55P03":  # lock_not_available
+            return error(
+                "MZ239",
+                f"PostgreSQL let {query.address} wait too long for a lock",
+                f"{place(query.link)}: {what}. Another session holds one on its tables or its publication, "
+                "such as an ALTER TABLE that is not committed.",
+                "end that transaction: SELECT pid, pg_blocking_pids(pid), state, xact_start FROM "
+                "pg_stat_activity ORDER BY xact_start; it is tried again.",
+                address=query.address,
+            )
     return error(
         "MZ239",
         f"PostgreSQL refused what {query.address} asked of it",
@@ -71,6 +83,31 @@ def hidden_rows(query: ResolvedQuery, what: str) -> Diagnostic:
         "changes would not: the server's log knows no policies.",
         hint=f"ALTER ROLE {shown(query.link.body['user'])} BYPASSRLS; or read as a role that is not subject "
         "to the table's policies.",
+        address=query.address,
+    )
+
+
+def no_walsender(query: ResolvedQuery, what: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ222",
+        summary="The PostgreSQL server has no connection for replication left",
+        detail=f"{place(query.link)}: {what}.",
+        hint="raise max_wal_senders (the server must be restarted), or end what replicates and is not "
+        "needed: SELECT pid, application_name, state FROM pg_stat_replication; each source needs one.",
+        address=query.address,
+    )
+
+
+def slot_waits(query: ResolvedQuery, what: str, oldest: str | None) -> MzplanError:
+    """A slot begins when all transactions have ended that were open when it was asked for."""
+    who = f" The oldest is {oldest}." if oldest is not None else ""
+    return error(
+        "MZ239",
+        f"{query.address} waits for open transactions to begin its replication",
+        f"{place(query.link)}: {what}. A replication slot begins once every transaction has ended that had "
+        f"written something when it was asked for, in all databases of the server.{who}",
+        "wait until it has ended, or end it: SELECT pg_terminate_backend(PID), for a prepared one ROLLBACK "
+        "PREPARED; it is tried again.",
         address=query.address,
     )
 

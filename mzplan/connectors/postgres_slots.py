@@ -28,6 +28,15 @@ SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn:
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
+# From the locks: these everybody may see, and each transaction that writes holds one of its own number.
+_OLDEST_WRITER = """
+SELECT l.pid, a.application_name, coalesce(a.datname, p.database),
+       to_char(coalesce(a.xact_start, p.prepared) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), p.gid
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+ORDER BY age(l.transactionid) DESC LIMIT 1
+"""
 _PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
 
 
@@ -115,6 +124,21 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
     if missing:
         listed = ", ".join(table.sql for table in missing)
         connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {listed}".encode())
+
+
+def oldest_writer(connection: Connection) -> str | None:
+    """Which transaction that has written something is open for longest, in words; never what it runs."""
+    found = connection.execute(_OLDEST_WRITER).fetchone()
+    if found is None:
+        return None
+    pid, application, database, since, prepared = found
+    if prepared is not None:
+        return f"the prepared transaction {prepared!r}, since {since}"
+    which = [f"process {pid}"]
+    which += [f"application {application}"] if application else []
+    which += [f"database {database}"] if database else []
+    which += [f"since {since}"] if since else []  # a role that may not see it is not told
+    return ", ".join(which)
 
 
 def unpublish(connection: Connection, names: Names) -> None:

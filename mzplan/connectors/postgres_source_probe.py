@@ -13,7 +13,7 @@ from mzplan.connectors.interface import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.memo import Memo, fingerprint
 from mzplan.connectors.postgres_client import bounded, connect, connect_problem, patience, place, reached
 from mzplan.connectors.postgres_identity import identify
-from mzplan.connectors.postgres_problems import explained, hidden_rows, wal_level
+from mzplan.connectors.postgres_problems import explained, hidden_rows, no_walsender, wal_level
 from mzplan.connectors.postgres_slots import Names, find_slot
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import TargetColumn, quoted, shown
@@ -26,7 +26,8 @@ _NAME_BYTES = 63  # of an application's name: the server cuts off more
 _SERVER = """
 SELECT current_setting('server_version_num')::int, current_setting('server_version'),
        current_setting('wal_level'), current_setting('max_replication_slots')::int,
-       (SELECT count(*) FROM pg_replication_slots)::int,
+       (SELECT count(*) FROM pg_replication_slots)::int, current_setting('max_wal_senders')::int,
+       (SELECT count(*) FROM pg_stat_replication)::int,
        (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
        OR EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname IN ('rds_replication', 'cloudsqlsuperuser',
                   'azure_pg_admin') AND pg_has_role(current_user, r.oid, 'MEMBER')),
@@ -48,6 +49,10 @@ SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relrepl
 FROM pg_partition_tree(%(oid)s) t JOIN pg_class c ON c.oid = t.relid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE t.isleaf AND c.oid <> %(oid)s ORDER BY 2
+"""
+_CHILDREN = """
+SELECT array(SELECT i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent
+             WHERE i.inhparent = %s AND c.relkind = 'r' ORDER BY 1)
 """
 _INDEXES = """
 SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
@@ -126,7 +131,7 @@ class _Check:
         self._role = shown(query.link.body["user"])
 
     def problems(self) -> Iterator[Diagnostic]:
-        version, called, level, most, taken, replicates, creates = self._row(_SERVER)
+        version, called, level, most, taken, senders, sending, replicates, creates = self._row(_SERVER)
         if version < _OLDEST:
             yield self._told(
                 "MZ235",
@@ -146,6 +151,7 @@ class _Check:
                 f"{self._role};)",
             )
         yield from self._slot(most - taken, most)
+        yield from self._walsender(senders - sending, senders)
         tables: list[Table] = []
         for name in self._query.body["tables"]:
             table = find_table(self._connection, name)
@@ -196,6 +202,12 @@ class _Check:
                 f"see who it is: SELECT * FROM pg_stat_activity WHERE pid = {slot.active_pid};",
             )
 
+    def _walsender(self, free: int, most: int) -> Iterator[Diagnostic]:
+        slot = find_slot(self._connection, self._names.slot)
+        # The source that runs has one.
+        if free < 1 and (slot is None or slot.active_pid is None):
+            yield no_walsender(self._query, f"all {most} (max_wal_senders) are taken")
+
     def _is_ours(self, pid: int) -> bool:
         found = self._connection.execute(_ACTIVE, (pid,)).fetchone()
         own = f"mzplan {self._query.address}".encode()[:_NAME_BYTES]
@@ -218,10 +230,24 @@ class _Check:
         yield from self._readable(name, table, usable, leaves)
         if hidden:
             yield hidden_rows(self._query, f"{', '.join(hidden)} has row-level security")
+        yield from self._children(name, table)
         yield from self._types(name, table)
         yield from self._identity(name, table, identity, leaves)
         if toasted:
             yield from self._large(name, table, identity, leaves)
+
+    def _children(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        found = self._row(_CHILDREN, (table.oid,))[0]
+        if found:
+            yield Diagnostic(
+                severity="warning",
+                code="MZ233",
+                summary=f"Rows of the tables that inherit from {name} are not read",
+                detail=f"{self._where}: {', '.join(found)}. SELECT FROM {name} shows their rows, too; the "
+                "server's log has them as rows of their own tables.",
+                hint="name those tables in the source, too, if their rows are wanted.",
+                address=self._query.address,
+            )
 
     def _leaves(self, table: Table) -> Sequence[_Leaf]:
         """The partitions that hold the rows: PostgreSQL writes of each what that one's own replica identity

@@ -36,6 +36,7 @@ SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUE
 _SLOT_WAIT_S = 20.0  # for the walsender of a reader that has just gone
 _PING_S = 0.05  # a server that says nothing for so long is asked how far it is
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
+LOCK_NOT_AVAILABLE = "55P03"
 HEADER = 25
 """Bytes before pgoutput's message in each piece of the stream: w, two LSNs, a time."""
 

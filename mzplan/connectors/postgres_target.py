@@ -13,7 +13,7 @@ Connection = psycopg.Connection[Any]
 
 _COLUMNS = """
 SELECT a.attname, b.typname, n.nspname, b.typcategory, a.atttypmod, b.typtypmod,
-       format_type(a.atttypid, a.atttypmod),
+       format_type(a.atttypid, a.atttypmod), b.typdelim::text,
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated = '' AND a.attidentity <> 'a'
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -73,10 +73,11 @@ def find_table(connection: Connection, table: str) -> Table | None:
             category=category,
             typmod=typmod if typmod >= 0 else domain_typmod,
             shown=shown,
+            delimiter=delim,
             required=required,
             writable=writable,
         )
-        for name, type_, type_schema, category, typmod, domain_typmod, shown, required, writable in (
+        for name, type_, type_schema, category, typmod, domain_typmod, shown, delim, required, writable in (
             connection.execute(_COLUMNS, (found[0],)).fetchall()
         )
     ]

@@ -53,7 +53,8 @@ _TEXT_CATEGORIES = {"S", "E", "I", "U", "G"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
-    """A column of a PostgreSQL table, from its catalogue. `type` is the underlying one of a domain."""
+    """A column of a PostgreSQL table, from its catalogue. `type` is the underlying one of a domain;
+    `delimiter` stands between the elements of an array of them."""
 
     name: str
     type: str
@@ -63,10 +64,18 @@ class TargetColumn:
     shown: str
     required: bool
     writable: bool
+    delimiter: str = ","
 
     @property
     def is_array(self) -> bool:
         return self.category == "A"
+
+
+def numeric_size(typmod: int) -> tuple[int, int] | None:
+    """Precision and scale, which may be negative; None for a numeric without them."""
+    packed = typmod - 4
+    # The precision in the upper half, below 11 bits with a sign.
+    return (packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400) if packed >= 0 else None
 
 
 def created_type(spark_type: str) -> str:
@@ -168,10 +177,10 @@ def _fit(spark_type: str, type_: str, category: str, typmod: int) -> Fit:
 
 def _decimal_fit(precision: int, scale: int, type_: str, typmod: int) -> Fit:
     if type_ == "numeric":
-        if typmod < 0:
+        size = numeric_size(typmod)
+        if size is None:
             return "fits"
-        # As numeric's typmod packs them: precision in the upper half, scale below.
-        there, there_scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+        there, there_scale = size
         if there_scale < scale:
             return "no"  # PostgreSQL would round, and say nothing
         return "fits" if there - there_scale >= precision - scale else "narrow"

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.postgres_types import TargetColumn
+from mzplan.connectors.postgres_types import TargetColumn, numeric_size
 from mzplan.endpoints.arrow import arrow_type
 
 if TYPE_CHECKING:
@@ -65,7 +65,12 @@ def is_readable(spark_type: str, column: TargetColumn) -> bool:
         element = spark_type[6:-1]
         while element.startswith("ARRAY<"):  # PostgreSQL does not tell how many dimensions an array has
             element = element[6:-1]
-        return column.is_array and _is_readable(element, column.type.removeprefix("_"))
+        # Those of box, and of some types of extensions, have another sign between their elements.
+        return (
+            column.is_array
+            and column.delimiter == ","
+            and _is_readable(element, column.type.removeprefix("_"))
+        )
     return _is_readable(spark_type, column.type)
 
 
@@ -79,12 +84,18 @@ def _is_readable(spark_type: str, type_: str) -> bool:
 
 def wanted_types(column: TargetColumn) -> str:
     """The Spark type to declare a column with, for people."""
+    if column.is_array and column.delimiter != ",":
+        return "STRING"
     if column.is_array:
         element = replace(column, type=column.type.removeprefix("_"), category="")
         return f"ARRAY<{wanted_types(element)}>"
     if column.type == "numeric":
-        packed = column.typmod - 4
-        return f"DECIMAL({packed >> 16 & 0xFFFF},{packed & 0x7FF})" if packed >= 0 else "DECIMAL(38,18)"
+        size = numeric_size(column.typmod)
+        if size is None:
+            return "DECIMAL(38,18)"
+        precision, scale = size  # numeric(5,-2) has 7 digits, and numeric(2,5) 5 behind the point
+        whole, rest = max(precision - scale, 0), max(scale, 0)
+        return f"DECIMAL({whole + rest},{rest})" if whole + rest <= 38 else "STRING"
     for spark_type, types in _READABLE.items():
         if column.type in types and spark_type != "TINYINT":
             return spark_type

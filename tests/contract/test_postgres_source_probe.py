@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from mzplan.connectors.postgres_source import PostgresSource
+from mzplan.connectors.postgres_stream import ReplicationLink
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, source
 
@@ -36,6 +37,19 @@ WRONG = {
         ["CREATE TABLE t (id bigint PRIMARY KEY, name bigint GENERATED ALWAYS AS (id * 2) STORED)"],
         {"schema": "id BIGINT, name BIGINT"},
         "name is generated",
+    ),
+    "MZ230 delimiters and sizes": (
+        [
+            "CREATE TABLE t (id bigint PRIMARY KEY, name box[], n numeric(5,-2), m numeric(50,10))",
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+        ],
+        {"schema": "id BIGINT, name ARRAY<STRING>, n INT, m INT"},
+        r"which is no ARRAY<STRING> \(but STRING\).* no INT \(but DECIMAL\(7,0\)\).* no INT \(but STRING\)",
+    ),
+    "MZ233 children": (
+        [*GOOD, "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (t)"],
+        {},
+        "child. SELECT FROM public.t shows their rows, too",
     ),
     "MZ228": (["CREATE TABLE t (id bigint, name varchar(40))"], {}, "no unique index"),
     "MZ228 identity": (
@@ -169,6 +183,27 @@ def test_a_server_that_does_not_log_enough_or_has_no_slots(
     own_postgres.start()
     codes = [one.code for one in found(dsn, tmp_path)]
     assert codes == ["MZ220", "MZ222"]
+    own_postgres.stop()
+    own_postgres.settings.update(
+        {"wal_level": "logical", "max_replication_slots": "4", "max_wal_senders": "1"}
+    )
+    own_postgres.start()
+    query = source(dsn, tmp_path)
+    standby = ReplicationLink(dsn)
+    (full,) = PostgresSource().probe(query).diagnostics
+    assert full.code == "MZ222" and "all 1 (max_wal_senders) are taken" in full.detail
+    input_ = endpoint(query)
+    with pytest.raises(MzplanError, match="MZ222") as told:
+        input_.offers(0)
+    assert "max_wal_senders" in told.value.diagnostics[0].detail
+    standby.close()
+    input_.offers(0)
+    input_.commit(0)
+    assert not input_.offers(1)
+    run(dsn, "INSERT INTO t VALUES (1, 'a')", "CREATE TABLE other (x int)")
+    assert input_.offers(1)
+    assert PostgresSource().probe(query).diagnostics == ()
+    input_.close()
 
 
 def test_another_database_is_refused_wherever_it_is(

@@ -160,3 +160,29 @@ def test_a_server_that_decodes_what_is_not_published_is_no_dead_one(
         link.close()
     assert unit == "ms" and setting is not None
     assert postgres_stream._SILENCE_S >= 2 * int(setting) / 1000 > 0
+
+
+def test_a_slot_that_waits_for_open_transactions_says_for_which(
+    database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_stream, "SESSION", postgres_stream.SESSION.replace("'60s'", "'1s'"))
+    dsn = postgres.dsn(database())
+    run(dsn, TABLE, "CREATE TABLE other (x text)")
+    input_ = endpoint(source(dsn, tmp_path))
+    with psycopg.connect(dsn, application_name="nightly") as writer:
+        writer.execute("INSERT INTO other VALUES ('hidden')")
+        with pytest.raises(MzplanError, match=r"MZ239.*waits for open transactions") as told:
+            input_.offers(0)
+        detail = told.value.diagnostics[0].detail
+        assert f"process {writer.info.backend_pid}, application nightly" in detail and ", since 20" in detail
+        assert "hidden" not in detail and "INSERT" not in detail
+    assert not input_.offers(0)
+    # A table that somebody keeps locked.
+    with psycopg.connect(dsn) as other:
+        other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        late = endpoint(source(dsn, tmp_path, "cd34"))
+        monkeypatch.setattr("mzplan.connectors.postgres_slots.SESSION", postgres_stream.SESSION)
+        with pytest.raises(MzplanError, match=r"MZ239.*too long for a lock"):
+            late.offers(0)
+        late.close()
+    input_.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from itertools import chain
 from typing import Any
 
 import pytest
 
+from mzplan.connectors import postgres_decode
 from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres_client import connect_problem, conninfo, said
 from mzplan.connectors.postgres_ledger import literal
@@ -260,3 +263,25 @@ def test_why_there_is_no_connection(text: str, code: str) -> None:
 
 def test_a_password_in_a_message_is_masked() -> None:
     assert said(RuntimeError("ERROR:  bad password p' w\\ here\nmore"), "p' w\\") == "bad password *** here"
+
+
+def test_transactions_without_changes_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL 14 sends their begin and commit."""
+    made: list[postgres_decode._Pending] = []
+
+    class Seen(postgres_decode._Pending):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            made.append(self)
+
+    monkeypatch.setattr(postgres_decode, "_Pending", Seen)
+
+    def empty(lsn: int) -> list[tuple[int | None, bytes]]:
+        header = bytes(postgres_decode.HEADER)
+        begin = header + struct.pack(">cQQI", b"B", lsn, 0, 1)
+        return [(None, begin), (None, header + struct.pack(">cBQQQ", b"C", 0, lsn, lsn + 1, 0))]
+
+    messages = (message for lsn in range(1000) for message in empty(lsn))
+    decoder = postgres_decode.Decoder(lambda relation: None)
+    assert list(decoder.changes(chain(messages, [(2000, b"")]), 0, 2000)) == []
+    assert max(len(one.transactions) for one in made) == 1
