@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +66,16 @@ _LARGE = """
 SELECT attname::text FROM pg_attribute
 WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND attstorage <> 'p'
 """
-_PUBLICATION = (
-    "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s"
-)
+_PUBLICATION = """
+SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
+FROM pg_publication WHERE pubname = %s
+"""
+_PUBLISHED_PARTS = """
+SELECT EXISTS (SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+               JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+               JOIN pg_partition_tree(%(oid)s) t ON t.relid = c.oid
+               WHERE p.pubname = %(name)s AND c.oid <> %(oid)s)
+"""
 _FILTERED = """
 SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s
 """
@@ -376,17 +383,28 @@ class _Check:
                 "leave `publication` out: then mzplan makes one.",
             )
             return
-        wrong = [f"it lacks {t.schema}.{t.name}" for t in lacking]
+        in_parts = [] if found[1] else [t for t in lacking if self._is_published_in_parts(name, t)]
+        added = [t for t in lacking if t not in in_parts]
+        wrong = [f"it lacks {t.schema}.{t.name}" for t in added]
+        wrong += [f"it publishes the partitions of {t.schema}.{t.name} as tables" for t in in_parts]
+        options = ["publish_via_partition_root = true"] if in_parts else []
         if not found[0]:
             wrong.append("it does not publish inserts, updates, deletes and truncates")
+            options.append("publish = 'insert, update, delete, truncate'")
         if wrong:
+            actions = [f"ADD TABLE {', '.join(t.sql for t in added)}"] if added else []
+            actions += [f"SET ({', '.join(options)})"] if options else []
             yield self._told(
                 "MZ227",
                 f"Publication {name} does not publish what {self._query.address} reads",
                 f"{self._where}: {'; '.join(wrong)}.",
-                f"ALTER PUBLICATION {quoted(name)} "
-                + (f"ADD TABLE {', '.join(t.sql for t in lacking)};" if lacking else "SET (publish = …);"),
+                " ".join(f"ALTER PUBLICATION {quoted(name)} {action};" for action in actions),
             )
+
+    def _is_published_in_parts(self, name: str, table: Table) -> bool:
+        """Whether changes of a partitioned table come as those of its partitions."""
+        found: bool = self._row(_PUBLISHED_PARTS, {"oid": table.oid, "name": name})[0]
+        return found
 
     def _filtered(self, name: str, tables: Sequence[Table]) -> Iterator[Diagnostic]:
         """Row filters and column lists, which there are since PostgreSQL 15: a snapshot knows none."""
@@ -424,7 +442,7 @@ class _Check:
         )
         return {(schema, table) for schema, table in rows.fetchall()}
 
-    def _row(self, statement: str, values: Sequence[Any] = ()) -> Any:
+    def _row(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
         found = self._connection.execute(statement.encode(), values).fetchone()
         assert found is not None
         return found

@@ -221,3 +221,19 @@ def test_another_database_is_refused_wherever_it_is(
     assert refused is not None and refused.code == "MZ043" and "instead of" in refused.detail
     moved = connector.compare(queries[1], one, {**one, "system_identifier": "1"})
     assert moved is not None and "system identifier is 1" in moved.detail
+
+
+def test_the_statement_that_mends_a_publication_of_partitions(
+    database: Database, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    parted = [
+        "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(40)) PARTITION BY RANGE (id)",
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)",
+    ]
+    for number, what in enumerate(("FOR TABLE t", "FOR ALL TABLES", "FOR TABLE t WITH (publish = 'insert')")):
+        dsn = postgres.dsn(database(f"parts{number}"))
+        run(dsn, *parted, f"CREATE PUBLICATION theirs {what}")
+        (one,) = found(dsn, tmp_path, publication="theirs")
+        assert one.code == "MZ227" and "the partitions of public.t as tables" in one.detail
+        run(dsn, *filter(None, str(one.hint).split(";")))
+        assert found(dsn, tmp_path, publication="theirs") == ()
