@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from urllib.parse import quote
 from mzplan.connectors.interface import PROBE_TIMEOUT_S, ResolvedConnection
 from mzplan.connectors.registry_http import RegistryError, Server, get, schema_texts, schema_type
 from mzplan.connectors.tunnels import Through
+
+_CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +32,18 @@ def server(connection: ResolvedConnection, directory: str) -> Server:
     body = connection.body
     ca = body["tls"].get("ca") if body["url"].startswith("https:") else None
     try:
-        pem = (Path(directory) / ca).read_text(encoding="utf-8") if ca else None
+        pem = _certificates((Path(directory) / ca).read_bytes()) if ca else None
     except OSError as problem:
         raise RegistryError("unreachable", f"{ca}: {(problem.strerror or str(problem)).lower()}") from None
-    except UnicodeDecodeError:
-        raise RegistryError("unreachable", f"{ca}: no certificates in PEM") from None
+    if pem == "":  # given nothing, Python would trust whom the machine trusts
+        raise RegistryError("unreachable", f"{ca}: no certificates in PEM")
     login = f"{body['user']}:{body.get('password', '')}" if "user" in body else None
     return Server(url=body["url"], login=login, ca=pem, seconds=PROBE_TIMEOUT_S)
+
+
+def _certificates(data: bytes) -> str:
+    """Those of a file, which may have comments beside them, in any encoding: ssl takes ASCII alone."""
+    return "\n".join(match[0].decode("ascii") for match in _CERTIFICATE.finditer(data))
 
 
 def server_of(connection: ResolvedConnection) -> tuple[str, int]:

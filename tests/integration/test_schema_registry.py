@@ -187,5 +187,12 @@ def test_certificates(tmp_path: Path) -> None:
         named = server.url.replace("127.0.0.1", "localhost")
         assert "its certificate is not trusted" in problem(connection(named, tls={"ca": "ca.pem"}))
         assert problem(connection(server.url, tls={"ca": "nope.pem"})) != ""
+        # What people write beside the certificates, in whatever encoding.
+        whole = (tmp_path / "ca.pem").read_bytes()
+        for comment in ("# Autoridad Raíz: é ü".encode("latin-1"), "# 根证书".encode()):
+            (tmp_path / "told.pem").write_bytes(comment + b"\n" + whole + comment)
+            assert problem(connection(server.url, tls={"ca": "told.pem"})) == ""
+        (tmp_path / "told.pem").write_bytes(comment)
+        assert "no certificates in PEM" in problem(connection(server.url, tls={"ca": "told.pem"}))
     with SchemaRegistry() as server:
         assert "no TLS there" in problem(connection(server.url.replace("http:", "https:")))
