@@ -23,6 +23,7 @@ def check_sink(resource: Declared, declared: Mapping[Address, Declared], finding
     source's deletes, where there are some."""
     body = resource.body
     _check_deletes(resource, declared.get(Address("source", body["from"])), findings)
+    _check_loop(resource, declared, findings)
     if not any(key in body for key in ("select", "where", "key")):
         return
     source = declared.get(Address("source", body["from"]))
@@ -71,6 +72,38 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
         address=resource.valid_address,
         place=resource.place(path),
     )
+
+
+def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+    """MZ219 for a Kafka sink that writes what its source reads."""
+    source = declared.get(Address("source", resource.body["from"]))
+    if source is None or not isinstance(source.body, dict) or not source.type == resource.type == "kafka":
+        return
+    topic = resource.body.get("topic")
+    if topic != source.body.get("topic") or not _meet(source, resource, declared):
+        return
+    findings.add(
+        "MZ219",
+        f"{resource.label} would feed itself",
+        f"It writes to topic {shown(str(topic))}, which {source.label} reads, on the same brokers: every row "
+        "would come back and be written again, without end.",
+        "write to another topic.",
+        address=resource.valid_address,
+        place=resource.place(("topic",)),
+    )
+
+
+def _meet(source: Declared, sink: Declared, declared: Mapping[Address, Declared]) -> bool:
+    """Whether both have the same connection, or a broker in common."""
+    names = [str(one.body.get("connection")) for one in (source, sink)]
+    if names[0] == names[1]:
+        return True
+    brokers: list[set[str]] = []
+    for name in names:
+        link = declared.get(Address("connection", name))
+        listed_ = link.body.get("brokers") if link is not None and isinstance(link.body, dict) else None
+        brokers.append({str(one).strip().lower() for one in listed_} if isinstance(listed_, list) else set())
+    return bool(brokers[0] & brokers[1])
 
 
 def column_names(source: Declared | None) -> list[str] | None:

@@ -230,3 +230,23 @@ def test_only_sinks_that_can_delete_follow_a_keyed_collection(
         "  l: {type: files, path: ./lake}\nsources:",
     )
     assert [one.code for one in errors(tmp_path, {"a.yaml": text})] == found
+
+
+@pytest.mark.parametrize(
+    ("sink_", "found"),
+    [
+        ("connection: c, topic: t", ["MZ219"]),
+        ("connection: c, topic: t, where: id > 0, key: [id]", ["MZ219"]),
+        ("connection: same, topic: t", ["MZ219"]),
+        ("connection: {type: kafka, brokers: ['A:1']}, topic: t", ["MZ219"]),
+        ("connection: other, topic: t", []),
+        ("connection: c, topic: u", []),
+    ],
+)
+def test_a_sink_does_not_write_what_its_source_reads(tmp_path: Path, sink_: str, found: list[str]) -> None:
+    text = declared(ROWS, f"sinks:\n  k: {{from: s, {sink_}}}\n").replace(
+        "sources:",
+        "  same: {type: kafka, brokers: ['k2:9092', 'A:1']}\n"
+        "  other: {type: kafka, brokers: ['k2:9092']}\nsources:",
+    )
+    assert [one.code for one in errors(tmp_path, {"a.yaml": text})] == found
