@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_leaves import Leaves
 from mzplan.connectors.postgres_noted import check_tables, check_timeline, timeline_of
 from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved, slot_waits
 from mzplan.connectors.postgres_reading import Reading
@@ -53,6 +54,7 @@ _CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
 _SLOT_WAITS = 40
+_MARKS = ("tables", "oids", "leaves", "timeline")  # of a note: what is the same for the step after
 _FLUSH_WAIT_S = 1.0
 
 
@@ -93,6 +95,7 @@ class PostgresInput:
         self._tables_seen_at = 0.0
         self._timeline: int | None = None
         self._oids: dict[str, int] = {}
+        self._leaves = Leaves()
         self._state: Note = {}
 
     # ── the contract
@@ -198,10 +201,10 @@ class PostgresInput:
                 self._check_slot()
             self._checked = True
             unread = [name for name in self._query.body["tables"] if name not in tables]
-            if newest is None or unread or _next_chunk(tables) is not None:
+            if newest is None or unread or _next_chunk(tables) is not None or self._leaves.attached:
                 self._watch.close()
                 note = self._next_of_snapshot(newest)
-                self._state = {one: note[one] for one in ("to", "tables", "oids", "timeline")}
+                self._state = {one: note[one] for one in ("to", *_MARKS)}
                 if note["chunks"]:
                     return note
                 newest = {**(newest or {}), **self._state}
@@ -212,7 +215,7 @@ class PostgresInput:
         """A step without rows."""
         newest = self._log.newest() or self._state
         at = newest["to"]
-        marks: Note = {one: newest[one] for one in ("tables", "oids", "timeline") if one in newest}
+        marks: Note = {one: newest[one] for one in _MARKS if one in newest}
         return {"kind": "changes", "after": at, "to": at, **marks}
 
     # ── the snapshot
@@ -227,9 +230,12 @@ class PostgresInput:
             timeline = timeline_of(connection)
         noted = newest.get("oids", {}) if newest is not None else {}
         oids = {**{name: table.oid for name, table in found.items()}, **noted}
+        attached = self._leaves.take()
         for name, table in found.items():
             there = _unread(snapshot.extent(table))
-            tables[name] = _carried_on(tables[name], there) if name in tables else there
+            came = attached.get(name, set())
+            before = [one for one in tables.get(name, ()) if tuple(one["relation"]) not in came]
+            tables[name] = _carried_on(before, there) if name in tables else there
         chunks = []
         for _ in range(self._query.body["snapshot"]["parallelism"]):
             chunk = _next_chunk(tables)
@@ -238,19 +244,23 @@ class PostgresInput:
             chunks.append(chunk)
             tables = _after(tables, chunk)
         bounds = {"after": begins, "to": begins}
-        marks: Note = {"tables": tables, "oids": oids, "timeline": timeline}
+        marks: Note = {"tables": tables, "oids": oids, "leaves": self._leaves.known, "timeline": timeline}
         return {"kind": "snapshot", "chunks": chunks, **bounds, **marks}
 
     def _opened(self, newest: Note | None) -> Snapshot:
         if self._snapshot is not None and self._snapshot.is_alive():
             return self._snapshot
         with session(self._query) as (info, connection):
-            tables = list(tables_of(connection, self._query).values())
+            tables = tables_of(connection, self._query)
             if newest is not None:
                 self._check_slot()  # first: a table that lost its place in the publication lost changes, too
-            publish(connection, self._names, tables)
+            opened = list(tables.values())
+            publish(connection, self._names, opened)
+            # Before the snapshot begins: what is attached later is not known by it.
+            noted = newest.get("leaves", {}) if newest is not None else {}
+            self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, noted)
             try:
-                self._snapshot = Snapshot(info, self._names, tables)
+                self._snapshot = Snapshot(info, self._names, opened)
             except SlotError as problem:
                 if problem.state != LOCK_NOT_AVAILABLE:
                     raise
@@ -310,7 +320,8 @@ class PostgresInput:
             return None
         if self._watch.finds(after, to, self._ours(oids)):
             bounds = {"after": lsn_text(after), "to": lsn_text(to)}
-            marks: Note = {"tables": newest["tables"], "oids": oids, "timeline": timeline}
+            tables, leaves = newest["tables"], {**newest.get("leaves", {}), **self._leaves.known}
+            marks: Note = {"tables": tables, "oids": oids, "leaves": leaves, "timeline": timeline}
             return {"kind": "changes", **bounds, **marks}
         self._pass_idle(to, timeline)
         return None
@@ -334,6 +345,8 @@ class PostgresInput:
     def _check_tables(self, connection: Connection, newest: Note) -> None:
         read = [name for name in self._query.body["tables"] if name in newest["tables"]]
         check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
+        oids = self._oids_of(connection, newest)
+        self._leaves.look(connection, {name: oids[name] for name in read}, newest.get("leaves", {}))
         self._tables_seen_at = time.monotonic()
 
     def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
