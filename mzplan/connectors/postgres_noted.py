@@ -18,7 +18,7 @@ from mzplan.connectors.postgres_target import Connection, find_table
 
 # Of what is written now.
 _TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
-_PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+_PUBLISHED = "SELECT schemaname, tablename, {filter} FROM pg_publication_tables WHERE pubname = %s"
 
 
 def check_tables(
@@ -29,7 +29,10 @@ def check_tables(
     noted: Mapping[str, int],
 ) -> None:
     """Whether the tables that were read are those that are there, and published. Raises MzplanError MZ236."""
-    published = set(connection.execute(_PUBLISHED, (names.publication,)).fetchall())
+    # Row filters are there since PostgreSQL 15.
+    statement = _PUBLISHED.format(filter="rowfilter" if connection.info.server_version >= 150000 else "NULL")
+    rows = connection.execute(statement.encode(), (names.publication,)).fetchall()
+    published = {(schema, table): filter_ for schema, table, filter_ in rows}
     for name in read:
         table, before = find_table(connection, name), noted.get(name)
         if table is None:
@@ -45,6 +48,10 @@ def check_tables(
         elif (table.schema, table.name) not in published:
             raise another_table(
                 query, name, f"publication {names.publication} does not publish it (any more)"
+            )
+        elif filter_ := published[table.schema, table.name]:
+            raise another_table(
+                query, name, f"publication {names.publication} publishes only its rows WHERE {filter_}"
             )
 
 

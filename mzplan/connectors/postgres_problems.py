@@ -183,8 +183,9 @@ def not_sent(query: ResolvedQuery, table: str, column: str) -> MzplanError:
         f"A value of {table}.{column} was not sent",
         f"{place(query.link)}: a row was updated, and PostgreSQL does not write a large value (TOAST) that "
         "did not change into its log.",
-        f"ALTER TABLE {table} REPLICA IDENTITY FULL lets it do so from then on; then let the source begin "
-        f"anew, with its sinks: mzplan apply --replace {query.address} --allow-replace.",
+        f"ALTER TABLE {table} REPLICA IDENTITY FULL (and of each of its partitions, which it does not reach) "
+        "lets it do so from then on; then let the source begin anew, with its sinks: "
+        f"mzplan apply --replace {query.address} --allow-replace.",
         address=query.address,
     )
 

@@ -551,6 +551,9 @@ def test_a_table_that_is_another_one_now_is_told(
     run(dsn, f"ALTER PUBLICATION {Names.of(query).publication} DROP TABLE t")
     told = PostgresSource().check_position(query, json.dumps({"step": step + 1}))
     assert told is not None and told.code == "MZ236" and "does not publish it" in told.detail
+    run(dsn, f"ALTER PUBLICATION {Names.of(query).publication} ADD TABLE t WHERE (id > 1)")
+    told = PostgresSource().check_position(query, json.dumps({"step": step + 1}))
+    assert told is not None and told.code == "MZ236" and "WHERE (id > 1)" in told.detail
 
 
 def test_steps_without_the_newer_notes_go_on(dsn: str, tmp_path: Path) -> None:
