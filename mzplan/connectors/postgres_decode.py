@@ -132,7 +132,7 @@ class Decoder:
     def __init__(self, keys: Callable[[Relation], Sequence[str] | None]):
         self._keys = keys
         self._relations: dict[int, Relation] = {}
-        self._key_of: dict[int, tuple[str, ...]] = {}
+        self._key_of: dict[int, tuple[str, ...] | None] = {}
 
     def changes(
         self, messages: Iterable[tuple[Lsn | None, memoryview | bytes]], after: Lsn, to: Lsn
@@ -177,12 +177,17 @@ class Decoder:
     def _learn(self, relation: Relation) -> None:
         self._relations[relation.id] = relation
         self._key_of.pop(relation.id, None)
-        key = self._keys(relation)
-        if key is not None:
-            self._key_of[relation.id] = tuple(key)
+
+    def _key(self, table: int) -> tuple[str, ...] | None:
+        """Asked for with the first row that matters: tables whose changes are skipped, because they were read
+        before, may have been of another shape then."""
+        if table not in self._key_of:
+            key = self._keys(self._relations[table])
+            self._key_of[table] = tuple(key) if key is not None else None
+        return self._key_of[table]
 
     def _refuse_truncate(self, data: memoryview | bytes) -> None:
-        found = [self._relations[one] for one in _truncated(data) if one in self._key_of]
+        found = [self._relations[one] for one in _truncated(data) if self._key(one) is not None]
         if found:
             raise TruncateError([f"{one.schema}.{one.name}" for one in found])
 
@@ -197,9 +202,9 @@ class Decoder:
         lsn, sequence = _places(pending, len(starts))
         kinds, tables = buffer[starts], _u32(buffer, starts + 1)
         for table in np.unique(tables):
-            if int(table) not in self._key_of:
+            relation, key = self._relations[int(table)], self._key(int(table))
+            if key is None:
                 continue
-            relation, key = self._relations[int(table)], self._key_of[int(table)]
             for kind in (_INSERT, _UPDATE, _DELETE):
                 rows = np.flatnonzero((tables == table) & (kinds == kind))
                 if len(rows):

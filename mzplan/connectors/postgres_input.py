@@ -25,6 +25,7 @@ from mzplan.connectors.postgres_leaves import Leaves
 from mzplan.connectors.postgres_noted import check_tables, check_timeline, timeline_of
 from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved, slot_waits
 from mzplan.connectors.postgres_reading import Reading
+from mzplan.connectors.postgres_shapes import Shapes
 from mzplan.connectors.postgres_slots import (
     Extent,
     Names,
@@ -54,15 +55,15 @@ _CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
 _SLOT_WAITS = 40
-_MARKS = ("tables", "oids", "leaves", "timeline")  # of a note: what is the same for the step after
+_MARKS = ("tables", "oids", "leaves", "types", "timeline")  # of a note: what is the same for the step after
 _FLUSH_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
-    the log in (after, to], of the tables `oids`; else blocks `first` to `end` (excluded) of a relation, in a
-    snapshot of `to`."""
+    the log in (after, to], of the tables `oids`, where rows may lack the columns `added`; else blocks `first`
+    to `end` (excluded) of a relation, in a snapshot of `to`."""
 
     after: Lsn
     to: Lsn
@@ -72,6 +73,7 @@ class Part:
     end: int = 0
     snapshot: str = ""
     oids: tuple[tuple[str, int], ...] = ()
+    added: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class PostgresInput:
@@ -96,6 +98,7 @@ class PostgresInput:
         self._timeline: int | None = None
         self._oids: dict[str, int] = {}
         self._leaves = Leaves()
+        self._shapes = Shapes(query)
         self._state: Note = {}
 
     # ── the contract
@@ -168,7 +171,9 @@ class PostgresInput:
         """The rows of a part: the source's columns, `_position` and `_change`."""
         with explaining(self._query):
             if part.table is None and part.after < part.to:
-                yield from self._reading.changes(part.after, part.to, dict(part.oids), self._passed())
+                yield from self._reading.changes(
+                    part.after, part.to, dict(part.oids), self._passed(), dict(part.added)
+                )
             elif part.table is not None:
                 yield from self._reading.chunk(
                     part.table, part.relation, part.first, part.end, part.snapshot, part.to
@@ -244,7 +249,13 @@ class PostgresInput:
             chunks.append(chunk)
             tables = _after(tables, chunk)
         bounds = {"after": begins, "to": begins}
-        marks: Note = {"tables": tables, "oids": oids, "leaves": self._leaves.known, "timeline": timeline}
+        types = newest.get("types", {}) if newest is not None else {}
+        self._shapes.look(found, types)
+        # Of a table that was read before, changes are still to come: what is new of it is theirs to note.
+        types = {**self._shapes.known, **types}
+        leaves = self._leaves.known
+        marks: Note = {"tables": tables, "oids": oids, "leaves": leaves, "types": types}
+        marks["timeline"] = timeline
         return {"kind": "snapshot", "chunks": chunks, **bounds, **marks}
 
     def _opened(self, newest: Note | None) -> Snapshot:
@@ -281,7 +292,8 @@ class PostgresInput:
         after, to = lsn_of(note["after"]), lsn_of(note["to"])
         if note["kind"] == "changes":
             self._watch.close()
-            return [Part(after=after, to=to, oids=tuple(self._ours(note.get("oids", {})).items()))]
+            oids = tuple(self._ours(note.get("oids", {})).items())
+            return [Part(after=after, to=to, oids=oids, added=self._added(note))]
         with explaining(self._query), session(self._query) as (_, connection):
             snapshot = self._opened(note)
             found = tables_of(connection, self._query)
@@ -298,6 +310,13 @@ class PostgresInput:
             )
             for chunk in _in_files(note["chunks"], there)
         ]
+
+    def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """By table, the columns that rows of a step may lack: those that were declared only then, or are
+        since it was noted."""
+        later, then = self._shapes.added(note.get("types", {})), note.get("added", {})
+        names = sorted({*later, *then})
+        return tuple((name, (*later.get(name, ()), *then.get(name, ()))) for name in names)
 
     def _leave_snapshot(self) -> None:
         snapshot, self._snapshot = self._snapshot, None
@@ -320,8 +339,15 @@ class PostgresInput:
             return None
         if self._watch.finds(after, to, self._ours(oids)):
             bounds = {"after": lsn_text(after), "to": lsn_text(to)}
-            tables, leaves = newest["tables"], {**newest.get("leaves", {}), **self._leaves.known}
-            marks: Note = {"tables": tables, "oids": oids, "leaves": leaves, "timeline": timeline}
+            noted = newest.get("types", {})
+            marks: Note = {
+                "tables": newest["tables"],
+                "oids": oids,
+                "leaves": {**newest.get("leaves", {}), **self._leaves.known},
+                "types": {**noted, **self._shapes.known},
+                "added": self._shapes.added(noted),
+                "timeline": timeline,
+            }
             return {"kind": "changes", **bounds, **marks}
         self._pass_idle(to, timeline)
         return None
@@ -344,7 +370,8 @@ class PostgresInput:
 
     def _check_tables(self, connection: Connection, newest: Note) -> None:
         read = [name for name in self._query.body["tables"] if name in newest["tables"]]
-        check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
+        there = check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
+        self._shapes.look(there, newest.get("types", {}))
         oids = self._oids_of(connection, newest)
         self._leaves.look(connection, {name: oids[name] for name in read}, newest.get("leaves", {}))
         self._tables_seen_at = time.monotonic()

@@ -14,7 +14,7 @@ from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_problems import another_table, slot_gone, slot_moved
 from mzplan.connectors.postgres_slots import Names, find_slot, session
 from mzplan.connectors.postgres_stream import Lsn, ReplicationLink, lsn_of, lsn_text
-from mzplan.connectors.postgres_target import Connection, find_table
+from mzplan.connectors.postgres_target import Connection, Table, find_table
 
 # Of what is written now.
 _TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
@@ -27,8 +27,9 @@ def check_tables(
     names: Names,
     read: Iterable[str],
     noted: Mapping[str, int],
-) -> None:
-    """Whether the tables that were read are those that are there, and published. Raises MzplanError MZ236."""
+) -> dict[str, Table]:
+    """The tables that were read, if they are those that are there, and published. Raises MZ236."""
+    there: dict[str, Table] = {}
     # Row filters are there since PostgreSQL 15.
     statement = _PUBLISHED.format(filter="rowfilter" if connection.info.server_version >= 150000 else "NULL")
     rows = connection.execute(statement.encode(), (names.publication,)).fetchall()
@@ -53,6 +54,9 @@ def check_tables(
             raise another_table(
                 query, name, f"publication {names.publication} publishes only its rows WHERE {filter_}"
             )
+        if table is not None:
+            there[name] = table
+    return there
 
 
 def check_not_ahead(query: ResolvedQuery, names: Names, after: Lsn) -> None:

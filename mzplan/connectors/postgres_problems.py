@@ -229,6 +229,18 @@ def column_gone(query: ResolvedQuery, table: str, columns: Sequence[str]) -> Mzp
     )
 
 
+def retyped(query: ResolvedQuery, table: str, column: str, was: str, now: str) -> MzplanError:
+    return error(
+        "MZ230",
+        f"Column {column} of table {table} has another type than when it was read",
+        f"{place(query.link)}: it was {was}, and is {now}. PostgreSQL wrote all rows anew, which may have "
+        "other values now, and sends no changes of that: what was read before would keep the former ones.",
+        f"let the source begin anew, with its sinks: mzplan apply --replace {query.address} --allow-replace.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
 def truncated(query: ResolvedQuery, tables: Sequence[str]) -> MzplanError:
     return error(
         "MZ231",

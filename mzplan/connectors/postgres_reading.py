@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -51,10 +52,18 @@ class Reading:
 
     # ── changes
 
-    def changes(self, after: Lsn, to: Lsn, oids: Mapping[str, int], passed: Lsn = 0) -> Iterator[RecordBatch]:
+    def changes(
+        self,
+        after: Lsn,
+        to: Lsn,
+        oids: Mapping[str, int],
+        passed: Lsn = 0,
+        added: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> Iterator[RecordBatch]:
         """All transactions whose commit is in (after, to], of the tables with these oids, whatever they are
         called there; where none are known, of those that have the tables' names now. The slot may begin
-        after `after`, but not after `passed`: up to there was nothing."""
+        after `after`, but not after `passed`: up to there was nothing. Columns that are `added`, by table,
+        are NULL in rows from before they were there."""
         if not oids:
             with session(self._query) as (_, connection):
                 found = tables_of(connection, self._query)
@@ -64,7 +73,7 @@ class Reading:
         def key_of(relation: Relation) -> Sequence[str] | None:
             if relation.id not in names:
                 return None
-            self._check_columns(relation)
+            self._check_columns(relation, added.get(names[relation.id], ()))
             self._singles[relation.id] = self._of_reals(relation)
             wanted = (_there(relation.columns, name) for name in self._keys)
             return [name for name in wanted if name is not None]
@@ -82,10 +91,11 @@ class Reading:
             except IdentityError as problem:
                 raise key_not_sent(self._query, problem.table, self._keys) from None
 
-    def _check_columns(self, relation: Relation) -> None:
+    def _check_columns(self, relation: Relation, added: Sequence[str]) -> None:
         """Raises MzplanError MZ230 for a column that was dropped or renamed."""
         table = f"{relation.schema}.{relation.name}"
-        gone = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
+        lacking = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
+        gone = [name for name in lacking if name not in added]
         if gone:
             raise column_gone(self._query, table, gone)
 
@@ -116,8 +126,8 @@ class Reading:
             if column.name == self._table_column:
                 arrays.append(_same(table, len(rows.lsn)))
                 continue
-            assert name is not None, "columns are checked when the relation is learnt"
-            if name not in rows.columns:  # of a row that is deleted, the key
+            # Not yet there (see `_check_columns`), or of a row that is deleted, which has but its key.
+            if name is None or name not in rows.columns:
                 arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
                 continue
             if rows.columns[name].lacks():

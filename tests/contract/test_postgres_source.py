@@ -688,3 +688,80 @@ def test_partitions_that_come_empty_and_with_rows(
         collection.follow(input_)
         input_.close()
     assert names(collection) == expected | {301: "c", 302: "changed"}
+
+
+def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on where all values stay, and stops where PostgreSQL made others, also after a restart."""
+    monkeypatch.setattr(postgres_input, "_TABLES_EVERY_S", 0.0)
+    run(
+        dsn,
+        "CREATE TABLE t (id int PRIMARY KEY, name varchar(9), n numeric(20,4))",
+        "INSERT INTO t VALUES (1, 'a', 1.2345)",
+    )
+    query = source(dsn, tmp_path, schema="id BIGINT, name STRING, n DECIMAL(38,6)")
+    input_, collection = endpoint(query), Collection("id")
+    collection.follow(input_)
+    run(
+        dsn,
+        "ALTER TABLE t ALTER id TYPE bigint, ALTER name TYPE varchar(20), ALTER n TYPE numeric(22,6)",
+        "INSERT INTO t VALUES (2, 'b', 1.234567)",
+    )
+    collection.follow(input_)
+    assert collection.rows[2,]["n"] == Decimal("1.234567")
+    run(dsn, "ALTER TABLE t ALTER n TYPE numeric(22,4)")
+    for again in (input_, endpoint(query)):
+        with pytest.raises(MzplanError, match=r"MZ230.*Column n of table public.t") as told:
+            again.offers(again.steps().stop)
+        assert "it was numeric(22,6), and is numeric(22,4)" in told.value.diagnostics[0].detail
+        again.close()
+
+
+def test_a_column_that_is_declared_while_changes_from_before_it_are_unread(dsn: str, tmp_path: Path) -> None:
+    """They have NULL there, also in a step that was durable before. One that is dropped later is told."""
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9))", "INSERT INTO t VALUES (1, 'a')")
+    input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
+    collection.follow(input_)
+    run(dsn, "INSERT INTO t VALUES (2, 'b')")
+    assert input_.offers(input_.steps().stop)
+    input_.commit(input_.steps().stop)
+    input_.close()
+    run(
+        dsn,
+        "INSERT INTO t VALUES (3, 'c')",
+        "ALTER TABLE t ADD COLUMN more int",
+        "INSERT INTO t VALUES (4, 'd', 4)",
+    )
+    query = source(dsn, tmp_path, schema="id BIGINT, name STRING, more INT")
+    input_ = endpoint(query)
+    assert collection.follow(input_) == [1, 2]
+    assert {key[0]: row.get("more") for key, row in collection.rows.items()} == {
+        1: None,
+        2: None,
+        3: None,
+        4: 4,
+    }
+    run(dsn, "ALTER TABLE t DROP COLUMN more", "UPDATE t SET name = 'x'")
+    for again in (input_, endpoint(query), endpoint(query)):
+        with pytest.raises(MzplanError, match=r"MZ230.*public\.t has no column more"):
+            collection.follow(again)
+        again.close()
+
+
+def test_a_column_is_declared_when_all_is_read_and_not_yet_expired(dsn: str, tmp_path: Path) -> None:
+    """The slot sends again what was read, as the table was then."""
+    run(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9))")
+    input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
+    collection.follow(input_)
+    run(dsn, "INSERT INTO t VALUES (1, 'a')")
+    step = input_.steps().stop
+    assert input_.offers(step)
+    input_.commit(step)
+    collection.take(input_, step)
+    input_.close()
+    run(dsn, "ALTER TABLE t ADD COLUMN more int", "INSERT INTO t VALUES (2, 'b', 5)")
+    input_ = endpoint(source(dsn, tmp_path, schema="id BIGINT, name STRING, more INT"))
+    assert input_.offers(step + 1)
+    input_.commit(step + 1)
+    collection.take(input_, step + 1)
+    assert collection.rows[2,]["more"] == 5
+    input_.close()
