@@ -663,10 +663,14 @@ def test_partitions_that_come_empty_and_with_rows(
     query, collection = source(dsn, tmp_path), Collection("id")
     input_ = endpoint(query)
     collection.follow(input_)
-    run(dsn, "CREATE TABLE high PARTITION OF t FOR VALUES FROM (100) TO (200)")
-    assert collection.follow(input_) == []
-    run(dsn, "INSERT INTO t VALUES (101, 'b')")
-    assert collection.follow(input_) + collection.follow(input_) == [1]  # not read again
+    run(
+        dsn,
+        "CREATE TABLE high PARTITION OF t FOR VALUES FROM (100) TO (200)",
+        "INSERT INTO t VALUES (101, 'b')",
+    )
+    made = "CREATE TABLE top PARTITION OF t FOR VALUES FROM (900) TO (999); INSERT INTO t VALUES (901, 'z')"
+    run(dsn, f"BEGIN; {made}; COMMIT")
+    assert collection.follow(input_) + collection.follow(input_) == [2]  # not read again
     attach = [
         f"CREATE TABLE more {columns}",
         "INSERT INTO more VALUES (201, 'c'), (202, 'd'), (203, 'e')",
@@ -677,7 +681,7 @@ def test_partitions_that_come_empty_and_with_rows(
     run(dsn, *attach)
     collection.follow(input_)
     collection.follow(input_)
-    expected = {1: "a", 101: "b", 201: "c", 202: "changed"}
+    expected = {1: "a", 101: "b", 201: "c", 202: "changed", 901: "z"}
     assert names(collection) == expected
     input_.close()
     # One takes the place and the name of another while nobody reads.
@@ -687,7 +691,27 @@ def test_partitions_that_come_empty_and_with_rows(
         input_ = endpoint(query)
         collection.follow(input_)
         input_.close()
-    assert names(collection) == expected | {301: "c", 302: "changed"}
+    expected |= {301: "c", 302: "changed"}
+    assert names(collection) == expected
+    # In one transaction; and with a level between.
+    run(
+        dsn,
+        "BEGIN; "
+        + "; ".join(one.replace("20", "40").replace("more", "yet") for one in attach[:2])
+        + "; ALTER TABLE t ATTACH PARTITION yet FOR VALUES FROM (400) TO (500); COMMIT",
+    )
+    run(
+        dsn,
+        f"CREATE TABLE mid {columns} PARTITION BY RANGE (id)",
+        "CREATE TABLE sub PARTITION OF mid FOR VALUES FROM (500) TO (600)",
+        "INSERT INTO mid VALUES (501, 'x')",
+        "ALTER TABLE t ATTACH PARTITION mid FOR VALUES FROM (500) TO (600)",
+    )
+    for _ in range(2):
+        input_ = endpoint(query)
+        collection.follow(input_)
+        input_.close()
+    assert names(collection) == expected | {401: "c", 402: "d", 403: "e", 501: "x"}
 
 
 def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
