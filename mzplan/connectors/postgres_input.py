@@ -24,10 +24,10 @@ from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_leaves import Leaves
 from mzplan.connectors.postgres_noted import check_tables, check_timeline, timeline_of
 from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved, slot_waits
+from mzplan.connectors.postgres_progress import Note, after_chunk, carried_on, in_files, next_chunk, unread
 from mzplan.connectors.postgres_reading import Reading
 from mzplan.connectors.postgres_shapes import Shapes
 from mzplan.connectors.postgres_slots import (
-    Extent,
     Names,
     Snapshot,
     find_slot,
@@ -48,10 +48,7 @@ if TYPE_CHECKING:
 
     from mzplan.connectors.postgres_target import Connection
 
-Note = dict[str, Any]
-
 _IDLE = "idle.json"
-_CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
 _SLOT_WAITS = 40
@@ -205,8 +202,8 @@ class PostgresInput:
             if newest is not None and not self._checked:
                 self._check_slot()
             self._checked = True
-            unread = [name for name in self._query.body["tables"] if name not in tables]
-            if newest is None or unread or _next_chunk(tables) is not None or self._leaves.attached:
+            missing = [name for name in self._query.body["tables"] if name not in tables]
+            if newest is None or missing or next_chunk(tables) is not None or self._leaves.attached:
                 self._watch.close()
                 note = self._next_of_snapshot(newest)
                 self._state = {one: note[one] for one in ("to", *_MARKS)}
@@ -237,17 +234,17 @@ class PostgresInput:
         oids = {**{name: table.oid for name, table in found.items()}, **noted}
         attached = self._leaves.take()
         for name, table in found.items():
-            there = _unread(snapshot.extent(table))
+            there = unread(snapshot.extent(table))
             came = attached.get(name, set())
             before = [one for one in tables.get(name, ()) if tuple(one["relation"]) not in came]
-            tables[name] = _carried_on(before, there) if name in tables else there
+            tables[name] = carried_on(before, there) if name in tables else there
         chunks = []
         for _ in range(self._query.body["snapshot"]["parallelism"]):
-            chunk = _next_chunk(tables)
+            chunk = next_chunk(tables)
             if chunk is None:
                 break
             chunks.append(chunk)
-            tables = _after(tables, chunk)
+            tables = after_chunk(tables, chunk)
         bounds = {"after": begins, "to": begins}
         types = newest.get("types", {}) if newest is not None else {}
         self._shapes.look(found, types)
@@ -308,7 +305,7 @@ class PostgresInput:
                 end=chunk["end"],
                 snapshot=snapshot.name,
             )
-            for chunk in _in_files(note["chunks"], there)
+            for chunk in in_files(note["chunks"], there)
         ]
 
     def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -491,69 +488,3 @@ class PostgresInputFactory:
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> PostgresInput:
         return PostgresInput(self._query, config["storage"])
-
-
-def _unread(extent: Extent) -> list[Note]:
-    return [
-        {"relation": [schema, name], "file": file, "blocks": blocks, "next": 0}
-        for schema, name, file, blocks in extent.files
-    ]
-
-
-def _next_chunk(tables: Mapping[str, Any]) -> Note | None:
-    """The next blocks that are not read."""
-    for name in sorted(tables):
-        for one in tables[name]:
-            if one["next"] < one["blocks"]:
-                end = min(one["next"] + _CHUNK_BLOCKS, one["blocks"])
-                place = {"table": name, "relation": one["relation"], "file": one["file"]}
-                return {**place, "first": one["next"], "end": end}
-    return None
-
-
-def _after(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
-    """The progress once a chunk is read."""
-    return {
-        name: [
-            {**one, "next": chunk["end"]}
-            if name == chunk["table"] and one["relation"] == chunk["relation"]
-            else one
-            for one in files
-        ]
-        for name, files in tables.items()
-    }
-
-
-def _carried_on(before: list[Note], there: list[Note]) -> list[Note]:
-    """The progress of a table in a later snapshot. A file that was written anew (VACUUM FULL) has its rows in
-    other places, so it is read from its start; blocks that were added hold rows that come as changes."""
-    known = {tuple(one["relation"]): one for one in before}
-    carried = []
-    for one in there:
-        was = known.get(tuple(one["relation"]))
-        if was is None:
-            carried.append(one)  # a partition that was attached, perhaps with rows that no change tells of
-        elif was["file"] != one["file"] and was["next"] < was["blocks"]:
-            carried.append(one)
-        else:
-            blocks = min(was["blocks"], max(one["blocks"], was["next"]))
-            carried.append({**was, "file": one["file"], "blocks": blocks})
-    return carried
-
-
-def _in_files(chunks: list[Note], there: Mapping[str, tuple[tuple[str, str, int, int], ...]]) -> list[Note]:
-    """Chunks that were planned in another snapshot, perhaps. Where the file was written anew since, all of it
-    is to be read."""
-    found: list[Note] = []
-    for chunk in chunks:
-        schema, name = chunk["relation"]
-        now = [(file, blocks) for s, n, file, blocks in there[chunk["table"]] if (s, n) == (schema, name)]
-        if not now:
-            continue  # it was dropped, with its rows
-        file, blocks = now[0]
-        whole = {**chunk, "file": file, "first": 0, "end": blocks}
-        if file == chunk["file"]:
-            found.append(chunk)
-        elif whole not in found:
-            found.append(whole)
-    return found
