@@ -226,8 +226,8 @@ def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
         yield from batches
     except (OSError, pa.ArrowException) as problem:
         _, refused, text = str(problem).partition("ERROR:")
-        if refused:
-            raise psycopg.DatabaseError(text.strip()) from None
+        if refused or not isinstance(problem, OSError):
+            raise psycopg.DatabaseError(text.strip() or str(problem)) from None
         raise psycopg.OperationalError(str(problem).rpartition("FATAL:")[2].strip()) from None
 
 

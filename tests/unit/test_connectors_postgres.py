@@ -13,6 +13,7 @@ from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuer
 from mzplan.connectors.postgres_client import connect_problem, conninfo, said
 from mzplan.connectors.postgres_ledger import literal
 from mzplan.connectors.postgres_probe import check_table, create_table
+from mzplan.connectors.postgres_shapes import keeps_values
 from mzplan.connectors.postgres_target import Table, split_name
 from mzplan.connectors.postgres_types import (
     TargetColumn,
@@ -24,6 +25,7 @@ from mzplan.connectors.postgres_types import (
     staged_type,
     why_not,
 )
+from mzplan.connectors.postgres_values import wanted_types
 from mzplan.connectors.postgres_writer import Writer
 from mzplan.endpoints.replay import Written
 from mzplan.inline import Description, InlinedConnection, Upstream
@@ -285,3 +287,39 @@ def test_transactions_without_changes_take_no_memory(monkeypatch: pytest.MonkeyP
     decoder = postgres_decode.Decoder(lambda relation: None)
     assert list(decoder.changes(chain(messages, [(2000, b"")]), 0, 2000)) == []
     assert max(len(one.transactions) for one in made) == 1
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "kept", "kept_as_text"),
+    [
+        (("int4", -1), ("int8", -1), True, True),
+        (("int8", -1), ("int4", -1), False, False),
+        (("_int4", -1), ("_int8", -1), True, True),
+        (("int4", -1), ("numeric", -1), True, False),
+        (("varchar", 13), ("text", -1), True, True),
+        (("varchar", 13), ("varchar", 9), False, False),
+        (("bpchar", 13), ("text", -1), False, False),
+        (("numeric", (20 << 16) + 4 + 4), ("numeric", (20 << 16) + 1 + 4), False, False),
+        (("numeric", (20 << 16) + 4 + 4), ("numeric", (22 << 16) + 6 + 4), True, False),
+        (("numeric", (20 << 16) + 4 + 4), ("numeric", -1), True, True),
+        (("numeric", -1), ("numeric", (20 << 16) + 4 + 4), False, False),
+        (("timestamptz", 3), ("timestamptz", -1), True, True),
+        (("timestamptz", -1), ("timestamptz", 3), False, False),
+        (("timestamp", -1), ("timestamptz", -1), False, False),
+        (("float4", -1), ("float8", -1), True, False),
+        (("text", -1), ("jsonb", -1), False, False),
+    ],
+)
+def test_which_changes_of_a_type_keep_all_values(
+    was: tuple[str, int], now: tuple[str, int], kept: bool, kept_as_text: bool
+) -> None:
+    assert keeps_values(was, now, as_text=False) is kept
+    assert keeps_values(was, now, as_text=True) is kept_as_text
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "wanted"),
+    [(10, 2, "DECIMAL(10,2)"), (5, -2, "DECIMAL(7,0)"), (2, 5, "DECIMAL(5,5)"), (50, 10, "STRING")],
+)
+def test_the_type_that_takes_a_numeric(precision: int, scale: int, wanted: str) -> None:
+    assert wanted_types(numeric(precision, scale & 0x7FF)) == wanted
