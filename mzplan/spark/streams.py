@@ -14,7 +14,7 @@ from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, Si
 from mzplan.connectors.latest import latest_rows
 from mzplan.connectors.merging import append, merge
 from mzplan.connectors.select import canonical_type
-from mzplan.connectors.spark_types import quoted, spark_type
+from mzplan.connectors.spark_types import ddl_of, quoted, spark_type
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.spark.changes import CHANGE_FEED, with_change, with_order
@@ -146,9 +146,7 @@ def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
     """The columns of a projected stream, without mzplan's own, which come last."""
     names = rows.columns
     fields = rows.schema.fields[: names.index(POSITION)]
-    return tuple(
-        Output(name=field.name, type=canonical_type(field.dataType.simpleString())) for field in fields
-    )
+    return tuple(Output(name=field.name, type=canonical_type(ddl_of(field.dataType))) for field in fields)
 
 
 def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:

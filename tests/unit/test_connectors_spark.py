@@ -19,6 +19,7 @@ from mzplan.spark import failures
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import ProgressListener, parse_progress
 from mzplan.spark.session import _configuration, _given, _not_started
+from mzplan.spark.streams import outputs_of
 
 
 @pytest.fixture
@@ -114,6 +115,22 @@ def test_what_spark_shows_of_options_holds_no_key() -> None:
         assert shown.search("-----BEGIN ENCRYPTED PRIVATE KEY-----")
         assert not shown.search("kafka.bootstrap.servers") and not shown.search("keystore.type")
     assert shown.search("Colour")
+
+
+def test_the_types_of_what_a_sink_writes() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    field = types.StructField("user-id", types.StringType(), False)
+    wanted = {
+        "STRUCT<`user-id`: STRING>": types.StructType([field]),
+        "ARRAY<STRUCT<`user-id`: STRING>>": types.ArrayType(types.StructType([field])),
+        "MAP<STRING,DECIMAL(10,2)>": types.MapType(types.StringType(), types.DecimalType(10, 2)),
+        "TIMESTAMP_NTZ": types.TimestampNTZType(),
+        "BIGINT": types.LongType(),
+    }
+    schema = types.StructType([types.StructField(name, type_) for name, type_ in wanted.items()])
+    schema = schema.add("_position", "string").add("_change", "string")
+    rows: Any = SimpleNamespace(columns=schema.names, schema=schema)
+    assert [output.type for output in outputs_of(rows)] == list(wanted)
 
 
 def test_the_upstream_is_kept_beside_the_checkpoint(tmp_path: Path) -> None:
