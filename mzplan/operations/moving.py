@@ -75,7 +75,8 @@ def read_belongings(data: bytes | None, place: str, lineage: str) -> Belongings:
             "MZ163",
             f"{place} can't be taken along",
             f"{problem}. Nothing was changed.",
-            "pull anew; or delete it: then storage that is still to be removed is left where it is.",
+            "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
+            "take the next runner for an older one (MZ068).",
         ) from None
     return Belongings(keys=found, epoch=epoch)
 
