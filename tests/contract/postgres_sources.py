@@ -101,11 +101,17 @@ class Collection:
         for step in input_.steps():
             counts.append(self.take(input_, step))
             input_.expire(step + 1)
-        while input_.offers(input_.steps().stop):
+        idle = 0
+        # Asked twice: under load, the first time may look only as far as the log was written a moment ago.
+        while idle < 2:
             step = input_.steps().stop
+            if not input_.offers(step):
+                idle += 1
+                continue
             input_.commit(step)
             counts.append(self.take(input_, step))
             input_.expire(step + 1)
+            idle = 0
         return counts
 
 
