@@ -89,7 +89,6 @@ class PostgresInput:
         self._asked: Step | None = None
         self._checked = False
         self._candidate: Lsn = 0
-        self._used: Lsn = 0
         self._looked_at = 0.0
         self._tables_seen_at = 0.0
         self._timeline: int | None = None
@@ -386,17 +385,16 @@ class PostgresInput:
         end, flushed = insert_lsn(connection)
         if flushed >= end:
             return end
-        # There is more written than is on disk, under load always: what was the end a moment ago is by now.
-        if self._candidate <= self._used:
-            self._candidate = end
+        # There is more written than is on disk, under load always. Soon it is; else what was the end when we
+        # asked the last time may be by now.
+        before, self._candidate = self._candidate, end
         deadline = time.monotonic() + _FLUSH_WAIT_S
-        while flushed < self._candidate and time.monotonic() < deadline:
+        while flushed < end and time.monotonic() < deadline:
             time.sleep(0.02)
             _, flushed = insert_lsn(connection)
-        if flushed < self._candidate:
-            return 0
-        self._used = self._candidate
-        return self._candidate
+        if flushed >= end:
+            return end
+        return before if before <= flushed else 0
 
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
         """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,18 +102,20 @@ class Collection:
         for step in input_.steps():
             counts.append(self.take(input_, step))
             input_.expire(step + 1)
-        idle = 0
-        # Asked twice: under load, the first time may look only as far as the log was written a moment ago.
-        while idle < 2:
-            step = input_.steps().stop
-            if not input_.offers(step):
-                idle += 1
-                continue
+        while offered(input_, step := input_.steps().stop, seconds=0.0):
             input_.commit(step)
             counts.append(self.take(input_, step))
             input_.expire(step + 1)
-            idle = 0
         return counts
+
+
+def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:
+    """Whether a step is offered soon; asked twice at least: under load, one look may go only as far as the
+    log was written a moment ago."""
+    deadline = time.monotonic() + seconds
+    while not (found := input_.offers(step)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found or input_.offers(step)
 
 
 def _place(row: Row) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from mzplan.connectors.endpoint_config import endpoint_config
 from mzplan.connectors.postgres_slots import Names, find_slot, unpublish
 from mzplan.connectors.postgres_source import PostgresSource
 from mzplan.model.diagnostics import MzplanError
-from tests.contract.postgres_sources import Collection, endpoint, source
+from tests.contract.postgres_sources import Collection, endpoint, offered, source
 from tests.support import eventually
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_an_interrupted_snapshot_goes_on_in_a_later_one(
     while True:
         input_ = endpoint(query)
         step = input_.steps().stop
-        if not input_.offers(step):
+        if not offered(input_, step, seconds=0.0):
             break
         input_.commit(step)
         input_.close()  # its snapshot is gone
@@ -122,11 +122,11 @@ def test_a_durable_step_is_the_same_whenever_it_is_read(dsn: str, tmp_path: Path
         first.execute("INSERT INTO t SELECT g, 'n' || g FROM generate_series(1, 120000) g")
         second.execute("INSERT INTO t VALUES (-1, 'other')")
         second.commit()
-        assert input_.offers(1)
+        assert offered(input_, 1)
         input_.commit(1)
         assert collection.take(input_, 1) == 1
         first.commit()
-    assert input_.offers(2)
+    assert offered(input_, 2)
     input_.commit(2)
     input_.close()
     run(dsn, "DELETE FROM t WHERE id = 7")
@@ -163,7 +163,7 @@ def test_the_slot_goes_on_only_after_expire_and_then_also_when_idle(
     input_.commit(0)
     begun = confirmed()
     run(dsn, "INSERT INTO t VALUES (1, 'a')")
-    assert input_.offers(1)
+    assert offered(input_, 1)
     input_.commit(1)
     assert confirmed() == begun
     input_.expire(2)
@@ -316,7 +316,7 @@ def test_a_snapshot_may_take_longer_than_a_role_s_statements(dsn: str, tmp_path:
         f"ALTER DATABASE {dsn.rpartition('/')[2]} SET statement_timeout = '500ms'",
     )
     input_ = endpoint(source(dsn, tmp_path))
-    assert input_.offers(0)
+    assert offered(input_, 0)
     input_.commit(0)
     rows = 0
     for part in input_.parts(0):
@@ -534,7 +534,7 @@ def test_a_table_that_is_another_one_now_is_told(
     # A durable step is read as what it was, whatever has the name by then.
     run(dsn, "INSERT INTO t VALUES (3, 'c')")
     step = input_.steps().stop
-    assert input_.offers(step)
+    assert offered(input_, step)
     input_.commit(step)
     run(dsn, "ALTER TABLE t RENAME TO old", table, "INSERT INTO t VALUES (9, 'other')")
     collection.take(input_, step)
@@ -564,7 +564,7 @@ def test_steps_without_the_newer_notes_go_on(dsn: str, tmp_path: Path) -> None:
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (2, 'b')")
     step = input_.steps().stop
-    assert input_.offers(step)
+    assert offered(input_, step)
     input_.commit(step)
     input_.close()
     for path in Path(endpoint_config(query)["storage"]).glob("0*.json"):
@@ -609,7 +609,7 @@ def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (2, 'b')")
     step = input_.steps().stop
-    assert input_.offers(step)
+    assert offered(input_, step)
     input_.commit(step)
     advance = f"SELECT pg_replication_slot_advance('{Names.of(query).slot}', pg_current_wal_lsn())"
     run(dsn, advance)
@@ -622,7 +622,7 @@ def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path
     Collection("id").follow(input_)
     run(dsn, "INSERT INTO t VALUES (3, 'c')", advance.replace("ab12", "cd34"))
     with pytest.raises(MzplanError, match="MZ224"):  # the one that would come
-        input_.offers(input_.steps().stop)
+        offered(input_, input_.steps().stop)
     input_.close()
 
 
@@ -735,7 +735,7 @@ def test_a_column_that_gets_another_type(dsn: str, tmp_path: Path, monkeypatch: 
     run(dsn, "ALTER TABLE t ALTER n TYPE numeric(22,4)")
     for again in (input_, endpoint(query)):
         with pytest.raises(MzplanError, match=r"MZ230.*Column n of table public.t") as told:
-            again.offers(again.steps().stop)
+            offered(again, again.steps().stop)
         assert "it was numeric(22,6), and is numeric(22,4)" in told.value.diagnostics[0].detail
         again.close()
 
@@ -746,7 +746,7 @@ def test_a_column_that_is_declared_while_changes_from_before_it_are_unread(dsn: 
     input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (2, 'b')")
-    assert input_.offers(input_.steps().stop)
+    assert offered(input_, input_.steps().stop)
     input_.commit(input_.steps().stop)
     input_.close()
     run(
@@ -778,13 +778,13 @@ def test_a_column_is_declared_when_all_is_read_and_not_yet_expired(dsn: str, tmp
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (1, 'a')")
     step = input_.steps().stop
-    assert input_.offers(step)
+    assert offered(input_, step)
     input_.commit(step)
     collection.take(input_, step)
     input_.close()
     run(dsn, "ALTER TABLE t ADD COLUMN more int", "INSERT INTO t VALUES (2, 'b', 5)")
     input_ = endpoint(source(dsn, tmp_path, schema="id BIGINT, name STRING, more INT"))
-    assert input_.offers(step + 1)
+    assert offered(input_, step + 1)
     input_.commit(step + 1)
     collection.take(input_, step + 1)
     assert collection.rows[2,]["more"] == 5

@@ -12,7 +12,7 @@ import pytest
 from mzplan.connectors.postgres_source import PostgresSource
 from mzplan.connectors.postgres_stream import ReplicationLink
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from tests.contract.postgres_sources import Collection, endpoint, source
+from tests.contract.postgres_sources import Collection, endpoint, offered, source
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
@@ -201,7 +201,7 @@ def test_a_server_that_does_not_log_enough_or_has_no_slots(
     input_.commit(0)
     assert not input_.offers(1)
     run(dsn, "INSERT INTO t VALUES (1, 'a')", "CREATE TABLE other (x int)")
-    assert input_.offers(1)
+    assert offered(input_, 1)
     assert PostgresSource().probe(query).diagnostics == ()
     input_.close()
 
