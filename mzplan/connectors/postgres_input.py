@@ -31,6 +31,7 @@ from mzplan.connectors.postgres_slots import (
     Names,
     Snapshot,
     find_slot,
+    flush_log,
     insert_lsn,
     oldest_writer,
     publish,
@@ -53,7 +54,7 @@ _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
 _SLOT_WAITS = 40
 _MARKS = ("tables", "oids", "leaves", "types", "timeline")  # of a note: what is the same for the step after
-_FLUSH_WAIT_S = 1.0
+_FLUSH_WAIT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,12 +386,15 @@ class PostgresInput:
         end, flushed = insert_lsn(connection)
         if flushed >= end:
             return end
-        # There is more written than is on disk, under load always. Soon it is; else what was the end when we
-        # asked the last time may be by now.
+        # There is more written than is on disk, under load always. Soon it is, unless nobody commits: then we
+        # do. Where we may not, it is what was the end when we asked the last time.
         before, self._candidate = self._candidate, end
         deadline = time.monotonic() + _FLUSH_WAIT_S
         while flushed < end and time.monotonic() < deadline:
             time.sleep(0.02)
+            _, flushed = insert_lsn(connection)
+        if flushed < end:
+            flush_log(connection)
             _, flushed = insert_lsn(connection)
         if flushed >= end:
             return end

@@ -7,6 +7,7 @@ of changes durable; a snapshot is gone with the session that made it, and the re
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from mzplan.connectors.postgres_stream import SESSION, Lsn, ReplicationLink, cre
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 from mzplan.connectors.postgres_types import quoted
 from mzplan.model.diagnostics import error
+
+log = logging.getLogger("mzplan.connectors")
 
 _SLOT = """
 SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text,
@@ -105,6 +108,19 @@ def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
     ).fetchone()
     assert found is not None
     return lsn_of(found[0]), lsn_of(found[1])
+
+
+def flush_log(connection: Connection) -> None:
+    """Have what is written of the log put on disk, by a commit of our own, of a message that nobody reads.
+    A server does so only for commits: what else is written (hint bits by a SELECT, if pages have checksums)
+    waits for its WAL writer, which sleeps for seconds where little is to do. Nothing where the role or the
+    server does not allow it."""
+    try:
+        connection.execute("SELECT pg_logical_emit_message(true, 'mzplan', '')")
+    except psycopg.DatabaseError as problem:
+        if connection.closed:
+            raise
+        log.debug("the server's log can't be flushed: %s", type(problem).__name__)
 
 
 def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> None:
