@@ -47,11 +47,10 @@ def unprivileged_account() -> Account | None:
 def began(pid: int) -> str | None:
     """When the process began, as a string to compare; None if there is no such process (or a dead one)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = _fields(Path(f"/proc/{pid}/stat"))
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None if Path("/proc/self/stat").exists() else _began_by_ps(pid)
-    fields = stat.rpartition(")")[2].split()  # the program's name, in brackets, may hold blanks
     state, threads, ticks = fields[0], int(fields[17]), fields[19]
     # A process whose first thread is dead may have others on their way out, which still hold its ports.
     ended = state in "ZX" and threads <= 1
@@ -63,7 +62,7 @@ def children_of(pid: int) -> list[int]:
     children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            parent = int(_fields(path)[1])
         except OSError:
             continue
         if parent == pid:
@@ -102,9 +101,15 @@ def frozen(pid: int) -> Iterator[None]:
 def _state(pid: int) -> str:
     """The letter that ps shows; X (dead) where there is no such process, or no /proc."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return _fields(Path(f"/proc/{pid}/stat"))[0]
     except OSError:
         return "X"
+
+
+def _fields(stat: Path) -> list[str]:
+    """Of a process's stat in /proc, what follows its program's name, in brackets, which may hold blanks.
+    Raises OSError where there is no such process."""
+    return stat.read_text().rpartition(")")[2].split()
 
 
 def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:

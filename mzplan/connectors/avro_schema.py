@@ -165,6 +165,14 @@ def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done
     return False
 
 
+def parse_record(texts: Sequence[str]) -> Node:
+    """The same of a schema that is a record. Raises SchemaError."""
+    root = parse_avro(texts).root
+    if root.type != "record":
+        raise SchemaError(f"its schema is {root.type}, and no record")
+    return root
+
+
 def _line(problem: Exception) -> str:
     return (str(problem).splitlines() or [type(problem).__name__])[0][:200]
 

@@ -336,13 +336,13 @@ class PostgresInput:
             return None
         if self._watch.finds(after, to, self._ours(oids)):
             bounds = {"after": lsn_text(after), "to": lsn_text(to)}
-            noted = newest.get("types", {})
+            types = newest.get("types", {})
             marks: Note = {
                 "tables": newest["tables"],
                 "oids": oids,
                 "leaves": {**newest.get("leaves", {}), **self._leaves.known},
-                "types": {**noted, **self._shapes.known},
-                "added": self._shapes.added(noted),
+                "types": {**types, **self._shapes.known},
+                "added": self._shapes.added(types),
                 "timeline": timeline,
             }
             return {"kind": "changes", **bounds, **marks}

@@ -62,19 +62,16 @@ def avro_readable(
     schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
 ) -> tuple[list[str], list[str]]:
     """The same of an Avro schema (the texts of those that it refers to, and last its own)."""
-    from mzplan.connectors.avro_schema import SchemaError, parse_avro
+    from mzplan.connectors.avro_schema import SchemaError, parse_record
     from mzplan.connectors.avro_values import UnfitError, reader
     from mzplan.endpoints.arrow import arrow_type
 
     wrong: list[str] = []
     doubtful: list[str] = []
     try:
-        root = parse_avro(schemas).root
+        fields = parse_record(schemas).fields
     except SchemaError as problem:
         return [str(problem)], []
-    if root.type != "record":
-        return [f"its schema is {root.type}, and no record"], []
-    fields = root.fields
     if within is not None:
         if within not in fields or not fields[within].node.fields:
             return [f"it has no record in a field {within}: is it Debezium's?"], []

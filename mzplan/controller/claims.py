@@ -47,8 +47,8 @@ class Claims:
         journalled first: a crash in between must not forget it. What has left this instance, or has another
         name now, stays written down: whoever runs it next must know that it has run before."""
         accepted = {**self._left(accepted, claimed), **accepted}
-        before = {_place(d): a for a, d in self.accepted.items()}
-        after = {_place(d) for d in accepted.values()}
+        before = {place_of(d): a for a, d in self.accepted.items()}
+        after = {place_of(d) for d in accepted.values()}
         known = {entry.place for entry in self.dropped}
         gone = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}
         if gone:
@@ -78,21 +78,21 @@ class Claims:
 
     def is_left(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
         """Whether something is still written down that neither runs here nor is claimed any more."""
-        return any(a not in wanted and _place(d) not in claimed for a, d in self.accepted.items())
+        return any(a not in wanted and place_of(d) not in claimed for a, d in self.accepted.items())
 
     def ran_here(self, place: Place) -> bool:
         """Whether a query with this storage has run on this instance before."""
-        return any(_place(d) == place for d in self.accepted.values())
+        return any(place_of(d) == place for d in self.accepted.values())
 
     def ran_elsewhere(self, place: Place) -> str | None:
         """On which other instance a query with this storage has run. Raises MzplanError (the store)."""
         others = (name for name in instances_noted(self.store) if name != self.instance)
-        return next((o for o in others if place in map(_place, self.store.read_accepted(o).values())), None)
+        return next((o for o in others if place in map(place_of, self.store.read_accepted(o).values())), None)
 
     def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
-        now = {_place(d) for d in accepted.values()}
+        now = {place_of(d) for d in accepted.values()}
         kept = self.accepted.items()
-        return {a: d for a, d in kept if _place(d) in claimed and _place(d) not in now}
+        return {a: d for a, d in kept if place_of(d) in claimed and place_of(d) not in now}
 
     @property
     def removing(self) -> bool:
@@ -140,7 +140,8 @@ class Claims:
         self.dropped = entries
 
 
-def _place(description: Description) -> Place:
+def place_of(description: Description) -> Place:
+    """Its storage."""
     return (description.id, description.generation)
 
 

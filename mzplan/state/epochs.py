@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from mzplan.model import reading
 from mzplan.model.diagnostics import MzplanError
-from mzplan.state.backend import Backend, ConflictError
+from mzplan.state.backend import Backend, Blob, ConflictError
 from mzplan.state.formats import canonical, decode, decode_lease, decode_status
 
 FORMAT_VERSION = 1
@@ -31,15 +31,14 @@ def raise_epoch(backend: Backend, least: int) -> None:
 
 def newest_epoch(backend: Backend) -> int:
     """The epoch handed out last, 0 when there was none. Raises MzplanError."""
-    blob = backend.read(EPOCH_KEY)
-    return _decoded(blob.data) if blob is not None else _told(backend)
+    return _newest(backend, backend.read(EPOCH_KEY))
 
 
 def _put(backend: Backend, choose: Callable[[int], int]) -> int:
     """Note down what is chosen in view of the newest."""
     while True:
         blob = backend.read(EPOCH_KEY)
-        chosen = choose(_decoded(blob.data) if blob is not None else _told(backend))
+        chosen = choose(_newest(backend, blob))
         note = {"format_version": FORMAT_VERSION, "epoch": chosen}
         try:
             backend.write(
@@ -50,9 +49,14 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
         return chosen
 
 
-def _decoded(data: bytes) -> int:
+def _newest(backend: Backend, blob: Blob | None) -> int:
+    if blob is None:
+        return _told(backend)
     return decode(
-        data, EPOCH_KEY, lambda content: reading.integer(content, "epoch"), "delete it: leases tell it, too."
+        blob.data,
+        EPOCH_KEY,
+        lambda content: reading.integer(content, "epoch"),
+        "delete it: leases tell it, too.",
     )
 
 

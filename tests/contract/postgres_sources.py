@@ -118,5 +118,13 @@ def offered(input_: PostgresInput, step: int, seconds: float = 10.0) -> bool:
     return found or input_.offers(step)
 
 
+def committed_step(input_: PostgresInput) -> int:
+    """The next step, which is offered soon: durable from now on, and not read yet."""
+    step = input_.steps().stop
+    assert offered(input_, step)
+    input_.commit(step)
+    return step
+
+
 def _place(row: Row) -> tuple[int, int]:
     return row["_position"]["lsn"], row["_position"]["sequence"]

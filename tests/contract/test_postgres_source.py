@@ -20,7 +20,7 @@ from mzplan.connectors.endpoint_config import endpoint_config
 from mzplan.connectors.postgres_slots import Names, find_slot, unpublish
 from mzplan.connectors.postgres_source import PostgresSource
 from mzplan.model.diagnostics import MzplanError
-from tests.contract.postgres_sources import Collection, endpoint, offered, source
+from tests.contract.postgres_sources import Collection, committed_step, endpoint, offered, source
 from tests.support import eventually
 
 if TYPE_CHECKING:
@@ -533,9 +533,7 @@ def test_a_table_that_is_another_one_now_is_told(
     assert names(collection) == {1: "a", 2: "b"}
     # A durable step is read as what it was, whatever has the name by then.
     run(dsn, "INSERT INTO t VALUES (3, 'c')")
-    step = input_.steps().stop
-    assert offered(input_, step)
-    input_.commit(step)
+    step = committed_step(input_)
     run(dsn, "ALTER TABLE t RENAME TO old", table, "INSERT INTO t VALUES (9, 'other')")
     collection.take(input_, step)
     input_.expire(step + 1)
@@ -563,9 +561,7 @@ def test_steps_without_the_newer_notes_go_on(dsn: str, tmp_path: Path) -> None:
     input_ = endpoint(query)
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (2, 'b')")
-    step = input_.steps().stop
-    assert offered(input_, step)
-    input_.commit(step)
+    committed_step(input_)
     input_.close()
     for path in Path(endpoint_config(query)["storage"]).glob("0*.json"):
         note = json.loads(path.read_text())
@@ -608,9 +604,7 @@ def test_a_slot_that_somebody_else_advances_meanwhile_is_told(dsn: str, tmp_path
     input_ = endpoint(query)
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (2, 'b')")
-    step = input_.steps().stop
-    assert offered(input_, step)
-    input_.commit(step)
+    step = committed_step(input_)
     advance = f"SELECT pg_replication_slot_advance('{Names.of(query).slot}', pg_current_wal_lsn())"
     run(dsn, advance)
     with pytest.raises(MzplanError, match="MZ224"):  # the durable step
@@ -777,9 +771,7 @@ def test_a_column_is_declared_when_all_is_read_and_not_yet_expired(dsn: str, tmp
     input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
     collection.follow(input_)
     run(dsn, "INSERT INTO t VALUES (1, 'a')")
-    step = input_.steps().stop
-    assert offered(input_, step)
-    input_.commit(step)
+    step = committed_step(input_)
     collection.take(input_, step)
     input_.close()
     run(dsn, "ALTER TABLE t ADD COLUMN more int", "INSERT INTO t VALUES (2, 'b', 5)")
