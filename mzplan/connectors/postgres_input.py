@@ -15,30 +15,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from mzplan.connectors.interface import ResolvedQuery
+from mzplan.connectors.postgres_backlog import Backlog
 from mzplan.connectors.postgres_leaves import Leaves
-from mzplan.connectors.postgres_noted import check_tables, check_timeline, timeline_of
-from mzplan.connectors.postgres_problems import explaining, slot_gone, slot_moved, slot_waits
-from mzplan.connectors.postgres_progress import Note, after_chunk, carried_on, in_files, next_chunk, unread
+from mzplan.connectors.postgres_noted import check_slot, check_tables, check_timeline, timeline_of
+from mzplan.connectors.postgres_problems import explaining
+from mzplan.connectors.postgres_progress import Note, Part
 from mzplan.connectors.postgres_reading import Reading
 from mzplan.connectors.postgres_shapes import Shapes
-from mzplan.connectors.postgres_slots import (
-    Names,
-    Snapshot,
-    find_slot,
-    flush_log,
-    insert_lsn,
-    oldest_writer,
-    publish,
-    session,
-    tables_of,
-)
-from mzplan.connectors.postgres_stream import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
+from mzplan.connectors.postgres_slots import LogEnd, Names, advance, session, tables_of
+from mzplan.connectors.postgres_stream import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres_watch import Watch
 from mzplan.endpoints.folder import open_folder
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
@@ -52,26 +40,7 @@ if TYPE_CHECKING:
 _IDLE = "idle.json"
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
-_SLOT_WAITS = 40
 _MARKS = ("tables", "oids", "leaves", "types", "timeline")  # of a note: what is the same for the step after
-_FLUSH_WAIT_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
-    the log in (after, to], of the tables `oids`, where rows may lack the columns `added`; else blocks `first`
-    to `end` (excluded) of a relation, in a snapshot of `to`."""
-
-    after: Lsn
-    to: Lsn
-    table: str | None = None
-    relation: tuple[str, str] = ("", "")
-    first: int = 0
-    end: int = 0
-    snapshot: str = ""
-    oids: tuple[tuple[str, int], ...] = ()
-    added: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class PostgresInput:
@@ -84,18 +53,18 @@ class PostgresInput:
         self._log = StepLog(storage)
         self._reading = Reading(query, self._names)
         self._watch = Watch(query, self._names)
-        self._snapshot: Snapshot | None = None
         self._planned: tuple[Step, Note] | None = None
         self._pending: tuple[Step, InputConsumer] | None = None
         self._asked: Step | None = None
         self._checked = False
-        self._candidate: Lsn = 0
+        self._end = LogEnd()
         self._looked_at = 0.0
         self._tables_seen_at = 0.0
         self._timeline: int | None = None
         self._oids: dict[str, int] = {}
         self._leaves = Leaves()
         self._shapes = Shapes(query)
+        self._backlog = Backlog(query, self._names, self._leaves, self._shapes, self._check_slot)
         self._state: Note = {}
 
     # ── the contract
@@ -147,7 +116,7 @@ class PostgresInput:
         self._log.expire(step)
         self._watch.close()
         with explaining(self._query), session(self._query) as (_, connection):
-            self._advance(connection, done)
+            advance(connection, self._names.slot, done)
 
     # ── what makes it fit for much: parts, and no more in memory than a batch
 
@@ -185,9 +154,18 @@ class PostgresInput:
 
     def close(self) -> None:
         self._watch.close()
-        self._leave_snapshot()
+        self._backlog.close()
 
     # ── how
+
+    def _parts(self, note: Note) -> list[Part]:
+        if note["kind"] == "changes":
+            self._watch.close()
+            oids = tuple(self._ours(note.get("oids", {})).items())
+            after, to = lsn_of(note["after"]), lsn_of(note["to"])
+            return [Part(after=after, to=to, oids=oids, added=self._added(note))]
+        with explaining(self._query):
+            return self._backlog.parts(note)
 
     def _feed(self, step: Step, consumer: InputConsumer) -> None:
         for part in self.parts(step):
@@ -198,19 +176,17 @@ class PostgresInput:
         """What the next step would be; None while there is nothing."""
         with explaining(self._query):
             newest = self._log.newest()
-            tables = {} if newest is None else newest["tables"]
             if newest is not None and not self._checked:
                 self._check_slot()
             self._checked = True
-            missing = [name for name in self._query.body["tables"] if name not in tables]
-            if newest is None or missing or next_chunk(tables) is not None or self._leaves.attached:
+            if newest is None or self._backlog.is_left(newest):
                 self._watch.close()
-                note = self._next_of_snapshot(newest)
+                note = self._backlog.next(newest)
                 self._state = {one: note[one] for one in ("to", *_MARKS)}
                 if note["chunks"]:
                     return note
                 newest = {**(newest or {}), **self._state}
-            self._leave_snapshot()
+            self._backlog.close()
             return self._next_changes(newest)
 
     def _nothing(self) -> Note:
@@ -220,105 +196,12 @@ class PostgresInput:
         marks: Note = {one: newest[one] for one in _MARKS if one in newest}
         return {"kind": "changes", "after": at, "to": at, **marks}
 
-    # ── the snapshot
-
-    def _next_of_snapshot(self, newest: Note | None) -> Note:
-        """The next step of a snapshot; without chunks when all is read."""
-        snapshot = self._opened(newest)
-        tables = dict(newest["tables"]) if newest is not None else {}
-        begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
-        with session(self._query) as (_, connection):
-            found = tables_of(connection, self._query)
-            timeline = timeline_of(connection)
-        noted = newest.get("oids", {}) if newest is not None else {}
-        oids = {**{name: table.oid for name, table in found.items()}, **noted}
-        attached = self._leaves.take()
-        for name, table in found.items():
-            there = unread(snapshot.extent(table))
-            came = attached.get(name, set())
-            before = [one for one in tables.get(name, ()) if tuple(one["relation"]) not in came]
-            tables[name] = carried_on(before, there) if name in tables else there
-        chunks = []
-        for _ in range(self._query.body["snapshot"]["parallelism"]):
-            chunk = next_chunk(tables)
-            if chunk is None:
-                break
-            chunks.append(chunk)
-            tables = after_chunk(tables, chunk)
-        bounds = {"after": begins, "to": begins}
-        types = newest.get("types", {}) if newest is not None else {}
-        self._shapes.look(found, types)
-        # Of a table that was read before, changes are still to come: what is new of it is theirs to note.
-        types = {**self._shapes.known, **types}
-        leaves = self._leaves.known
-        marks: Note = {"tables": tables, "oids": oids, "leaves": leaves, "types": types}
-        marks["timeline"] = timeline
-        return {"kind": "snapshot", "chunks": chunks, **bounds, **marks}
-
-    def _opened(self, newest: Note | None) -> Snapshot:
-        if self._snapshot is not None and self._snapshot.is_alive():
-            return self._snapshot
-        with session(self._query) as (info, connection):
-            tables = tables_of(connection, self._query)
-            if newest is not None:
-                self._check_slot()  # first: a table that lost its place in the publication lost changes, too
-            opened = list(tables.values())
-            publish(connection, self._names, opened)
-            # Before the snapshot begins: what is attached later is not known by it.
-            noted = newest.get("leaves", {}) if newest is not None else {}
-            self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, noted)
-            try:
-                self._snapshot = Snapshot(info, self._names, opened)
-            except SlotError as problem:
-                if problem.state != LOCK_NOT_AVAILABLE:
-                    raise
-                raise slot_waits(self._query, str(problem), oldest_writer(connection)) from None
-        return self._snapshot
-
-    def _begins(self, snapshot: Snapshot) -> Lsn:
-        """From where on the changes are wanted, when nothing is noted yet."""
-        if snapshot.created:
-            return snapshot.lsn
-        with session(self._query) as (_, connection):
-            slot = find_slot(connection, self._names.slot)
-        if slot is None:
-            raise slot_gone(self._query, self._names.slot)
-        return slot.confirmed
-
-    def _parts(self, note: Note) -> list[Part]:
-        after, to = lsn_of(note["after"]), lsn_of(note["to"])
-        if note["kind"] == "changes":
-            self._watch.close()
-            oids = tuple(self._ours(note.get("oids", {})).items())
-            return [Part(after=after, to=to, oids=oids, added=self._added(note))]
-        with explaining(self._query), session(self._query) as (_, connection):
-            snapshot = self._opened(note)
-            found = tables_of(connection, self._query)
-            there = {name: snapshot.extent(table).files for name, table in found.items()}
-        return [
-            Part(
-                after=after,
-                to=snapshot.lsn,
-                table=chunk["table"],
-                relation=(chunk["relation"][0], chunk["relation"][1]),
-                first=chunk["first"],
-                end=chunk["end"],
-                snapshot=snapshot.name,
-            )
-            for chunk in in_files(note["chunks"], there)
-        ]
-
     def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """By table, the columns that rows of a step may lack: those that were declared only then, or are
         since it was noted."""
         later, then = self._shapes.added(note.get("types", {})), note.get("added", {})
         names = sorted({*later, *then})
         return tuple((name, (*later.get(name, ()), *then.get(name, ()))) for name in names)
-
-    def _leave_snapshot(self) -> None:
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None:
-            snapshot.close()
 
     # ── the changes
 
@@ -331,7 +214,7 @@ class PostgresInput:
                 self._timeline = timeline
             self._look_at_tables(connection, newest)
             oids = self._oids_of(connection, newest)
-            to = self._bound(connection)
+            to = self._end.read(connection)
         if to <= after:
             return None
         if self._watch.finds(after, to, self._ours(oids)):
@@ -381,25 +264,6 @@ class PostgresInput:
             return to, newest.get("timeline")
         return lsn_of(idle["to"]), idle.get("timeline")
 
-    def _bound(self, connection: Connection) -> Lsn:
-        """The end of a record of the log that is on disk, as new as can be had without waiting."""
-        end, flushed = insert_lsn(connection)
-        if flushed >= end:
-            return end
-        # There is more written than is on disk, under load always. Soon it is, unless nobody commits: then we
-        # do. Where we may not, it is what was the end when we asked the last time.
-        before, self._candidate = self._candidate, end
-        deadline = time.monotonic() + _FLUSH_WAIT_S
-        while flushed < end and time.monotonic() < deadline:
-            time.sleep(0.02)
-            _, flushed = insert_lsn(connection)
-        if flushed < end:
-            flush_log(connection)
-            _, flushed = insert_lsn(connection)
-        if flushed >= end:
-            return end
-        return before if before <= flushed else 0
-
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
         """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need
         not keep it."""
@@ -433,20 +297,6 @@ class PostgresInput:
         except (ValueError, KeyError, TypeError):
             return 0
 
-    def _advance(self, connection: Connection, to: Lsn) -> None:
-        """Let the server forget what is before. It may come later, so a slot that is busy is left alone."""
-        slot = find_slot(connection, self._names.slot)
-        if slot is None or slot.confirmed >= to:
-            return
-        for _ in range(_SLOT_WAITS):
-            try:
-                connection.execute(
-                    "SELECT pg_replication_slot_advance(%s, %s)", (self._names.slot, lsn_text(to))
-                )
-                return
-            except psycopg.errors.ObjectInUse:
-                time.sleep(0.05)
-
     def _check_slot(self) -> None:
         """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
         MZ224, MZ236."""
@@ -463,20 +313,6 @@ class PostgresInput:
             check_timeline(self._query, self._names, info, timeline, noted, reached)
             self._timeline = timeline
             self._check_tables(connection, newest)
-
-
-def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:
-    """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223, MZ224."""
-    slot = find_slot(connection, names.slot)
-    if slot is None:
-        raise slot_gone(query, names.slot)
-    if slot.lost:
-        raise slot_gone(query, names.slot, lost=True)
-    end, _ = insert_lsn(connection)
-    if end < needed:
-        raise slot_moved(query, names.slot, f"the server's log ends at {lsn_text(end)}", needed)
-    if slot.confirmed > needed:
-        raise slot_moved(query, names.slot, f"it begins at {lsn_text(slot.confirmed)}", needed)
 
 
 class PostgresInputFactory:

@@ -12,7 +12,7 @@ import psycopg
 
 from mzplan.connectors.interface import ResolvedQuery
 from mzplan.connectors.postgres_problems import another_table, slot_gone, slot_moved
-from mzplan.connectors.postgres_slots import Names, find_slot, session
+from mzplan.connectors.postgres_slots import Names, find_slot, insert_lsn, session
 from mzplan.connectors.postgres_stream import Lsn, ReplicationLink, lsn_of, lsn_text
 from mzplan.connectors.postgres_target import Connection, Table, find_table
 
@@ -59,15 +59,25 @@ def check_tables(
     return there
 
 
-def check_not_ahead(query: ResolvedQuery, names: Names, after: Lsn) -> None:
-    """Whether a slot still begins at or before an LSN. To be asked once it is streamed: then nobody else can
-    advance it any more. Raises MzplanError MZ223, MZ224, psycopg.Error."""
-    with session(query) as (_, connection):
-        slot = find_slot(connection, names.slot)
+def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:
+    """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223, MZ224."""
+    slot = find_slot(connection, names.slot)
     if slot is None:
         raise slot_gone(query, names.slot)
-    if slot.confirmed > after:
-        raise slot_moved(query, names.slot, f"it begins at {lsn_text(slot.confirmed)}", after)
+    if slot.lost:
+        raise slot_gone(query, names.slot, lost=True)
+    end, _ = insert_lsn(connection)
+    if end < needed:
+        raise slot_moved(query, names.slot, f"the server's log ends at {lsn_text(end)}", needed)
+    if slot.confirmed > needed:
+        raise slot_moved(query, names.slot, f"it begins at {lsn_text(slot.confirmed)}", needed)
+
+
+def check_not_ahead(query: ResolvedQuery, names: Names, after: Lsn) -> None:
+    """`check_slot`, to be asked once the slot is streamed: then nobody else can advance it any more. Raises
+    MzplanError MZ223, MZ224, psycopg.Error."""
+    with session(query) as (_, connection):
+        check_slot(query, names, connection, after)
 
 
 def timeline_of(connection: Connection) -> int | None:

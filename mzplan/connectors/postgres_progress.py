@@ -4,13 +4,32 @@ of it is in the note of a step."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from mzplan.connectors.postgres_slots import Extent
+from mzplan.connectors.postgres_snapshot import Extent
+from mzplan.connectors.postgres_stream import Lsn
 
 Note = dict[str, Any]
 
 _CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
+    the log in (after, to], of the tables `oids`, where rows may lack the columns `added`; else blocks `first`
+    to `end` (excluded) of a relation, in a snapshot of `to`."""
+
+    after: Lsn
+    to: Lsn
+    table: str | None = None
+    relation: tuple[str, str] = ("", "")
+    first: int = 0
+    end: int = 0
+    snapshot: str = ""
+    oids: tuple[tuple[str, int], ...] = ()
+    added: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def unread(extent: Extent) -> list[Note]:

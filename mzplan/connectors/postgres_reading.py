@@ -17,7 +17,8 @@ from mzplan.connectors.postgres_client import reached
 from mzplan.connectors.postgres_decode import Decoder, IdentityError, Relation, Rows, TruncateError
 from mzplan.connectors.postgres_noted import check_not_ahead
 from mzplan.connectors.postgres_problems import column_gone, key_not_sent, not_sent, truncated, unfit
-from mzplan.connectors.postgres_slots import Names, join_snapshot, session, tables_of
+from mzplan.connectors.postgres_slots import Names, session, tables_of
+from mzplan.connectors.postgres_snapshot import join_snapshot
 from mzplan.connectors.postgres_stream import SESSION, Lsn, ReplicationLink
 from mzplan.connectors.postgres_target import Table
 from mzplan.connectors.postgres_types import quoted

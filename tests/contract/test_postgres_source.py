@@ -203,7 +203,7 @@ def test_an_expire_that_was_cut_off_is_no_moved_slot(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    of, name = (doomed._log, "expire") if "steps" in cut else (doomed, "_advance")
+    of, name = (doomed._log, "expire") if "steps" in cut else (postgres_input, "advance")
     with monkeypatch.context() as patched:
         patched.setattr(of, name, killed)
         with pytest.raises(KeyboardInterrupt):

@@ -181,7 +181,7 @@ def test_a_slot_that_waits_for_open_transactions_says_for_which(
     with psycopg.connect(dsn) as other:
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         late = endpoint(source(dsn, tmp_path, "cd34"))
-        monkeypatch.setattr("mzplan.connectors.postgres_slots.SESSION", postgres_stream.SESSION)
+        monkeypatch.setattr("mzplan.connectors.postgres_snapshot.SESSION", postgres_stream.SESSION)
         with pytest.raises(MzplanError, match=r"MZ239.*too long for a lock"):
             late.offers(0)
         late.close()
