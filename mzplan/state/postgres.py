@@ -13,7 +13,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,8 @@ log = logging.getLogger("mzplan.store")
 
 CONNECT_S = 5
 STATEMENT_MS = 20_000
+SILENCE_S = 25.0  # without an answer; the server itself ends a statement before that
+UNACKNOWLEDGED_MS = 10_000
 NOTIFIED = ("mzplan.state.json", "proposals/")
 _LOCK_ROW = "lock"
 _GONE = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -62,6 +64,36 @@ _HOLDER = (
     "AND classid::bigint = %s AND objid::bigint = %s "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
+
+
+class _Connection(psycopg.Connection[Any]):
+    """One that gives a server up which says nothing more: no setting of the server's helps then, and those of
+    TCP only where its machine is gone, too."""
+
+    def wait(self, gen: Generator[Any, Any, T], *given: Any, **more: Any) -> T:
+        try:
+            return super().wait(_limited(gen, time.monotonic() + SILENCE_S), *given, **more)
+        except _SilentError:
+            self.close()  # whatever it says later is no answer to anything
+            raise
+
+
+class _SilentError(psycopg.OperationalError):
+    """The server has not answered in time."""
+
+
+def _limited(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
+    """The same exchange with the server, until a point in time (monotonic seconds)."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= until:  # psycopg looks a few times a second
+                raise _SilentError(f"the server has not answered for {SILENCE_S:.0f} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        done: T = end.value
+        return done
 
 
 class PostgresBackend:
@@ -227,6 +259,9 @@ class PostgresBackend:
         try:
             try:
                 return work(self._connection())
+            except _SilentError:  # nor will it say more when it is asked again
+                self._drop()
+                raise
             except _GONE:
                 self._drop()
                 return work(self._connection())
@@ -293,10 +328,11 @@ class PostgresBackend:
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 2,
+            "tcp_user_timeout": UNACKNOWLEDGED_MS,
             "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
         }
         try:
-            return psycopg.connect(
+            return _Connection.connect(
                 make_conninfo("", **{k: v for k, v in given.items() if v is not None}), autocommit=True
             )
         except psycopg.Error as problem:

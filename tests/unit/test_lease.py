@@ -1,0 +1,141 @@
+"""The lease of a runner: who keeps it, how it is lost, and when another may have it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mzplan.controller.lease import LeaseKeeper
+from mzplan.model.diagnostics import error
+from mzplan.model.state import Lease
+from mzplan.state.backend import Blob
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+
+TTL = 0.6  # seconds
+HEARTBEAT = 0.02
+
+
+class Trouble(LocalBackend):
+    """A store whose reads do what `trouble` does first, once that is set."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.trouble: Callable[[], None] | None = None
+        self.asked = threading.Event()
+
+    def read(self, key: str) -> Blob | None:
+        if self.trouble is not None:
+            self.asked.set()
+            self.trouble()
+        return super().read(key)
+
+
+class Kept:
+    """A lease with a short life, and its keeper."""
+
+    def __init__(self, folder: Path):
+        self.backend = Trouble(folder)
+        self.store = Store(self.backend, "shop")
+        self.others = Store(LocalBackend(folder), "shop")
+        taken = self.store.take_lease("local", "one")
+        self.lost: list[str] = []
+        self.is_lost = threading.Event()
+        self.keeper = LeaseKeeper(self.store, replace(taken, ttl=TTL), self._on_lost)
+
+    def _on_lost(self, why: str) -> None:
+        self.lost.append(why)
+        self.is_lost.set()
+
+    def there(self) -> Lease:
+        lease = self.others.read_lease("local")
+        assert lease is not None
+        return lease
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    monkeypatch.setattr("mzplan.controller.lease.HEARTBEAT", HEARTBEAT)
+    monkeypatch.setattr("mzplan.controller.lease.RELEASE", 0.2, raising=False)
+    made = Kept(tmp_path / "state")
+    yield made
+    made.backend.trouble = None
+
+
+def test_it_is_renewed_and_given_back(kept: Kept) -> None:
+    before = kept.there().heartbeat
+    kept.keeper.start()
+    assert not kept.is_lost.wait(1.5 * TTL)
+    assert kept.keeper.lease.heartbeat > before
+    kept.keeper.release()
+    assert kept.there().released and kept.lost == []
+
+
+def test_a_store_that_hangs_loses_it_in_time_and_a_late_answer_changes_nothing(kept: Kept) -> None:
+    go_on = threading.Event()
+    kept.keeper.start()
+    kept.backend.trouble = lambda: (go_on.wait(10.0), None)[1]
+    assert kept.backend.asked.wait(5.0)
+    assert kept.is_lost.wait(5.0), "it hangs with the store"
+    held = kept.keeper.lease
+    assert time.time() < held.heartbeat + TTL, "the queries end only when another may start them"
+    assert kept.lost == ["the store could not be reached for 0 s"]
+    go_on.set()  # that renewal succeeds, after all
+    kept.keeper._renewing.join(5.0)
+    assert kept.there().heartbeat > held.heartbeat
+    assert kept.keeper.lease is held and len(kept.lost) == 1
+    kept.keeper.release()
+    assert kept.there().released
+
+
+def test_a_store_that_hangs_does_not_keep_the_process_from_ending(kept: Kept) -> None:
+    go_on = threading.Event()
+    kept.backend.trouble = lambda: (go_on.wait(10.0), None)[1]
+    kept.keeper.start()
+    assert kept.is_lost.wait(5.0)
+    began = time.monotonic()
+    kept.keeper.release()
+    assert time.monotonic() - began < 2.0
+    left = [one for one in threading.enumerate() if one.name.startswith("lease")]
+    assert left and all(one.daemon for one in left)
+    go_on.set()
+
+
+@pytest.mark.parametrize("problem", [error("MZ095", "away"), RuntimeError("a defect")])
+def test_a_store_that_fails_is_tried_again_until_it_is_too_late(kept: Kept, problem: Exception) -> None:
+    def fail() -> None:
+        raise problem
+
+    kept.keeper.start()
+    kept.backend.trouble = fail
+    assert kept.backend.asked.wait(5.0)
+    kept.backend.trouble = None
+    assert not kept.is_lost.wait(1.5 * TTL), "one failure is none"
+    kept.backend.trouble = fail
+    assert kept.is_lost.wait(5.0), "nobody keeps it, and nobody was told"
+
+
+def test_what_was_taken_over_is_lost_at_once(kept: Kept) -> None:
+    kept.others.take_lease("local", "two")
+    kept.keeper.start()
+    assert kept.is_lost.wait(TTL / 2)
+    assert kept.lost == ["another runner leads this instance now"]
+    kept.keeper.release()
+    assert not kept.there().released  # it is the other's
+
+
+def test_what_was_taken_a_while_ago_is_lost_so_much_the_sooner(kept: Kept) -> None:
+    def fail() -> None:
+        raise error("MZ095", "away")
+
+    lease = replace(kept.keeper.lease, heartbeat=time.time() - TTL / 2, ttl=TTL)
+    keeper = LeaseKeeper(kept.store, lease, kept._on_lost)
+    kept.backend.trouble = fail
+    keeper.start()
+    assert kept.is_lost.wait(5.0)
+    assert time.time() < lease.heartbeat + TTL

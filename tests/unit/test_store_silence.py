@@ -1,0 +1,73 @@
+"""A PostgreSQL server that lets a store in, and then says nothing more: an error in bounded time."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.diagnostics import MzplanError
+from mzplan.state import postgres
+from mzplan.state.postgres import PostgresBackend
+
+WELCOME = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of a server that only ever does the handshake."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            connection.recv(1024)  # who it is; nothing is asked of TLS
+            connection.sendall(WELCOME)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield int(listener.getsockname()[1])
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    for connection in connections:
+        connection.close()
+
+
+def test_a_server_that_says_nothing_more_is_given_up(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "SILENCE_S", 0.3)
+    monkeypatch.setenv("PGGSSENCMODE", "disable")
+    settings = {"host": "127.0.0.1", "port": port, "database": "d", "user": "u", "tls": {"mode": "disable"}}
+    backend = PostgresBackend(settings, str(tmp_path), "shop")
+    began = time.monotonic()
+    for ask in (
+        lambda: backend.read("mzplan.state.json"),
+        lambda: backend.list("leases/"),
+        lambda: backend.write("leases/local.json", b"{}", expected="1", durable=False),
+    ):
+        with pytest.raises(MzplanError) as caught:
+            ask()
+        (found,) = caught.value.diagnostics
+        assert found.code == "MZ095" and "the server has not answered for 0 s" in found.detail
+    assert time.monotonic() - began < 5.0
+    assert backend._local.connection is None, "a late answer could be taken for another's"
+
+
+def test_a_connection_that_waits_for_news_is_no_silent_one(port: int) -> None:
+    """Listening is not asking."""
+    connection = postgres._Connection.connect(
+        f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable", autocommit=True
+    )
+    with connection:
+        assert list(connection.notifies(timeout=0.3)) == []
