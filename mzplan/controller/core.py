@@ -248,8 +248,7 @@ class Controller:
         return self.pool.submit(self._append, planned)
 
     def _append(self, planned: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        for description, command in planned:
-            self.storage.append(description, command)
+        self.storage.append(planned)
         self.woken.set()
 
     async def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:

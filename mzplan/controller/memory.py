@@ -167,23 +167,31 @@ class InMemoryStorage:
         with self._lock:
             self._since[place] = max(self._since.get(place, 0), since)
 
-    def append(self, description: CollectionDescription, command: AppendCommand) -> None:
-        place = (description.query.id, description.query.generation)
-        columns = appended_columns(description.query)
-        keys = keys_of(description.query.type, description.query.body)
+    def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
         with self._lock:
-            known = self._keys.setdefault(place, {})
-            if command.key in known:
-                return
-            there = self._steps.setdefault(place, [])
-            planned = planned_steps(command, len(there), bool(keys))
-            for rows in planned:
-                to_table(columns, rows)  # whether they fit
-            self._row_keys[place] = keys
-            for rows in planned:
+            planned: dict[Place, dict[str, list[list[Row]]]] = {}
+            for description, command in commands:
+                place = (description.query.id, description.query.generation)
+                keys = keys_of(description.query.type, description.query.body)
+                given = planned.setdefault(place, {})
+                if command.key in self._keys.setdefault(place, {}) or command.key in given:
+                    continue
+                there = len(self._steps.setdefault(place, [])) + sum(map(len, given.values()))
+                steps = planned_steps(command, there, bool(keys))
+                for rows in steps:
+                    to_table(appended_columns(description.query), rows)  # whether they fit
+                self._row_keys[place] = keys
+                given[command.key] = steps
+            for place, given in planned.items():
+                self._write(place, given)
+
+    def _write(self, place: Place, given: Mapping[str, list[list[Row]]]) -> None:
+        there = self._steps[place]
+        for key, steps in given.items():
+            for rows in steps:
                 self._times.setdefault(place, []).append((len(there), time.time()))
                 there.append(list(rows))
-            known[command.key] = len(there)
+            self._keys[place][key] = len(there)
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         with self._lock:

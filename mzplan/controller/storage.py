@@ -42,9 +42,10 @@ class Storage(Protocol):
         that is fed in small steps does not rot. May take long. Again, it finds nothing to do; stopped
         half-way, the next time finishes it."""
 
-    def append(self, description: CollectionDescription, command: AppendCommand) -> None:
-        """Make the updates durable steps of a local input, unless an append of this key has. Raises
-        StorageError (see StorageController.append), and then nothing was written."""
+    def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
+        """Make the updates durable steps of local inputs, but for those of which an append of this key has.
+        Those of a command are there all or not at all. Raises StorageError (see StorageController.append)
+        and, where others keep the lock for long, MzplanError MZ033; then nothing was written, of none."""
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         """All updates up to a step that is there, consolidated. Raises ReadBeforeSinceError for what was

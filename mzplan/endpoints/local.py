@@ -4,8 +4,10 @@
     <storage>/expired.json                                 the first step that is not expired, and the ids of
                                                            appends that are, so that a repeated one is known
 
-A step is there when its file is: written under another name, fsynced, renamed. Appends of several processes
-take turns by a lock of the kernel; in an object store, which has none, the caller keeps others out.
+A step is there when its file and those of all steps before it are: each is written under another name,
+fsynced, renamed. So an append of several steps writes the first one last, and is there whole or not at all.
+Appends of several processes take turns by a lock of the kernel; in an object store, which has none, the
+caller keeps others out.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mzplan.content_hash import ContentHash, content_hash
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
-from mzplan.endpoints.folder import open_folder
+from mzplan.endpoints.folder import Folder, open_folder
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 
 if TYPE_CHECKING:
@@ -55,15 +57,14 @@ class StaleStepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What lies in the folder: the first step that is not expired, the file of each step, expired ids."""
+    """What lies in the folder: the steps from the first that is not expired, the file of each step, expired
+    ids, and the files of an append that was killed."""
 
     start: Step
+    stop: Step
     files: Mapping[Step, str]
     expired: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def stop(self) -> Step:
-        return max(self.start, max(self.files, default=-1) + 1)
+    left: Sequence[str] = ()
 
 
 class LocalSteps:
@@ -78,19 +79,26 @@ class LocalSteps:
 
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
         """Make the rows the next step, unless an append of this id has. Raises StaleStepError."""
-        key = _hash(id_)
-        content = content_hash([rows])
-        with self._folder.lock():
-            view = self._look()
-            known = self._known(view, key)
+        with self.turn() as turn:
+            known = self._known(turn.view, _hash(id_))
             if known is not None:
+                content = content_hash([rows])
                 before = ContentHash.parse(known[1], known[2])
                 differs = known[1] != content.rows or before not in (None, content)
                 return Appended(step=known[0], rows=known[1], repeated=True, differs=differs)
-            if expect is not None and expect != view.stop:
-                raise StaleStepError(expect, view.stop)
-            self._folder.write(_name(view.stop, key), _encoded(rows, id_, str(content)))
-            return Appended(step=view.stop, rows=rows.num_rows)
+            if expect is not None and expect != turn.view.stop:
+                raise StaleStepError(expect, turn.view.stop)
+            turn.write([(id_, rows)])
+            return Appended(step=turn.view.stop, rows=rows.num_rows)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """While no other append can write."""
+        with self._folder.lock():
+            view = self._look()
+            for name in view.left:
+                self._folder.delete(name)
+            yield Turn(self._folder, view)
 
     def find(self, id_: str) -> Step | None:
         """The step that an append of this id has made; None when there was none."""
@@ -133,8 +141,15 @@ class LocalSteps:
         # The files first: when what is expired is read later, none that was discarded is thought missing.
         files = {step: name for name in self._folder.names() if (step := _step_of(name)) is not None}
         data = self._folder.read(_EXPIRED)
-        expired: dict[str, Any] = json.loads(data) if data is not None else {"start": 0, "ids": {}}
-        return _View(int(expired["start"]), files, expired["ids"])
+        try:
+            expired: dict[str, Any] = json.loads(data) if data is not None else {"start": 0, "ids": {}}
+        except ValueError as problem:
+            raise OSError(f"{_EXPIRED} is damaged: {problem}") from None
+        start = stop = int(expired["start"])
+        while stop in files:
+            stop += 1
+        left = [files.pop(step) for step in sorted(files, reverse=True) if step >= stop]
+        return _View(start, stop, files, expired["ids"], left)
 
     def _known(self, view: _View, key: str) -> tuple[Step, int, str] | None:
         if key in view.expired:
@@ -155,7 +170,29 @@ class LocalSteps:
         import pyarrow as pa
 
         data = self._folder.read(name)
-        return None if data is None else pa.ipc.open_file(pa.BufferReader(data))
+        try:
+            return None if data is None else pa.ipc.open_file(pa.BufferReader(data))
+        except pa.ArrowInvalid as problem:
+            raise OSError(f"{name} is damaged: {problem}") from None
+
+
+class Turn:
+    """The only one that appends, for now. `view` is of when it began."""
+
+    def __init__(self, folder: Folder, view: _View):
+        self._folder = folder
+        self.view = view
+
+    def is_known(self, id_: str) -> bool:
+        """Whether an append of this id is there."""
+        key = _hash(id_)
+        return key in self.view.expired or key in map(_key_of, self.view.files.values())
+
+    def write(self, steps: Sequence[tuple[str, Table]]) -> None:
+        """Make these the next steps, by their ids; all or none. Once."""
+        for index, (id_, rows) in reversed(list(enumerate(steps))):
+            name = _name(self.view.stop + index, _hash(id_))
+            self._folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
 
 
 class LocalEndpoint:

@@ -3,22 +3,23 @@ files."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mzplan.columns_of import keys_of
 from mzplan.connectors.checkpoints import Checkpoint, places_below
+from mzplan.connectors.paths import local_path
 from mzplan.controller.appending import appended_columns, planned_steps, step_key, to_table
 from mzplan.controller.storage import Extent
 from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
     Diff,
-    InvalidUppersError,
     Place,
     ReadBeforeSinceError,
     Row,
@@ -33,6 +34,9 @@ from mzplan.steps.needs import needed_by
 from mzplan.steps.record import StepRecord
 from mzplan.steps.replay import GoneError
 from mzplan.steps.snapshot import small_files, snapshot_batches
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
@@ -79,13 +83,16 @@ class DeltaStorage:
         reclaim_every: float = 3600.0,
         reclaim_steps: int = 1000,
         safety: float = 3600.0,
+        alone: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ):
+        """`alone` keeps other appends out where the storage has no lock; of any process."""
         self._warehouse = warehouse
         self._tables = tables
         self.merge_at = merge_at
         self.reclaim_every = reclaim_every
         self.reclaim_steps = reclaim_steps
         self.safety = safety
+        self._alone = alone
         self._reclaimed: dict[Place, _Reclaimed] = {}
 
     def extent(self, place: Place) -> Extent:
@@ -140,20 +147,35 @@ class DeltaStorage:
         commit = history.collection.commit(record.version) if record.version is not None else None
         return commit is not None and commit.merged is not None
 
-    def append(self, description: CollectionDescription, command: AppendCommand) -> None:
-        from mzplan.endpoints.local import LocalSteps, StaleStepError
+    def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
+        from mzplan.endpoints.local import LocalSteps, Turn
 
-        query = description.query
-        columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
-        steps = LocalSteps(Checkpoint.of(self._warehouse, query.id, query.generation).steps)
-        known = steps.find(command.key)
-        first = steps.steps().stop if known is None else known
-        tables = [to_table(columns, rows) for rows in planned_steps(command, first, keyed)]
-        for index, table in enumerate(tables):
-            try:
-                steps.append(table, step_key(command.key, index), expect=first + index)
-            except StaleStepError as stale:
-                raise InvalidUppersError(command.id, first, stale.next_step) from None
+        folders = {
+            description.query.id: Checkpoint.of(
+                self._warehouse, description.query.id, description.query.generation
+            ).steps
+            for description, _ in commands
+        }
+        with contextlib.ExitStack() as stack:
+            if local_path(self._warehouse) is None:
+                stack.enter_context(self._alone())  # an object store has no lock of its own
+            # In the same order everywhere: nobody waits for one who waits for us.
+            turns: dict[str, Turn] = {
+                id_: stack.enter_context(LocalSteps(folders[id_]).turn()) for id_ in sorted(folders)
+            }
+            steps: dict[str, list[tuple[str, Table]]] = {id_: [] for id_ in turns}
+            for description, command in commands:
+                query = description.query
+                turn, planned = turns[query.id], steps[query.id]
+                if turn.is_known(command.key) or command.key in (key for key, _ in planned):
+                    continue
+                columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
+                rows = planned_steps(command, turn.view.stop + len(planned), keyed)
+                planned += [
+                    (step_key(command.key, index), to_table(columns, each)) for index, each in enumerate(rows)
+                ]
+            for id_, turn in turns.items():
+                turn.write(steps[id_])
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         try:

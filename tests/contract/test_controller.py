@@ -400,7 +400,7 @@ def test_append_and_snapshot(world: World) -> None:
 def test_an_append_that_is_refused_writes_nothing(world: World) -> None:
     controller = world.controller()
     source = local_source("a")
-    create(controller, source)
+    create(controller, source, local_source("b"))
     create_sink(controller, sink_of(source, "k"))
     controller.append([appending("a", 0, *rows(0, 1))]).result(20)
     row = rows(5, 1)[0]
@@ -416,8 +416,12 @@ def test_an_append_that_is_refused_writes_nothing(world: World) -> None:
     for command, kind in refused:
         with pytest.raises(kind):
             controller.append([command]).result(20)
+        with pytest.raises(kind):
+            controller.append([appending("b", 0, row), command]).result(20)
     with pytest.raises(IdentifierMissingError):
         controller.append([appending("nobody", 0, row)])
+    # Nothing was written of the first command either, and two of one input come one after the other.
+    controller.append([appending("b", 0, row), appending("b", 1, row)]).result(20)
     controller.append([appending("a", 1, row)]).result(20)  # the next step is still 1
     settle(controller)
     play(controller, "a", 2)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
 from mzplan.connectors.stored import missing_storage
 from mzplan.controller.types import InvalidUppersError, ReadBeforeSinceError, StorageError
+from mzplan.endpoints.folder import Data, LocalFolder, RemoteFolder
+from mzplan.endpoints.local import LocalSteps
 from mzplan.model.address import Address
 from mzplan.spark.delta_log import clean_log, tidy_log
 from mzplan.spark.delta_storage import DeltaStorage
@@ -95,16 +101,71 @@ def test_a_failed_reclaim_is_not_tried_again_at_once(source: StoredSource) -> No
     assert len(tables.reclaimed) == 1
 
 
-def test_appends_of_several_steps_are_finished_after_a_crash(tmp_path: Path) -> None:
+def test_an_append_of_several_steps_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = DeltaStorage(str(tmp_path), Tables())
+    source = local_source("a")
+    storage.append([(source, appending("a", 0, *rows(0, 1)))])
+    folder = Checkpoint.of(str(tmp_path), source.query.id, source.query.generation).steps
+    first, last = appending("a", 1, *rows(1, 1)), appending("a", 2, *rows(2, 1))
+    both = replace(first, updates=(*first.updates, *last.updates), upper=3, key="both")
+    write = LocalFolder.write
+
+    def killed(self: LocalFolder, name: str, data: Data) -> None:
+        if name.startswith(f"{1:020}"):
+            raise KeyboardInterrupt
+        write(self, name, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFolder, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            storage.append([(source, both)])
+    steps = LocalSteps(folder)
+    assert (steps.steps(), len(steps._look().left)) == (range(1), 1)
+    storage.append([(source, replace(first, key="another"))])
+    assert (steps.steps(), steps._look().left) == (range(2), [])
+    with pytest.raises(InvalidUppersError, match="is 2, not 1"):
+        storage.append([(source, both)])
+    assert steps.steps() == range(2)
+    later = tuple(replace(update, step=update.step + 1) for update in both.updates)
+    moved = replace(both, updates=later, upper=4)
+    storage.append([(source, moved)])
+    storage.append([(source, moved)])
+    storage.append([(source, replace(moved, upper=5))])
+    assert [steps.read(step).read_all()["id"].to_pylist() for step in steps.steps()] == [[0], [1], [1], [2]]
+
+
+def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = threading.Lock()
+    folder = RemoteFolder(fs.LocalFileSystem(), str(tmp_path))
+    write = folder.write
+
+    def slow(name: str, data: Data) -> None:
+        time.sleep(0.2)
+        write(name, data)
+
+    monkeypatch.setattr(folder, "write", slow)
+    monkeypatch.setattr("mzplan.endpoints.local.open_folder", lambda place: folder)
+    storage = DeltaStorage("s3://bucket/warehouse", Tables(), alone=lambda: lock)
+    source = local_source("a")
+    with ThreadPoolExecutor(2) as pool:
+        tried = [pool.submit(storage.append, [(source, appending("a", 0, *rows(n, 1)))]) for n in range(2)]
+    failed = [one.exception() for one in tried if one.exception() is not None]
+    assert [type(one) for one in failed] == [InvalidUppersError]
+    assert len(folder.names()) == 1
+
+
+def test_what_an_append_of_a_key_has_made_is_not_made_again(tmp_path: Path) -> None:
     storage = DeltaStorage(str(tmp_path / "warehouse"), Tables())
     source = local_source("a")
-    storage.append(source, appending("a", 0, *rows(0, 1), key="k"))
+    storage.append([(source, appending("a", 0, *rows(0, 1), key="k"))])
     with pytest.raises(InvalidUppersError, match="is 1, not 0"):
-        storage.append(source, appending("a", 0, *rows(1, 1)))
-    storage.append(source, appending("a", 0, *rows(0, 1), key="k"))  # made before
+        storage.append([(source, appending("a", 0, *rows(1, 1)))])
+    storage.append([(source, appending("a", 0, *rows(0, 1), key="k"))])  # made before
     with pytest.raises(StorageError, match="colour"):
-        storage.append(source, appending("a", 1, {"id": 1, "colour": "red"}))
-    storage.append(source, appending("a", 1, *rows(1, 1)))
+        storage.append([(source, appending("a", 1, {"id": 1, "colour": "red"}))])
+    storage.append([(source, appending("a", 1, *rows(1, 1)))])
 
 
 def test_a_layout_of_a_later_version_is_refused(source: StoredSource) -> None:

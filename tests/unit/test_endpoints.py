@@ -214,6 +214,18 @@ def test_expired_appends_are_remembered(tmp_path: Path) -> None:
     assert steps.append(rows, "new").step == 70
 
 
+def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
+    steps = LocalSteps(str(tmp_path))
+    steps.append(pa.table({"id": [1]}), "a")
+    (found,) = tmp_path.glob("*.arrow")
+    found.write_bytes(b"")
+    with pytest.raises(OSError, match=f"{found.name} is damaged"):
+        steps.append(pa.table({"id": [1]}), "a")
+    (tmp_path / "expired.json").write_text('{"start": 0, "i')
+    with pytest.raises(OSError, match=r"expired\.json is damaged"):
+        steps.steps()
+
+
 def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     rows = pa.table({"id": [1]})
