@@ -227,6 +227,7 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
 
     document = plan_to_json(applied.plan)
     document["serial"] = applied.serial
+    document["lineage"] = applied.lineage  # that of a new project is made when its first serial is committed
     listed = set()
     for change, shown in zip(applied.plan.changes, document["changes"], strict=True):
         listed.add(change.address)
@@ -236,7 +237,8 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
         if outcome is not None:
             shown["query"] = {
                 "id": outcome.query_id,
-                "run_id_before": applied.before.get(change.address),
+                # A query that is renamed ran under its former name.
+                "run_id_before": applied.before.get((change.before or change).address),
                 "run_id_after": outcome.run_id,
             }
             if outcome.reason:

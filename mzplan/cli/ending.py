@@ -110,9 +110,10 @@ def _interrupted(invocation: Invocation) -> int:
 
 def _usage(problem: click.UsageError) -> Diagnostic:
     command = problem.ctx.command_path if problem.ctx else "mzplan"
-    return Diagnostic(
-        code="MZ070", summary=problem.format_message(), hint=f"`{command} --help` shows how it is used."
-    )
+    # Of a group without a command, click's message is all of its help.
+    bare = isinstance(problem, click.exceptions.NoArgsIsHelpError)
+    summary = "Missing command." if bare else problem.format_message()
+    return Diagnostic(code="MZ070", summary=summary, hint=f"`{command} --help` shows how it is used.")
 
 
 def _declined(what: str) -> Diagnostic:

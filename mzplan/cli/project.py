@@ -89,8 +89,10 @@ def _show_reached(invocation: Invocation, reached: tuple[Reach, ...], found: tup
         if connection.queries:
             number = count(len(connection.queries), "query", "queries")
             invocation.out(f"Reached: {connection.address}, for {number}")
+        elif connection.why:
+            invocation.out(f"Not reached: {connection.address}, {connection.why}")
         else:
-            invocation.out(f"Not reached: {connection.address}, for nothing that runs uses it")
+            invocation.out(f"Reached: {connection.address}, though nothing uses it")
     if found:
         invocation.show(found)
 

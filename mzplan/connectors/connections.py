@@ -15,6 +15,11 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import Secrets
 
 
+def is_reached_alone(type_: str) -> bool:
+    """Whether a connection of this type has something to reach without a query that uses it."""
+    return type_ in _CHECKS
+
+
 def check_connection(
     connection: InlinedConnection, secrets: Secrets, directory: str
 ) -> tuple[Diagnostic, ...] | None:

@@ -174,7 +174,7 @@ def validate_connection(
 ) -> Altered:
     """Reach a connection, as the files have it, through every source and sink that uses it, at any depth; by
     itself where none does. Changes nothing. Raises MzplanError with everything that stands in the way."""
-    from mzplan.operations.validation import reach, reached
+    from mzplan.operations.validation import reach, reach_alone, reached
     from mzplan.plan import apply_changes, build_plan
 
     configuration = project.configuration()
@@ -185,7 +185,7 @@ def validate_connection(
     if users:
         found = reach(project, runners, reporter, wanted, users, from_here=True)
     else:
-        found = _reach_alone(project, reporter, wanted, address)
+        found = reach_alone(project, reporter, wanted, [address])
     if any(d.severity == "error" for d in found):
         raise MzplanError(found)
     shown = tuple(r for r in reached(wanted, users) if r.address == address)
@@ -207,25 +207,11 @@ def _users(state: State, connection: Address) -> list[ResourceState]:
     return [state.resources[a] for a in sorted(found) if a.kind != "connection"]
 
 
-def _reach_alone(project: Project, reporter: Reporter, state: State, address: Address) -> list[Diagnostic]:
-    """Reach a connection that nothing uses, from here: there is no place where its queries would run."""
-    from mzplan.connectors.connections import check_connection
-    from mzplan.inline import inline_connection
-    from mzplan.secrets import Secrets
-
-    reporter.stage(f"Nothing uses {address}: reaching it from here")
-    directory = project.settings.directory
-    inlined = inline_connection(state.resources[address], state.resources)
-    found = check_connection(inlined, Secrets(directory), directory)
-    if found is None:
-        reporter.detail(f"a connection of type {inlined.type} has nothing to reach by itself")
-    return list(found or ())
-
-
 def _plan(
     project: Project, reporter: Reporter, state: State, wanted: Wanted, canary: float | None
 ) -> tuple[FileEdit | None, Plan]:
     """The edit (None: the files say it already), and the plan of that resource and what depends on it."""
+    from mzplan.operations.validation import reach_alone
     from mzplan.plan import apply_changes
 
     edit = _edit(project, wanted)
@@ -235,7 +221,7 @@ def _plan(
     if wanted.live and wanted.address.kind == "connection" and not _errors(plan):
         new = apply_changes(state, plan)
         if not _users(new, wanted.address):
-            found += _reach_alone(project, reporter, new, wanted.address)
+            found += reach_alone(project, reporter, new, [wanted.address])
     return edit, replace(plan, diagnostics=(*plan.diagnostics, *found))
 
 

@@ -31,6 +31,7 @@ class Applied:
 
     plan: Plan
     serial: int
+    lineage: str = ""
     outcomes: Mapping[Address, Outcome] = field(default_factory=dict)
     before: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
     notes: tuple[Diagnostic, ...] = ()
@@ -253,7 +254,7 @@ def _follow(
         runners.settle(instance)
         follower = Follower(project.store, state, name, touched)
         outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
-    return Applied(plan=plan, serial=state.serial, outcomes=outcomes, before=before)
+    return Applied(plan=plan, serial=state.serial, lineage=state.lineage, outcomes=outcomes, before=before)
 
 
 def _instances_used(state: State) -> set[str]:

@@ -106,10 +106,12 @@ class Follower:
         began = time.monotonic()
         waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted), "starting")
         outcomes: dict[Address, Outcome] = {}
+        first: float | None = None
         leaderless: float | None = None
         while True:
             status, leads, unreadable = self._read()
             seconds = time.monotonic() - began
+            first = seconds if first is None else first
             for address in list(waiting):
                 outcome = self._look(address, status, seconds)
                 if isinstance(outcome, Outcome):
@@ -127,7 +129,8 @@ class Follower:
             elif leaderless is None:
                 leaderless = seconds
             problem = unreadable if _long(leaderless, seconds) and unreadable else ended()
-            lost = _long(leaderless, seconds)
+            # Nobody led all the time, however short it was: then that is why.
+            lost = _long(leaderless, seconds) or (seconds >= wait and leaderless == first)
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
                 break

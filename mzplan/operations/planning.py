@@ -35,11 +35,11 @@ def validate(
 def validate_live(
     project: Project, runners: Runners, reporter: Reporter
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
-    """The static checks, and every connection reached through what uses it. Changes nothing.
+    """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
 
     Returns what was reached, and what was found that is no error; raises MzplanError with every problem.
     """
-    from mzplan.operations.validation import reach, reached
+    from mzplan.operations.validation import reach, reach_alone, reached, unused
     from mzplan.plan import apply_changes, build_plan
 
     configuration = validate(project, reporter)
@@ -47,6 +47,7 @@ def validate_live(
     wanted = apply_changes(state, build_plan(configuration, state))
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
     found = reach(project, runners, reporter, wanted, queries, from_here=True)
+    found += reach_alone(project, reporter, wanted, unused(wanted))
     if any(d.severity == "error" for d in found):
         raise MzplanError(found)
     return configuration, reached(wanted, queries), tuple(found)

@@ -6,10 +6,10 @@ Where a runner of the instance is alive, it is asked: it has the network, the se
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from mzplan.secrets import Secrets
 
 AT_ONCE = 8  # checks from here
+T = TypeVar("T")
 _NO_VALUES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """A connection, and the queries through which it was reached (none: nothing uses it, or only what
-    runs on dry instances, which reach nothing)."""
+    """A connection, and the queries through which it was reached; by itself where nothing uses it. `why`:
+    why it was not, if so."""
 
     address: Address
     queries: tuple[Address, ...]
+    why: str = ""
 
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
@@ -115,10 +117,41 @@ def check_here(descriptions: Sequence[Description], directory: str, warehouse: s
     secrets, connectors = Secrets(directory), Connectors()
     place = local_path(absolute(directory, warehouse))
     here = str(place) if place is not None and place.is_dir() else None
+    return _each(descriptions, lambda one: _check(one, secrets, connectors, directory, here))
+
+
+def reach_alone(
+    project: Project, reporter: Reporter, state: State, connections: Sequence[Address]
+) -> list[Diagnostic]:
+    """Reach connections that nothing uses, from here: there is no place where their queries would run."""
+    from mzplan.connectors.connections import check_connection
+    from mzplan.inline import inline_connection
+    from mzplan.secrets import Secrets
+
+    directory = project.settings.directory
+    secrets = Secrets(directory)
+
+    def check(address: Address) -> tuple[Diagnostic, ...]:
+        inlined = inline_connection(state.resources[address], state.resources)
+        try:
+            found = check_connection(inlined, secrets, directory)
+        except Exception as problem:
+            return (_broken(address, problem),)
+        if found is None:
+            reporter.detail(f"a connection of type {inlined.type} has nothing to reach by itself")
+        return tuple(found or ())
+
+    for address in connections:
+        reporter.stage(f"Nothing uses {address}: reaching it from here")
+    return _each(connections, check)
+
+
+def _each(asked: Sequence[T], check: Callable[[T], tuple[Diagnostic, ...]]) -> list[Diagnostic]:
+    """What the checks find, in their order; several at once."""
     todo: SimpleQueue[int] = SimpleQueue()
-    for number in range(len(descriptions)):
+    for number in range(len(asked)):
         todo.put(number)
-    found: list[tuple[Diagnostic, ...]] = [()] * len(descriptions)
+    found: list[tuple[Diagnostic, ...]] = [()] * len(asked)
 
     def work() -> None:
         while True:
@@ -126,15 +159,24 @@ def check_here(descriptions: Sequence[Description], directory: str, warehouse: s
                 number = todo.get_nowait()
             except Empty:
                 return
-            found[number] = _check(descriptions[number], secrets, connectors, directory, here)
+            found[number] = check(asked[number])
 
     # Daemons: an interrupted command does not wait for a server that does not answer.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(descriptions)))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(asked)))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return [diagnostic for each in found for diagnostic in each]
+
+
+def unused(state: State) -> list[Address]:
+    """The connections that nothing uses, at any depth."""
+    used: set[Address] = set()
+    for query in state.resources.values():
+        if query.address.kind != "connection":
+            used |= set(_connections(describe(query, state.resources).connections))
+    return sorted(a for a in state.resources if a.kind == "connection" and a not in used)
 
 
 def _check(
@@ -145,19 +187,25 @@ def _check(
     try:
         found = check_description(description, secrets, connectors, directory=directory, warehouse=warehouse)
         return found.diagnostics
-    except Exception as problem:  # a defect of one connector must not hide what the others found
-        return (
-            Diagnostic(
-                code="MZ064",
-                summary=f"The check of {description.address} broke down: {type(problem).__name__}",
-                hint="that is a defect of mzplan: report it; --no-live leaves the check out.",
-                address=description.address,
-            ),
-        )
+    except Exception as problem:
+        return (_broken(description.address, problem),)
+
+
+def _broken(address: Address, problem: Exception) -> Diagnostic:
+    """A defect of one connector, which must not hide what the others found."""
+    return Diagnostic(
+        code="MZ064",
+        summary=f"The check of {address} broke down: {type(problem).__name__}",
+        hint="that is a defect of mzplan: report it; --no-live leaves the check out.",
+        address=address,
+    )
 
 
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
     """Every connection of a state, and which of the queries reach it, at any depth."""
+    from mzplan.connectors.connections import is_reached_alone
+
+    alone = set(unused(state))
     through: dict[Address, set[Address]] = {a: set() for a in state.resources if a.kind == "connection"}
     for query in queries:
         instance = state.instances.get(query.instance)
@@ -165,7 +213,15 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
             continue
         for connection in _connections(describe(query, state.resources).connections):
             through[connection].add(query.address)
-    return tuple(Reach(address=a, queries=tuple(sorted(q))) for a, q in sorted(through.items()))
+
+    def why(connection: Address) -> str:
+        type_ = state.resources[connection].type
+        if connection not in alone:
+            return "" if through[connection] else "for only dry instances use it"
+        lacks = f"for nothing uses it, and one of type {type_} has nothing to reach by itself"
+        return "" if is_reached_alone(type_) else lacks
+
+    return tuple(Reach(address=a, queries=tuple(sorted(q)), why=why(a)) for a, q in sorted(through.items()))
 
 
 def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:

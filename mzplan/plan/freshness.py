@@ -39,6 +39,8 @@ def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
         why = "It was made for another state: one that was begun anew, or lies elsewhere."
         raise _stale("The plan is stale", f"{why} Nothing was changed.", "plan again.")
     why = _serials(plan, state)
+    if plan.is_empty and plan.serial != state.serial:
+        _refuse(["it has no changes, and so says nothing of what was committed since"], why)
     changed = list(_changed_records(plan, state))
     if changed and all(_is_done(change, state) for change in plan.changes):
         changed = ["all that it would do is done already"]

@@ -201,6 +201,7 @@ class SparkExecutor:
         name = QueryName.of(self._context.project, description)
         running = Running(name, self._connector(query).place(query), measure=self._measure(query))
         try:
+            running.step = self._checkpoint(query).done()
             started = self._submit(spark, query, running, epoch)
         except MzplanError:
             raise

@@ -28,13 +28,15 @@ class Running:
     """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
-    server. `measure` asks for `backlog` (see QueryReport)."""
+    server. `measure` asks for `backlog` (see QueryReport). `step` is the last micro-batch before this run: of
+    one that finds nothing to do, Spark tells none."""
 
     name: QueryName
     place: str
     query_id: str = ""
     run_id: str = ""
     java: Any = None
+    step: int = -1
     failed: BaseException | None = None
     warning: str | None = None
     left_out: int = 0
@@ -99,7 +101,7 @@ class Running:
             run_id=self.run_id,
             active=ended is None,
             triggered=progress is not None or (ended is None and self._has_triggered()),
-            step=newest.step,
+            step=max(newest.step, self.step),
             input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,

@@ -95,6 +95,15 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
         eventually(f"250 rows in t{i}", lambda i=i: len(ids(dsn, f"t{i}")) >= 250)  # type: ignore[misc]
         assert ids(dsn, f"t{i}") == list(range(250))
 
+    def step() -> int:
+        return project.queries()["sink.mv_t2"]["step"] or 0
+
+    # How far a query is, is known as soon as it is restarted, though nothing new arrives.
+    eventually("the steps are told", lambda: step() > 0)
+    reached = step()
+    project.json("restart", "sink.mv_t2")
+    assert step() >= reached
+
 
 def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_nothing(
     project: Project,

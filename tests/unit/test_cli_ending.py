@@ -101,8 +101,16 @@ def test_committed_but_not_converged_is_8(tmp_path: Path) -> None:
     assert ran.code == 8
     assert ran.json()["serial"] == 1
     assert {p["condition"] for p in ran.json()["pending"]} == {"pending"}
+    assert all("no runner of instance local is alive" in p["reason"] for p in ran.json()["pending"])
     text = mzplan(tmp_path, "apply", "--auto-approve", "--wait", "0s")
     assert text.code == 8 and "3 queries have not converged" in text.out
+
+
+def test_a_group_without_a_command_says_so_in_a_line(folder: Path) -> None:
+    ran = mzplan(folder, "state", "--json")
+    assert ran.code == 64 and ran.error()["summary"] == "Missing command."
+    ran = mzplan(folder, "state")
+    assert ran.code == 64 and "\\n" not in ran.err and "mzplan state --help" in ran.err
 
 
 @pytest.mark.parametrize(

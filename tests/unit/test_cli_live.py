@@ -199,10 +199,20 @@ def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
     assert mzplan(tmp_path, "plan", "--live").code == 0
 
 
-def test_what_nothing_uses_is_not_reached(servers: Path) -> None:
+def test_what_nothing_uses_is_reached_by_itself(servers: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    (servers / "pipeline.yaml").write_text(
+        "connections:\n  spare: {type: files, path: spare}\n"
+        f"  k: {{type: kafka, brokers: ['127.0.0.1:{port}']}}\n"
+        f"  r: {{type: schema-registry, url: 'http://127.0.0.1:{port}'}}\n"
+    )
+    ran = mzplan(servers, "validate", "--live", "--json")
+    assert ran.code == 1
+    assert codes(ran).keys() == {"connection.k", "connection.r"} and codes(ran)["connection.k"] == "MZ050"
     (servers / "pipeline.yaml").write_text("connections:\n  spare: {type: files, path: spare}\n")
     ran = mzplan(servers, "validate", "--live")
-    assert ran.code == 0 and "Not reached: connection.spare" in ran.out
+    assert ran.code == 0 and "Not reached: connection.spare, for nothing uses it" in ran.out
 
 
 def test_from_here_a_checkpoint_on_this_machine_is_looked_at(

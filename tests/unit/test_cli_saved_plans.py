@@ -59,6 +59,26 @@ def test_an_unrelated_commit_does_not_invalidate(folder: Path) -> None:
     assert "b:9092" in state and '"override":"paused"' in state
 
 
+def test_a_plan_without_changes_is_stale_after_a_commit(folder: Path) -> None:
+    path = saved(folder)
+    ran = mzplan(folder, "apply", str(path))
+    assert ran.code == 0 and "No changes" in ran.out
+    assert mzplan(folder, "pause", "sink.few").code == 0
+    ran = mzplan(folder, "apply", str(path), "--json")
+    assert ran.code == 5 and "no changes" in ran.error()["detail"]
+
+
+def test_what_apply_tells_of_a_new_project_and_of_a_new_name(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    first = mzplan(folder, "apply", "--auto-approve", "--json").json()
+    assert first["lineage"] == json.loads((folder / STATE).read_text())["lineage"] != ""
+    before = {c["address"]: c["query"]["run_id_after"] for c in first["changes"] if "query" in c}
+    edit(folder, "few: {type", "some: {lifecycle: {moved_from: few}, type")
+    (moved,) = mzplan(folder, "apply", "--auto-approve", "--json").json()["changes"]
+    assert (moved["action"], moved["address"]) == ("move", "sink.some")
+    assert moved["query"]["run_id_before"] == before["sink.few"] is not None
+
+
 def test_a_change_of_the_files_does_where_it_touches_the_plan(folder: Path) -> None:
     edit(folder, "a:9092", "b:9092")
     path = saved(folder)

@@ -11,15 +11,23 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_untouched
+from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Observation, ProjectStatus, QueryStatus, ResourceState
 from mzplan.render.status import render_status, status_to_json
 from mzplan.spark import failures
 from mzplan.spark.java import require_java
-from mzplan.spark.progress import ProgressListener, parse_progress
+from mzplan.spark.progress import Progress, ProgressListener, parse_progress
+from mzplan.spark.running import Running
 from mzplan.spark.session import _configuration, _given, _not_started
 from mzplan.spark.streams import outputs_of
+
+
+def test_a_run_that_finds_nothing_to_do_has_the_step_of_the_run_before() -> None:
+    name = QueryName(project="p", address=Address.parse("sink.a"), generation=1, digest="1:f")
+    running = Running(name, "somewhere", step=7)
+    assert [running.report(Progress(step=step)).step for step in (-1, 8)] == [7, 8]
 
 
 @pytest.fixture
