@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from mzplan.controller import frontiers
 from mzplan.controller.types import (
@@ -74,36 +74,51 @@ class Catalog:
             else:
                 there.description = description
 
-    def prepare(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
-        """Hold the since of the collections, for exports by id. Prepared again: the same token."""
+    def to_prepare(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
+        """The tokens of exports by id, each to read a collection from its since on. What is prepared for that
+        collection already: the same token. Changes nothing."""
         for id_, from_id in wanted:
             self.collection(from_id)
             if id_ in self.collections:
                 raise IdentifierReusedError(f"{id_} is a collection's: no export can be.")
-        return [self._prepare(id_, from_id) for id_, from_id in wanted]
+        return [self._token(id_, from_id) for id_, from_id in wanted]
 
-    def _prepare(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
+    def _token(self, id_: GlobalId, from_id: GlobalId) -> CreateExportToken:
         there = self.prepared.get(id_)
         if there is not None and there.from_id == from_id:
             return there
-        if there is not None:
-            self.cancel(there)
-        state = self.collection(from_id)
-        step = frontiers.hold(state, _prepared(id_), state.since)
-        self.prepared[id_] = CreateExportToken(id=id_, from_id=from_id, step=step)
-        return self.prepared[id_]
+        return CreateExportToken(id=id_, from_id=from_id, step=self.collection(from_id).since)
 
-    def cancel(self, token: CreateExportToken) -> bool:
-        """False when it was used or cancelled before."""
+    def prepare(self, tokens: Iterable[CreateExportToken]) -> None:
+        """Hold the since of the collections. A token of the same export for another one is cancelled."""
+        for token in tokens:
+            there = self.prepared.get(token.id)
+            if there is not None and there != token:
+                self.cancel(there)
+            self.prepared[token.id] = token
+            frontiers.hold(self.collection(token.from_id), _prepared(token.id), token.step)
+
+    def cancel(self, token: CreateExportToken) -> None:
+        """No error when it was used or cancelled before."""
         if self.prepared.get(token.id) != token:
-            return False
+            return
         del self.prepared[token.id]
         if token.from_id in self.collections:
             frontiers.release(self.collections[token.from_id], _prepared(token.id))
-        return True
 
-    def create_exports(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
-        """Install or alter, consuming the tokens."""
+    def left_prepared(self, wanted: Container[GlobalId]) -> list[CreateExportToken]:
+        """The tokens of exports that are none of these, and those of collections that are gone."""
+        tokens = self.prepared.values()
+        return [t for t in tokens if t.id not in wanted or t.from_id not in self.collections]
+
+    def without(self, tokens: Container[CreateExportToken]) -> list[CreateExportToken]:
+        """What is prepared besides."""
+        return [token for token in self.prepared.values() if token not in tokens]
+
+    def ensure_installable(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+        """Raises IdentifierMissingError for a token that is not there any more, or whose collection is not;
+        StorageError for one of another export; IdentifierReusedError for two descriptions of one."""
+        wanted: dict[GlobalId, ExportDescription] = {}
         for token, description in given:
             if token.id != description.query.id or token.from_id != description.from_id:
                 raise StorageError(
@@ -112,16 +127,25 @@ class Catalog:
                 )
             if self.prepared.get(token.id) != token:
                 raise IdentifierMissingError("prepared export", token.id)
+            self.collection(token.from_id)
+            if wanted.setdefault(token.id, description) != description:
+                raise IdentifierReusedError(f"{token.id} is described twice, as {description.query.address}.")
+
+    def create_exports(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
+        """Install or alter, consuming the tokens (see `ensure_installable`)."""
+        self.ensure_installable(given)
         for token, description in given:
             self._install(token, description)
 
     def _install(self, token: CreateExportToken, description: ExportDescription) -> None:
         there = self.exports.get(token.id)
-        if there is not None and there.place == (token.id, description.query.generation):
+        same = there is not None and there.place == (token.id, description.query.generation)
+        if there is not None and same and there.description.from_id == token.from_id:
             there.description = description
         else:
             self.drop_export(token.id)
-            self.exports[token.id] = ExportState(description=description, read_hold=token.step)
+            upper = there.upper if there is not None and same else 0
+            self.exports[token.id] = ExportState(description=description, read_hold=token.step, upper=upper)
             frontiers.hold(self.collection(token.from_id), token.id, token.step)
         self.cancel(token)
 

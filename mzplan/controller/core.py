@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
@@ -194,23 +194,37 @@ class Controller:
         """The same for many, all or none, with one entry into the journal: a runner that starts has hundreds.
         (Not in the seed.)"""
         instance = self._attached()
-        before = dict(self.catalog.prepared)
-        tokens = self.catalog.prepare(wanted)
-        if self.catalog.prepared != before:
+        tokens = self.catalog.to_prepare(wanted)
+        after = {**self.catalog.prepared, **{token.id: token for token in tokens}}
+        if after != self.catalog.prepared:
             # Journalled before they are given away: a crash must not forget what somebody relies on.
-            self._journal_tokens(instance)
+            self._journal_tokens(instance, after.values())
+            self.catalog.prepare(tokens)
         return tokens
 
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
         instance = self._attached()
-        if self.catalog.cancel(token):
-            self._journal_tokens(instance)
+        if self.catalog.prepared.get(token.id) == token:
+            self._journal_tokens(instance, self.catalog.without([token]))
+            self.catalog.cancel(token)
+
+    def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
+        """Cancel what is prepared for exports that are none of these, or for a collection that is gone: a
+        crash, or a command that failed, has left it, and nobody will use it. (Not in the seed.)"""
+        instance = self._attached()
+        left = self.catalog.left_prepared(wanted)
+        if left:
+            self._journal_tokens(instance, self.catalog.without(left))
+            for token in left:
+                log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
+                self.catalog.cancel(token)
 
     async def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         instance = self._attached()
-        self.catalog.create_exports(exports)
+        self.catalog.ensure_installable(exports)
         if exports:
-            self._journal_tokens(instance)
+            self._journal_tokens(instance, self.catalog.without([token for token, _ in exports]))
+        self.catalog.create_exports(exports)
         self._change()
 
     def drop_sources(self, ids: Sequence[GlobalId]) -> None:
@@ -362,8 +376,9 @@ class Controller:
         self.close_engine()
         self.woken.set()
 
-    def _journal_tokens(self, instance: InstanceId) -> None:
-        tokens = self.catalog.prepared.values()
+    def _journal_tokens(self, instance: InstanceId, tokens: Iterable[CreateExportToken]) -> None:
+        """Before the catalog has them, or has them no more: a journal that can't be written changes
+        nothing."""
         self.store.write_prepared(
             instance, [Prepared(id=t.id, from_id=t.from_id, step=t.step) for t in tokens]
         )

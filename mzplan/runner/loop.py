@@ -161,6 +161,7 @@ class Runner:
         self.handover.take_in(state)
         for command in commands(self._told, wanted):
             await self._tell(command)
+        self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.TOLD_CLAIM_STORAGE)
         here = {a for a, one in self.controller.catalog.hosted().items() if one.instance == self.instance}

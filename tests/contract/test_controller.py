@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from mzplan.controller.types import (
     UpdateBeyondUpperError,
 )
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.state.journal import Prepared
@@ -368,6 +369,85 @@ def test_what_a_token_holds_is_held_until_it_is_used_or_cancelled(world: World) 
     with pytest.raises(IdentifierMissingError):
         asyncio.run(again.create_exports([(token, sink_of(local_source("a"), "k"))]))
     assert world.store.read_prepared("local") == []
+
+
+def test_a_token_that_nobody_wants_any_more_is_cancelled_with_its_hold(world: World) -> None:
+    """A crash after the preparation, and the export is no longer wanted (or its collection is gone)."""
+    controller = world.controller()
+    create(controller, local_source("a"), local_source("b"))
+    controller.prepare_exports([("gone", "a"), ("kept", "a"), ("lost", "b")])
+    world.crash()
+    again = world.controller()
+    create(again, local_source("a"))
+    again.set_read_policy([("a", LagSteps(steps=1))])
+    again.update_write_frontiers([("a", 100)])
+    assert again.collection("a").since == 0
+    again.keep_prepared({"kept", "lost"})
+    assert [entry.id for entry in world.store.read_prepared("local")] == ["kept"]
+    assert list(again.collection("a").holds) == ["prepared:kept"]
+    again.keep_prepared(())
+    again.update_write_frontiers([("a", 101)])
+    assert (again.collection("a").since, world.store.read_prepared("local")) == (100, [])
+
+
+def test_a_command_whose_journal_can_not_be_written_changes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = world.controller()
+    source = local_source("a")
+    create(controller, source)
+
+    def failing(instance: str, entries: list[Prepared]) -> None:
+        raise error("MZ090", "The disk is full")
+
+    def refused(command: Callable[[], object]) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(world.store, "write_prepared", failing)
+            with pytest.raises(MzplanError):
+                command()
+
+    refused(lambda: controller.prepare_export("k", "a"))
+    assert (controller.catalog.prepared, controller.collection("a").holds) == ({}, {})
+    token = controller.prepare_export("k", "a")
+    journalled = world.store.read_prepared("local")
+    assert [entry.id for entry in journalled] == ["k"]
+    refused(lambda: controller.cancel_prepare_export(token))
+    refused(lambda: controller.keep_prepared(()))
+    refused(lambda: asyncio.run(controller.create_exports([(token, sink_of(source, "k"))])))
+    assert list(controller.exports()) == []
+    assert (controller.catalog.prepared, world.store.read_prepared("local")) == ({"k": token}, journalled)
+    controller.cancel_prepare_export(token)
+    assert (controller.collection("a").holds, world.store.read_prepared("local")) == ({}, [])
+
+
+def test_exports_are_created_all_or_none(world: World) -> None:
+    controller = world.controller()
+    a, b = local_source("a"), local_source("b")
+    create(controller, a, b)
+    tokens = controller.prepare_exports([("ka", "a"), ("kb", "b")])
+    controller.drop_sources(["b"])
+    with pytest.raises(IdentifierMissingError):
+        asyncio.run(controller.create_exports([(tokens[0], sink_of(a, "ka")), (tokens[1], sink_of(b, "kb"))]))
+    with pytest.raises(IdentifierReusedError):
+        asyncio.run(
+            controller.create_exports(
+                [(tokens[0], sink_of(a, "ka")), (tokens[0], altered(sink_of(a, "ka"), "1:b"))]
+            )
+        )
+    assert list(controller.exports()) == []
+    assert [entry.id for entry in world.store.read_prepared("local")] == ["ka", "kb"]
+
+
+def test_an_export_that_is_altered_to_read_another_collection_holds_that_one(world: World) -> None:
+    controller = world.controller()
+    a, b = local_source("a"), local_source("b")
+    create(controller, a, b)
+    create_sink(controller, sink_of(a, "k"))
+    assert (controller.collection("a").holds, controller.collection("b").holds) == ({"k": 0}, {})
+    create_sink(controller, sink_of(b, "k"))
+    assert (controller.collection("a").holds, controller.collection("b").holds) == ({}, {"k": 0})
+    controller.drop_sinks(["k"])
+    assert controller.collection("b").holds == {}
 
 
 # ── data

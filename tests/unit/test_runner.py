@@ -407,6 +407,28 @@ def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     assert world.settle().observations[ORDERS].condition == "running"
 
 
+def test_what_was_prepared_for_a_sink_that_is_no_longer_wanted_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner was killed right after it had prepared the sink, and the sink is removed meanwhile."""
+    world.commit(make_state(1))
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.runner.controller, "create_exports", killed)
+    with pytest.raises(KeyboardInterrupt):
+        world.settle()
+    assert [entry.id for entry in world.store.read_prepared("local")] == ["o"]
+    without = make_state(2)
+    world.commit(replace(without, resources={a: r for a, r in without.resources.items() if a != SINK}))
+    world.store.renew_lease(world.lease, released=True)
+    world.new_runner()
+    world.settle()
+    assert world.runner.controller.collection("s").holds == {}
+    assert world.store.read_prepared("local") == []
+
+
 def test_what_runs_beside_it_is_in_the_status(world: World) -> None:
     world.commit(make_state(1))
     assert world.settle().foreign == ()
