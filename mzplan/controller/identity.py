@@ -26,17 +26,17 @@ class RunningIds:
     def strangers(
         self, address: Address, desired: Desired | None, reports: list[QueryReport], memory: Memory
     ) -> Decision | None:
-        """Stop what runs at this address from the checkpoint of another resource; None when nothing does."""
+        """Stop what runs at this address from the checkpoint of another resource; None when nothing does.
+        What was accepted of that one stays remembered until it has stopped: its storage is still written."""
         if desired is None:
             return None
         wanted = desired.description.id
         names = tuple(r.name for r in reports if self._ids.get(r.name, wanted) != wanted)
         if not names:
             return None
-        accepted = memory.accepted if memory.accepted and memory.accepted.id == wanted else None
         return Decision(
             command=Stop(address=address, names=names),
-            memory=Memory(accepted=accepted),
+            memory=Memory(accepted=memory.accepted),
             condition="starting",
             shown=None,
         )

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from mzplan.controller.executor import QueryReport
-from mzplan.controller.reconcile import Desired, Memory, key_of
+from mzplan.controller.reconcile import Desired, Memory
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
@@ -31,7 +31,7 @@ def observe(
     that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
     it went first itself, and has failed. `keeps`: what is kept only for it."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
-    generation, digest = key_of(wanted.description) if wanted else (0, "")
+    generation, digest = (wanted.description.generation, wanted.description.digest) if wanted else (0, "")
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
         failed = None  # it could not go back, and has come up after all
     return Observation(

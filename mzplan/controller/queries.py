@@ -137,6 +137,8 @@ class Queries:
                     decision = replace(decision, condition="starting")
             else:
                 self.memories[address] = decision.memory
+                # Of another resource that had this name: to be forgotten in the store, too.
+                self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
                     self._carry_out(decision.command)
             decisions[address] = decision

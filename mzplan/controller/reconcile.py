@@ -17,7 +17,7 @@ from mzplan.model.state import Condition
 PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop
 STABLE = 60.0  # seconds after which a query that runs is forgiven its failures
 
-Key = tuple[int, str]  # generation, digest
+Key = tuple[str, int, str]  # id, generation, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,9 @@ class Decision:
 
 
 def key_of(description: Description) -> Key:
-    return (description.generation, description.digest)
+    """What is to run. The digest leaves the id out, and an address may be given to another resource: what was
+    tried for the former one says nothing of it."""
+    return (description.id, description.generation, description.digest)
 
 
 def decide(
@@ -132,10 +134,12 @@ def decide(
     active = [r for r in reports if r.active]
     if desired is None:
         return _unwanted(address, reports, memory)
+    if memory.accepted is not None and memory.accepted.id != desired.description.id:
+        memory = Memory()  # of another resource, which had this name
     target = key_of(desired.description)
     if memory.target != target:
         memory = Memory(target=target, accepted=memory.accepted)
-    current = next((r for r in active if _key(r) == target), None)
+    current = next((r for r in active if _runs(r, target)), None)
     others = tuple(r for r in reports if r is not current)
     if desired.paused:
         command = Stop(address=address, names=_names(reports)) if reports else None
@@ -144,7 +148,7 @@ def decide(
         return Decision(command=command, memory=kept, condition="running" if shown else "paused", shown=shown)
     if current is not None:
         return _current(address, desired.description, current, others, memory, now)
-    dead = next((r for r in reports if not r.active and _key(r) == target), None)
+    dead = next((r for r in reports if not r.active and _runs(r, target)), None)
     if dead is not None:
         return _ended(address, dead, reports, memory, now, pace)
     return _absent(address, desired.description, reports, memory, now, pace)
@@ -260,8 +264,9 @@ def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: floa
     )
 
 
-def _key(report: QueryReport) -> Key:
-    return (report.name.generation, report.name.digest)
+def _runs(report: QueryReport, key: Key) -> bool:
+    """Whether this is that query. Its name has no id: see RunningIds.strangers."""
+    return (report.name.generation, report.name.digest) == key[1:]
 
 
 def _names(reports: list[QueryReport] | tuple[QueryReport, ...]) -> tuple[QueryName, ...]:

@@ -10,7 +10,17 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from mzplan.controller.executor import QueryReport
-from mzplan.controller.reconcile import DEFAULT_PACE, Decision, Desired, Memory, Pace, Switch, decide, key_of
+from mzplan.controller.reconcile import (
+    DEFAULT_PACE,
+    Decision,
+    Desired,
+    Key,
+    Memory,
+    Pace,
+    Switch,
+    decide,
+    key_of,
+)
 from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
@@ -127,11 +137,9 @@ def _can_go_back(accepted: Description | None, wanted: Description) -> bool:
     return accepted is not None and (accepted.id, accepted.generation) == (wanted.id, wanted.generation)
 
 
-def _verdict(
-    canary: Canary, key: tuple[int, str], decision: Decision, memory: Memory, waited: float
-) -> Verdict | None:
+def _verdict(canary: Canary, key: Key, decision: Decision, memory: Memory, waited: float) -> Verdict | None:
     shown = decision.shown
-    runs = shown is not None and (shown.name.generation, shown.name.digest) == key
+    runs = shown is not None and (shown.name.generation, shown.name.digest) == key[1:]
     if decision.condition == "running" and runs:
         return Verdict(serial=canary.serial, passed=True)
     if memory.target == key and memory.verdict in ("rejected", "failed"):

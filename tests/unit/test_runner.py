@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.controller.executor import CheckResult
+from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.controller.reconcile import Pace
 from mzplan.inline import Description, describe, digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
@@ -349,6 +350,104 @@ def test_a_resource_that_is_declared_again_does_not_inherit_the_query_of_the_for
     assert [what for what, _ in world.executor.log] == ["stop", "start"]
     assert ids_by_address(world) == {"orders_out": "fresh"}
     assert [entry.id for entry in world.store.read_journal("local")] == ["o"]
+
+
+def made_again(serial: int) -> State:
+    """The same resources under the same names, dropped and created again meanwhile: only their ids differ."""
+    state = make_state(serial)
+    ids = {ORDERS: "s2", SINK: "o2"}
+    resources = {a: replace(r, id=ids.get(a, r.id)) for a, r in state.resources.items()}
+    assert {a: r.digest for a, r in resources.items()} == {
+        a: digest_of(r, resources) if a in ids else r.digest for a, r in resources.items()
+    }
+    return replace(state, resources=resources)
+
+
+def emptied(serial: int) -> State:
+    return replace(make_state(serial), resources={})
+
+
+def pause_all(state: State) -> State:
+    return replace(state, resources={a: replace(r, override="paused") for a, r in state.resources.items()})
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, paused: bool) -> None:
+    """Both serials come while the runner is down, or between two looks while the queries are paused."""
+    world.commit(make_state(1))
+    world.settle()
+    if paused:
+        world.commit(pause_all(make_state(2)))
+        world.settle()
+    else:
+        world.executor.close()
+        world.store.renew_lease(world.lease, released=True)
+    world.commit(emptied(3))
+    world.commit(pause_all(made_again(4)) if paused else made_again(4))
+    if not paused:
+        world.new_runner()
+    world.settle()
+    if paused:
+        assert world.store.read_accepted("local") == {}
+        world.commit(made_again(5))
+        world.settle()
+    assert {d.id for d in world.store.read_accepted("local").values()} == {"s2", "o2"}
+    assert [entry.id for entry in world.store.read_journal("local")] == ["o", "s"]
+    # Its storage is lost: that is seen now.
+    world.executor.gone = lambda description: (Diagnostic(code="MZ160", summary="gone"),)
+    world.executor.end(world.executor.running()[ORDERS].name, "boom")
+    world.settle()
+    world.now += 10.0
+    assert world.settle().observations[ORDERS].error_code == "MZ160"
+
+
+def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_former(world: World) -> None:
+    world.runner.queries.pace = Pace(budget=1)
+    world.executor.fail_start = lambda description: "boom" if description.id == "s" else None
+    world.commit(make_state(1))
+    world.settle()
+    assert "Given up" in (world.settle().observations[ORDERS].error or "")
+    world.commit(emptied(2))
+    world.commit(made_again(3))
+    assert world.settle().observations[ORDERS].condition == "running"
+
+
+def test_a_stranger_s_storage_is_no_garbage_before_it_has_stopped(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    world.runner.queries.claims.retain = 0.0
+    stopping, let = threading.Event(), threading.Event()
+    stop = world.executor.stop
+
+    def slowly(name: QueryName) -> None:
+        stopping.set()
+        let.wait(10.0)
+        stop(name)
+
+    world.executor.stop = slowly  # type: ignore[method-assign]
+    world.commit(made_again(2))
+    world.runner.tick()
+    assert stopping.wait(10.0)
+    for _ in range(3):
+        world.runner.tick()
+    assert world.store.read_journal("local") == []
+    let.set()
+    world.settle()
+    assert {d.id for d in world.store.read_accepted("local").values()} == {"s2", "o2"}
+
+
+def test_the_next_runner_restarts_nothing_and_writes_nothing_anew(world: World) -> None:
+    """Also one of a later version: what is written down of a query has its id from the beginning."""
+    world.commit(make_state(1))
+    before = world.settle().observations
+    written = world.store.backend.read("status/local.accepted.json")
+    world.executor.log.clear()
+    world.store.renew_lease(world.lease, released=True)
+    world.new_runner()
+    after = world.settle().observations
+    assert {a: o.run_id for a, o in after.items()} == {a: o.run_id for a, o in before.items()}
+    assert world.executor.log == []
+    assert world.store.backend.read("status/local.accepted.json") == written
 
 
 def test_forgotten_storage_is_no_garbage(world: World) -> None:
