@@ -128,8 +128,10 @@ class Lease:
     """Which runner leads an instance. `heartbeat` in seconds since the epoch, `ttl` in seconds.
 
     A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
-    to be dead (same host, no such process). Whoever takes it over has a higher `epoch`, the fencing
-    token: one sequence for all instances of the project.
+    to be dead (same host and `pid_space`, no such process). `pid_space` says where the pid means something:
+    a boot of a machine and a namespace of pids; "" in older files, and where the system does not tell.
+    Whoever takes it over has a higher `epoch`, the fencing token: one sequence for all instances of the
+    project.
     """
 
     instance: str
@@ -141,6 +143,7 @@ class Lease:
     heartbeat: float
     ttl: float
     released: bool = False
+    pid_space: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

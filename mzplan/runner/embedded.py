@@ -16,6 +16,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.wake import runtime_folder
+from mzplan.state.leases import is_of_here
 from mzplan.state.process import is_alive, send, started_at
 from mzplan.state.store import Store
 
@@ -102,6 +103,8 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     """
     lease = store.leader(instance)
     if lease is None or lease.host != socket.gethostname() or not is_alive(lease.pid, lease.pid_started):
+        return False
+    if lease.pid_space and not is_of_here(lease):  # in another container, say (older runners don't tell)
         return False
     if not lease.pid_started and started_at(lease.pid):
         return False

@@ -15,6 +15,7 @@ from mzplan.controller.executor import QueryReport
 from mzplan.controller.reconcile import Decision, Memory
 from mzplan.controller.types import InstanceId
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import State
 from mzplan.state.store import Store
 
@@ -24,15 +25,21 @@ BEHIND = 50  # serials; whoever is further behind is waited for, and its past no
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Other:
     """What a live runner of another instance may still run: addresses that its Status shows, ids that a state
-    gave it which it may have taken in since. `unknown`: it may run anything."""
+    gave it which it may have taken in since. `unknown`: it may run anything; `problem`: since this is so."""
 
     instance: InstanceId
     shown: frozenset[Address] = frozenset()
     ids: frozenset[str] = frozenset()
     unknown: bool = False
+    problem: str | None = None
 
     def may_run(self, address: Address, id_: str) -> bool:
         return self.unknown or address in self.shown or id_ in self.ids
+
+    def reason(self) -> str:
+        if self.problem is not None:
+            return f"waits for instance {self.instance}, of which is not known what it runs: {self.problem}"
+        return f"waits for instance {self.instance}, whose runner has not let go of it yet"
 
 
 class Handover:
@@ -68,9 +75,9 @@ class Handover:
         others = [one for name in self._others(self._state) if (one := self._seen(name)) is not None]
         found: dict[Address, str] = {}
         for address in self.waiting:
-            still = [one.instance for one in others if one.may_run(address, self._here[address])]
+            still = [one for one in others if one.may_run(address, self._here[address])]
             if still:
-                found[address] = f"waits for instance {still[0]}, whose runner has not let go of it yet"
+                found[address] = still[0].reason()
         self.waiting = found
 
     def hold(self, address: Address, reports: list[QueryReport], memory: Memory) -> Decision | None:
@@ -93,7 +100,13 @@ class Handover:
         return sorted({*state.instances, *self._store.instances_led()} - {self._instance})
 
     def _seen(self, name: InstanceId) -> _Other | None:
-        if self._store.leader(name) is None:
+        try:
+            return self._look_at(name)
+        except MzplanError as problem:  # one file that can't be read must not hold up what has no part in it
+            return _Other(instance=name, unknown=True, problem=problem.diagnostics[0].summary)
+
+    def _look_at(self, name: InstanceId) -> _Other | None:
+        if not self._store.may_be_led(name):
             return None
         status, serial = self._store.read_status(name), self._state.serial
         if status is None or serial - status.serial > BEHIND:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import QueryReport
@@ -42,6 +42,7 @@ from mzplan.runner.handover import Handover
 from mzplan.state.claims import places_of
 from mzplan.state.store import Store
 
+T = TypeVar("T")
 log = logging.getLogger("mzplan.runner")
 
 STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
@@ -76,6 +77,7 @@ class Runner:
         self._told: Told = NOTHING
         self._seen_state: str | None = None
         self._unread: str | None = None
+        self._failing: dict[str, str | None] = {}  # what can't be looked at, and why
         self.observed: Status | None = None  # the newest, written or not
         self.observed_at = clock()
         self._written: Status | None = None
@@ -95,9 +97,11 @@ class Runner:
     async def round(self) -> bool:
         """The same, in a loop that runs."""
         began = time.perf_counter()
+        if self.controller.instances.lost is not None:  # before the store is asked, which may be the cause
+            await self.controller.process()
         await self._follow()
-        answering = self.answering.look()
-        self.handover.look()
+        answering = self._attempt("proposals", self.answering.look, False)
+        self._attempt("the runners of other instances", self.handover.look, None)
         await self.controller.process()
         judged = self._judge()
         self._look_upstream()
@@ -142,6 +146,17 @@ class Runner:
         if problem not in (None, self._unread):
             log.warning("the state can't be read; going on with serial %d: %s", self.serial, problem)
         self._unread = problem
+
+    def _attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
+        """What a look at the store gives; where it fails, queries are to be healed all the same."""
+        try:
+            found, problem = look(), None
+        except MzplanError as failed:
+            found, problem = otherwise, str(failed)
+        if problem not in (None, self._failing.get(what)):
+            log.warning("%s can't be looked at for now: %s", what, problem)
+        self._failing[what] = problem
+        return found
 
     async def _take_in(self) -> None:
         version = self.store.state_version()

@@ -92,18 +92,26 @@ def _parameters(settings: ProjectSettings) -> StorageParameters:
 
 def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:
     owner = f"{socket.gethostname()}:{os.getpid()}:{tokens.token_hex(4)}"
-    told = False
+    told = ""
     while not stopping.is_set():
-        lease = store.acquire_lease(instance, owner)
-        if lease is not None:
-            log.info("leading instance %s, epoch %d", instance, lease.epoch)
-            return lease
-        if not stand_by:
-            log.info("instance %s has a runner already", instance)
-            return None
-        if not told:
-            log.info("another runner leads instance %s: standing by", instance)
-            told = True
+        try:
+            lease = store.acquire_lease(instance, owner)
+            if lease is not None:
+                log.info("leading instance %s, epoch %d", instance, lease.epoch)
+                return lease
+            # A lease that has lost its content is nobody's for certain, but only after a while.
+            if not stand_by and store.leader(instance) is not None:
+                log.info("instance %s has a runner already", instance)
+                return None
+            now = f"another runner leads instance {instance}: standing by"
+        except MzplanError as problem:
+            if not told:
+                raise
+            # A standby that ends with the store would not be there when the leader has ended with it, too.
+            now = f"standing by for instance {instance}, and looking again: {problem}"
+        if now != told:
+            log.info("%s", now)
+        told = now
         stopping.wait(STANDBY)
     return None
 

@@ -82,7 +82,8 @@ class WakeListener:
                 connection, _ = self._socket.accept()
             except OSError:
                 return  # closed
-            with connection, contextlib.suppress(OSError, ValueError, AttributeError):
+            # Whatever somebody sends must not end the thread (nested too deeply: RecursionError).
+            with connection, contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
                 connection.settimeout(_TIMEOUT)
                 with connection.makefile("rb") as file:
                     message = json.loads(file.readline(_LIMIT))

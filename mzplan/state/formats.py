@@ -294,6 +294,7 @@ def decode_lease(data: bytes, place: str) -> Lease:
             host=reading.text(content, "host"),
             pid=reading.integer(content, "pid"),
             pid_started=reading.number(content, "pid_started"),
+            pid_space=reading.text(content, "pid_space", ""),
             heartbeat=reading.number(content, "heartbeat"),
             ttl=reading.number(content, "ttl"),
             released=reading.flag(content, "released", False),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -15,6 +16,14 @@ def started_at(pid: int) -> float:
         return float(text.rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return 0.0
+
+
+def pid_space() -> str:
+    """What a pid has to be of to mean the same process as here: the boot of this machine, and a namespace of
+    pids; "" where the system does not say."""
+    boot = _said(lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    namespace = _said(lambda: str(Path("/proc/self/ns/pid").readlink()))
+    return f"{boot} {namespace}".strip()
 
 
 def is_alive(pid: int, started: float = 0.0) -> bool:
@@ -45,3 +54,10 @@ def _is_zombie(pid: int) -> bool:
         return text.rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError):
         return False
+
+
+def _said(look: Callable[[], str]) -> str:
+    try:
+        return look()
+    except (OSError, ValueError):
+        return ""

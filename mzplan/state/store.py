@@ -14,6 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from mzplan.model.address import Address, is_valid_name
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease, State, Status
-from mzplan.state.backend import Backend, ConflictError, LockInfo, locked_error
+from mzplan.state.backend import Backend, Blob, ConflictError, LockInfo, locked_error
 from mzplan.state.epochs import next_epoch
 from mzplan.state.formats import (
     decode_accepted,
@@ -43,13 +44,11 @@ from mzplan.state.journal import (
     decode_prepared,
     encode_journal,
 )
+from mzplan.state.leases import LEASE_TTL, Sightings, is_blank, is_live, new_lease
 from mzplan.state.local import STATE_KEY, LocalBackend
-from mzplan.state.process import is_alive, started_at
 from mzplan.state.proposals import LIFETIME, Answer, Proposal
 
 HOLD_KEY = "hold.json"
-LEASE_TTL = 15.0  # seconds
-HEARTBEAT = 1.0  # seconds
 
 
 def open_store(settings: ProjectSettings) -> Store:
@@ -72,9 +71,10 @@ def open_store(settings: ProjectSettings) -> Store:
 class Store:
     """What everybody reads and writes of one project. Safe for several processes at once."""
 
-    def __init__(self, backend: Backend, project: str):
+    def __init__(self, backend: Backend, project: str, sightings: Sightings | None = None):
         self.backend = backend
         self.project = project
+        self._sightings = sightings or Sightings()
 
     # --- State
 
@@ -181,9 +181,10 @@ class Store:
     # --- Status
 
     def read_status(self, instance: str) -> Status | None:
+        """None where there is none, or a power failure has emptied it: its runner writes it anew."""
         key = f"status/{instance}.json"
         blob = self.backend.read(key)
-        status = decode_status(blob.data, key) if blob else None
+        status = decode_status(blob.data, key) if blob and not is_blank(blob.data) else None
         if status is not None and status.instance != instance:
             raise _misplaced(key, "status", status.instance)
         return status
@@ -226,17 +227,31 @@ class Store:
     # --- Leases
 
     def read_lease(self, instance: str) -> Lease | None:
+        """None where there is none, or a power failure has emptied it."""
         key = f"leases/{instance}.json"
         blob = self.backend.read(key)
-        lease = decode_lease(blob.data, key) if blob else None
+        lease = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
         if lease is not None and lease.instance != instance:
             raise _misplaced(key, "lease", lease.instance)
         return lease
 
     def leader(self, instance: str) -> Lease | None:
-        """The lease of the runner that leads this instance, None when nobody does."""
+        """The lease of the runner that leads this instance, None when nobody is known to."""
         lease = self.read_lease(instance)
         return lease if lease is not None and is_live(lease) else None
+
+    def may_be_led(self, instance: str) -> bool:
+        """Whether a runner of this instance may still be running queries: also one whose lease has become
+        empty, for as long as it would take it to find out."""
+        key = f"leases/{instance}.json"
+        blob = self.backend.read(key)
+        return blob is not None and self._may_be_led(key, blob)
+
+    def _may_be_led(self, key: str, blob: Blob) -> bool:
+        unchanged = self._sightings.unchanged(key, blob.version)
+        if is_blank(blob.data):
+            return unchanged <= LEASE_TTL  # whoever had it has ended its queries by then
+        return is_live(decode_lease(blob.data, key), unchanged)
 
     def instances_led(self) -> list[str]:
         """The instances that have, or have had, a runner."""
@@ -244,13 +259,12 @@ class Store:
         return [name for name in names if is_valid_name(name)]
 
     def acquire_lease(self, instance: str, owner: str) -> Lease | None:
-        """Become the leader with the next epoch; None while somebody else leads."""
+        """Become the leader with the next epoch; None while somebody else leads, or may do so."""
         key = f"leases/{instance}.json"
         blob = self.backend.read(key)
-        old = decode_lease(blob.data, key) if blob else None
-        if old is not None and is_live(old):
+        if blob is not None and self._may_be_led(key, blob):
             return None
-        lease = _new_lease(instance, owner, self.next_epoch())
+        lease = new_lease(instance, owner, self.next_epoch())
         try:
             self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
         except ConflictError:
@@ -263,10 +277,10 @@ class Store:
         key = f"leases/{instance}.json"
         while True:
             blob = self.backend.read(key)
-            old = decode_lease(blob.data, key) if blob else None
+            old = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
             if old is not None and old.owner == owner and is_live(old):
                 return old
-            lease = _new_lease(instance, owner, self.next_epoch())
+            lease = new_lease(instance, owner, self.next_epoch())
             # Another one who takes it at the same moment comes after this one, or before.
             with contextlib.suppress(ConflictError):
                 self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
@@ -279,17 +293,7 @@ class Store:
         there = decode_lease(blob.data, key) if blob else None
         if there is None or (there.epoch, there.owner) != (lease.epoch, lease.owner):
             return None
-        renewed = Lease(
-            instance=lease.instance,
-            epoch=lease.epoch,
-            owner=lease.owner,
-            host=lease.host,
-            pid=lease.pid,
-            pid_started=lease.pid_started,
-            heartbeat=time.time(),
-            ttl=lease.ttl,
-            released=released,
-        )
+        renewed = replace(lease, heartbeat=time.time(), released=released)
         assert blob is not None
         try:
             self.backend.write(key, encode_lease(renewed), expected=blob.version, durable=False)
@@ -357,26 +361,6 @@ def serial_key(serial: int) -> str:
 def digest_of_state(state: State) -> str:
     """The SHA-256 of a state as `commit` writes it (see `Store.serial_digest`)."""
     return hashlib.sha256(encode_state(state)).hexdigest()
-
-
-def is_live(lease: Lease) -> bool:
-    """Whether the runner that holds the lease may still be running queries."""
-    if lease.released or time.time() > lease.heartbeat + lease.ttl:
-        return False
-    return lease.host != socket.gethostname() or is_alive(lease.pid, lease.pid_started)
-
-
-def _new_lease(instance: str, owner: str, epoch: int) -> Lease:
-    return Lease(
-        instance=instance,
-        epoch=epoch,
-        owner=owner,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pid_started=started_at(os.getpid()),
-        heartbeat=time.time(),
-        ttl=LEASE_TTL,
-    )
 
 
 def _lock_info(data: bytes) -> LockInfo:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,10 @@ from mzplan.controller.lease import LeaseKeeper
 from mzplan.model.diagnostics import error
 from mzplan.model.state import Lease
 from mzplan.state.backend import Blob
+from mzplan.state.formats import decode_lease, encode_lease
+from mzplan.state.leases import LEASE_TTL, Sightings, is_live
 from mzplan.state.local import LocalBackend
+from mzplan.state.process import pid_space
 from mzplan.state.store import Store
 
 TTL = 0.6  # seconds
@@ -139,3 +144,95 @@ def test_what_was_taken_a_while_ago_is_lost_so_much_the_sooner(kept: Kept) -> No
     keeper.start()
     assert kept.is_lost.wait(5.0)
     assert time.time() < lease.heartbeat + TTL
+
+
+# --- whether another may have it
+
+NOBODY = 2**22 + 12345  # a pid that no process has
+
+
+class Watched:
+    """A store, by a clock that only moves when told, and the lease of a runner that is dead, as seen here."""
+
+    def __init__(self, folder: Path):
+        self.now = 0.0
+        self.backend = LocalBackend(folder)
+        self.store = Store(self.backend, "shop", Sightings(lambda: self.now))
+        taken = self.store.acquire_lease("local", "one")
+        assert taken is not None
+        self.lease = replace(taken, pid=NOBODY)
+        self.write(self.lease)
+
+    def write(self, lease: Lease) -> None:
+        self.backend.write("leases/local.json", encode_lease(lease))
+
+    def acquired(self) -> bool:
+        return self.store.acquire_lease("local", "two") is not None
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "state")
+
+
+def test_a_dead_runner_of_this_machine_is_succeeded_at_once(watched: Watched) -> None:
+    assert watched.lease.pid_space == pid_space()
+    assert watched.store.leader("local") is None and watched.acquired()
+
+
+@pytest.mark.parametrize("other", ["another-boot pid:[4026531836]", "another namespace", ""])
+def test_a_pid_of_another_container_or_host_of_this_name_tells_nothing(watched: Watched, other: str) -> None:
+    """A pod of a StatefulSet on another node, a clone of this machine, an older runner that does not tell."""
+    lease = replace(watched.lease, pid_space=other)
+    assert lease.host == socket.gethostname() and is_live(lease)
+    watched.write(lease)
+    assert watched.store.leader("local") == lease and not watched.acquired()
+    watched.write(replace(lease, heartbeat=time.time() - LEASE_TTL - 1.0))
+    assert watched.acquired()
+
+
+def test_where_the_system_tells_no_more_the_host_and_the_pid_decide(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mzplan.state.leases.pid_space", lambda: "")
+    dead = replace(watched.lease, pid_space="")
+    assert not is_live(dead) and is_live(replace(dead, host="elsewhere"))
+    watched.write(dead)
+    assert watched.acquired()
+
+
+def test_the_file_of_an_older_runner_is_read(watched: Watched) -> None:
+    document = json.loads(encode_lease(watched.lease))
+    del document["pid_space"]
+    assert decode_lease(json.dumps(document).encode(), "x") == replace(watched.lease, pid_space="")
+
+
+def test_a_clock_that_is_ahead_does_not_keep_a_lease_for_ever(watched: Watched) -> None:
+    ahead = replace(watched.lease, host="elsewhere", heartbeat=time.time() + 1e6)
+    watched.write(ahead)
+    assert not watched.acquired()
+    watched.now += LEASE_TTL - 1.0
+    assert not watched.acquired() and watched.store.may_be_led("local")
+    watched.write(replace(ahead, heartbeat=ahead.heartbeat + 1.0))  # it was renewed: somebody lives
+    watched.now += 2.0
+    assert not watched.acquired()
+    watched.now += LEASE_TTL + 1.0
+    assert not watched.store.may_be_led("local") and watched.acquired()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\0" * 300])
+def test_a_lease_that_a_power_failure_has_emptied_is_taken_after_a_while(
+    watched: Watched, content: bytes
+) -> None:
+    watched.backend.write("leases/local.json", content)
+    assert watched.store.read_lease("local") is None and watched.store.leader("local") is None
+    assert not watched.acquired(), "on another host, the runner that had it may not have found out yet"
+    watched.now += LEASE_TTL + 1.0
+    assert watched.acquired()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 300])
+def test_a_status_that_a_power_failure_has_emptied_is_none(watched: Watched, content: bytes) -> None:
+    watched.backend.write("status/local.json", content)
+    assert watched.store.read_status("local") is None
+    assert watched.store.read_statuses() == {}

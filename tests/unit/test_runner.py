@@ -19,8 +19,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
+from mzplan.state.leases import is_live
 from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store, is_live
+from mzplan.state.store import Store
 from tests.runners import runner_in_memory
 
 KAFKA = Address("connection", "k")

@@ -1,0 +1,192 @@
+"""A runner whose store is away, or has files that can not be read: it heals its queries, and ends in time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from mzplan.controller.types import NotAttachedError
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.runner import main
+from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.secrets import Secrets
+from mzplan.state.local import LocalBackend
+from mzplan.state.store import Store
+from tests.unit.test_runner import ORDERS, SINK, World, make_state
+from tests.unit.test_runner_handover import Worlds
+
+T = TypeVar("T")
+
+
+def away(*_: object, **__: object) -> Any:
+    raise error("MZ095", "The state can't be reached")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    made.runner.answering.close()
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[Worlds]:
+    made = Worlds(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    for runner in made.runners.values():
+        runner.answering.close()
+
+
+def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    monkeypatch.setattr(world.store, "open_proposals", away)
+    world.executor.end(world.executor.running()[SINK].name, "boom")
+    world.settle()
+    world.now += 10.0
+    assert world.settle().observations[SINK].condition == "running"
+    told = [r.getMessage() for r in caplog.records if "proposals" in r.getMessage()]
+    assert len(told) == 1 and "[MZ095]" in told[0]  # not each round
+    monkeypatch.undo()
+    state = make_state(1)
+    asked = world.store.propose("local", (world.runner.queries.desired[ORDERS].description,))
+    assert state.resources[ORDERS].digest == asked.descriptions[0].digest
+    world.settle()
+    assert world.store.read_answer(asked) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"{"])
+def test_a_status_elsewhere_that_can_not_be_read_holds_up_new_queries_only(
+    worlds: Worlds, content: bytes
+) -> None:
+    worlds.runner("big")
+    worlds.runner("local")
+    worlds.commit(1, sink="big")
+    worlds.settle("big")
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(ORDERS)]
+    worlds.store.backend.write("status/big.json", content)
+    worlds.commit(2)  # the sink moves here
+    executor = worlds.executors["local"]
+    executor.end(executor.running()[ORDERS].name, "boom")
+    seen = worlds.settle("local")
+    assert seen[str(ORDERS)].condition == "running", "what has no part in it is healed"
+    held = seen[str(SINK)].held or ""
+    assert held.startswith("waits for instance big") and worlds.runs("local") == [str(ORDERS)]
+    assert ("status/big.json is truncated or damaged" in held) == bool(content)
+    worlds.settle("big")  # its runner writes it anew
+    worlds.settle("local")
+    assert worlds.runs("local") == [str(SINK), str(ORDERS)]
+
+
+def test_a_lease_elsewhere_that_is_empty_is_waited_for(worlds: Worlds) -> None:
+    """Its runner may still be at work: of another host, that has not lost its power."""
+    worlds.runner("local")
+    worlds.commit(1)
+    worlds.settle("local")
+    worlds.store.backend.write("leases/local.json", b"")
+    worlds.commit(2, sink="big")
+    worlds.runner("big")
+    assert (worlds.settle("big")[str(SINK)].held or "").startswith("waits for instance local")
+    assert worlds.runs("big") == []
+
+
+def test_a_runner_that_has_lost_its_lease_ends_while_the_store_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    for name in ("state_version", "read_state", "open_proposals", "write_status"):
+        monkeypatch.setattr(world.store, name, away)
+    world.runner.controller.instances.lost = "the store could not be reached for 10 s"
+    stopping = threading.Event()
+    limit = threading.Timer(10.0, stopping.set)
+    limit.start()
+    with pytest.raises(NotAttachedError):
+        world.runner.serve(stopping)
+    limit.cancel()
+    assert not stopping.is_set() and world.executor.running() == {}
+
+
+class Answers:
+    """A store of which each attempt to lead gets the next answer."""
+
+    def __init__(self, *answers: Callable[[], Any], led: bool = True):
+        self.answers = list(answers)
+        self.led = led
+
+    def acquire_lease(self, instance: str, owner: str) -> Any:
+        return self.answers.pop(0)()
+
+    def leader(self, instance: str) -> Any:
+        return object() if self.led else None
+
+
+def lead(store: Any, *, stand_by: bool = True) -> Any:
+    return main._lead(store, "local", threading.Event(), stand_by)
+
+
+def test_a_standby_outlives_the_store(
+    monkeypatch: pytest.MonkeyPatch, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(main, "STANDBY", 0.0)
+    caplog.set_level(logging.INFO)
+    none = lambda: None  # noqa: E731
+    assert lead(Answers(none, away, away, none, away, lambda: world.lease)) == world.lease
+    told = [r.getMessage() for r in caplog.records]
+    assert [("can't be reached" in text) for text in told if "standing by" in text] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    with pytest.raises(MzplanError):  # who starts while the store is away is told so
+        lead(Answers(away))
+
+
+def test_without_standing_by_only_a_live_leader_is_a_reason_to_leave(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    monkeypatch.setattr(main, "STANDBY", 0.0)
+    none = lambda: None  # noqa: E731
+    assert lead(Answers(none), stand_by=False) is None
+    lease = replace(world.lease)
+    assert lead(Answers(none, none, lambda: lease, led=False), stand_by=False) is lease
+
+
+def test_a_runner_starts_beside_an_empty_status(tmp_path: Path) -> None:
+    store = Store(LocalBackend(tmp_path / "state"), "shop")
+    store.backend.write("status/local.json", b"")
+    made = World(tmp_path / "state")
+    made.commit(make_state(1))
+    assert made.settle().serial == 1
+    made.pool.shutdown()
+    made.runner.answering.close()
+
+
+def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None:
+    (tmp_path / ".mzplan").mkdir()
+    path = tmp_path / ".mzplan" / "local.sock"
+    woken = threading.Event()
+    listener = WakeListener(path, Secrets(str(tmp_path)), woken)
+    listener.start()
+    try:
+        for data in (b"[" * 200_000, b"\xff", b"[]", json.dumps({"env": [1]}).encode()):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+                client.sendall(data + b"\n")
+                client.settimeout(5.0)
+                assert client.recv(16) == b""  # refused, and at once
+        assert not woken.is_set()
+        assert send_wake(tmp_path, "local", {}) and woken.is_set()
+    finally:
+        listener.close()
