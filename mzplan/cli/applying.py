@@ -52,6 +52,11 @@ _DONE = {
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    help="Stop and start at most so many queries at once (default: 8).",
+)
 @canary_option
 @canary_wait_option
 @wait_option
@@ -63,6 +68,7 @@ def command_apply(
     allow_replace: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
+    parallelism: int | None,
     canary: bool,
     canary_wait: float | None,
     wait: float,
@@ -94,6 +100,7 @@ def command_apply(
                 allow_replace=allow_replace,
                 live=live,
                 canary=first,
+                parallelism=parallelism,
                 wait=wait,
             ),
         )
@@ -107,6 +114,7 @@ def command_apply(
         allow_replace=allow_replace,
         live=live,
         canary=first,
+        parallelism=parallelism,
         wait=wait,
     )
     return finish(invocation, applied)

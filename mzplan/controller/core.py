@@ -21,6 +21,7 @@ from mzplan.controller.executor import CheckResult, Executor
 from mzplan.controller.history import was_known
 from mzplan.controller.instances import Instances
 from mzplan.controller.maintenance import Maintenance
+from mzplan.controller.pools import resize
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired
 from mzplan.controller.secrets_used import SecretsUsed
@@ -109,6 +110,8 @@ class Controller:
         if self.queries is not None:
             self.queries.claims.retain = parameters.retain_dropped
             self.queries.pace = parameters.pace
+            self.queries.parallelism = parameters.parallelism
+        resize(self.pool, parameters.parallelism)
         self.maintenance.every = parameters.maintain_every
         self.woken.set()
 
@@ -146,6 +149,7 @@ class Controller:
         )
         self.queries.epoch = lease.epoch
         self.queries.pace = self.parameters.pace
+        self.queries.parallelism = self.parameters.parallelism
         for entry in self.store.read_prepared(id_):
             self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
         self._change()

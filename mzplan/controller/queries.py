@@ -81,6 +81,7 @@ class Queries:
         self.clock = clock
         self.epoch = 0
         self.pace = DEFAULT_PACE
+        self.parallelism = 8  # stops and starts at once
         # Who leads the instance may have some queries wait for others (see mzplan.runner.canaries).
         self.decide: Decide = decide
         self.started: Callable[[Address], None] = lambda address: None
@@ -129,8 +130,9 @@ class Queries:
                 decision.command, reports
             ):
                 decision = replace(decision, command=None, condition="starting")
-            if address in self.under_way:
-                # What the command in flight will find is not known yet: report, but don't act or remember.
+            if address in self.under_way or (self._acts(decision.command) and self._is_full()):
+                # What the command in flight will find is not known yet, or there is one too many: report, but
+                # don't act or remember.
                 decision = replace(decision, command=None)
                 if decision.condition == "running" and desired is not None and not desired.paused:
                     # It runs, but its start has not returned: what it was started with is not noted yet.
@@ -169,6 +171,13 @@ class Queries:
                 self.under_way[command.address] = self.pool.submit(self._work, command)
             case _:
                 assert_never(command)
+
+    def _acts(self, command: Command | None) -> bool:
+        return isinstance(command, Stop | Switch)
+
+    def _is_full(self) -> bool:
+        """Whether as much is under way as may be. Who has to wait is looked at again when one has ended."""
+        return sum(not one.done() for one in self.under_way.values()) >= self.parallelism
 
     def _accepted(self) -> Accepted:
         return {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}

@@ -21,6 +21,7 @@ from mzplan.operations.following import Follower, Outcome
 from mzplan.operations.planning import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift
+from mzplan.state.limits import limiting
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
@@ -53,10 +54,12 @@ def apply_configuration(
     allow_replace: bool = False,
     live: bool | None = None,
     canary: float | None = None,
+    parallelism: int | None = None,
     wait: float,
 ) -> Applied:
     """Plan, have it approved, validate it where it will run, commit, and follow until it has converged.
-    `canary`: one query of each connection goes first, and must make progress within so many seconds."""
+    `canary`: one query of each connection goes first, and must make progress within so many seconds.
+    `parallelism`: so many queries are stopped and started at once."""
 
     def planned(state: State) -> Plan:
         return plan_configuration(project, reporter, state, targets, replacing, canary=canary)
@@ -71,6 +74,7 @@ def apply_configuration(
         allow_replace=allow_replace,
         live=live,
         wait=wait,
+        around=lambda new: limiting(project.store, new.serial, parallelism),
     )
 
 
@@ -84,11 +88,12 @@ def apply_saved(
     allow_replace: bool = False,
     live: bool | None = None,
     canary: float | None = None,
+    parallelism: int | None = None,
     wait: float,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed (with `canary`: one query first).
-    Raises MZ036 (exit 5), naming what has changed, when something that it touches is no longer as it was: in
-    the state, in the files, or of what runs."""
+    """Carry out a plan that was saved earlier, exactly as it was reviewed (`canary` and `parallelism` as
+    above). Raises MZ036 (exit 5), naming what has changed, when something that it touches is no longer as it
+    was: in the state, in the files, or of what runs."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
     from mzplan.plan.canaries import choose_canaries
 
@@ -112,6 +117,7 @@ def apply_saved(
         allow_replace=allow_replace,
         live=live,
         wait=wait,
+        around=lambda new: limiting(project.store, new.serial, parallelism),
     )
 
 

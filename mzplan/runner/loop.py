@@ -40,6 +40,7 @@ from mzplan.runner.commands import (
 )
 from mzplan.runner.handover import Handover
 from mzplan.state.claims import places_of
+from mzplan.state.limits import limited
 from mzplan.state.store import Store
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class Runner:
         self.queries.started = self._started
         self.answering = Answering(store, controller.validate, self.instance, pool, controller.woken.set)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
+        self._parallelism = controller.parameters.parallelism
         self.serial = -1
         self.round_seconds = 0.0  # that the last look at everything took
         self._told: Told = NOTHING
@@ -174,6 +176,7 @@ class Runner:
             # A query that had another runner goes on under a higher epoch than that one's.
             self.queries.epoch = self.store.next_epoch()
         self.handover.take_in(state)
+        self._limit(state.serial)
         for command in commands(self._told, wanted):
             await self._tell(command)
         self.controller.keep_prepared(wanted.exports)
@@ -186,6 +189,17 @@ class Runner:
             self.controller.initialization_complete()
             await self.controller.reconcile_state()
         log.info("serial %d: %d queries", self.serial, len(here))
+
+    def _limit(self, serial: int) -> None:
+        """Stop and start so much at once as whoever committed the serial has asked for."""
+        try:
+            asked = limited(self.store, serial)
+        except MzplanError as problem:
+            log.warning("going on as usual: %s", problem)
+            asked = None
+        now, wanted = self.controller.parameters, asked or self._parallelism
+        if now.parallelism != wanted:
+            self.controller.update_configuration(replace(now, parallelism=wanted))
 
     async def _tell(self, command: Command) -> None:
         controller = self.controller

@@ -22,7 +22,7 @@ from mzplan.state.process import is_alive
 
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
-_IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\n.mutex\n.*.tmp\n"
+_IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
 
 
 class LocalBackend:

@@ -79,6 +79,20 @@ def test_what_apply_tells_of_a_new_project_and_of_a_new_name(tmp_path: Path) -> 
     assert moved["query"]["run_id_before"] == before["sink.few"] is not None
 
 
+def test_how_much_is_started_at_once_is_told_to_the_runners(folder: Path) -> None:
+    noted = folder / "state" / "parallelism.json"
+    assert mzplan(folder, "apply", "--auto-approve", "--parallelism", "2").code == 0
+    assert not noted.exists()  # nothing is committed
+    edit(folder, "a:9092", "b:9092")
+    assert mzplan(folder, "apply", "--auto-approve", "--parallelism", "2").code == 0
+    assert json.loads(noted.read_text()) == {"format_version": 1, "parallelism": 2, "serial": 2}
+    edit(folder, "b:9092", "c:9092")
+    assert mzplan(folder, "apply", str(saved(folder)), "--parallelism", "3").code == 0
+    assert json.loads(noted.read_text())["serial"] == 3
+    assert "parallelism.json" in (folder / "state" / ".gitignore").read_text()
+    assert mzplan(folder, "apply", "--auto-approve", "--parallelism", "0").code == 64
+
+
 def test_a_change_of_the_files_does_where_it_touches_the_plan(folder: Path) -> None:
     edit(folder, "a:9092", "b:9092")
     path = saved(folder)

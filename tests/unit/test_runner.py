@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.state.leases import is_live
+from mzplan.state.limits import limiting
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
 from tests.runners import runner_in_memory
@@ -114,6 +117,35 @@ def test_a_commit_becomes_running_queries(world: World) -> None:
     assert status.serial == 1
     assert {a: o.condition for a, o in status.observations.items()} == {ORDERS: "running", SINK: "running"}
     assert set(world.store.read_accepted("local")) == {ORDERS, SINK}
+
+
+@pytest.mark.parametrize("parallelism", [None, 1])
+def test_no_more_is_started_at_once_than_was_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, parallelism: int | None
+) -> None:
+    start, both, now, most = world.executor.start, threading.Barrier(2), [], [0]
+
+    def slow(*arguments: Any) -> None:
+        now.append(1)
+        most[0] = max(most[0], len(now))
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        start(*arguments)
+        now.pop()
+
+    monkeypatch.setattr(world.executor, "start", slow)
+    with limiting(world.store, 1, parallelism):
+        world.commit(make_state(1))
+    status = world.settle()
+    assert {o.condition for o in status.observations.values()} == {"running"}
+    assert most == [parallelism or 2]
+    # Of another serial, or damaged, it is nothing.
+    world.commit(make_state(2))
+    world.settle()
+    assert world.runner.controller.parameters.parallelism == 8
+    world.store.backend.write("parallelism.json", b"{")
+    world.commit(make_state(3))
+    assert world.settle().serial == 3
 
 
 def test_only_what_a_connection_change_reaches_is_restarted(world: World) -> None:
