@@ -112,7 +112,7 @@ class LeaseKeeper:
                 now = time.monotonic()
                 if now > until + HEARTBEAT and asked_late != self._renewed_at:
                     # This very process was suspended: see once whether the lease is still there.
-                    asked_late, until = self._renewed_at, now + HEARTBEAT
+                    asked_late, until = self._renewed_at, now + 2 * HEARTBEAT
                 elif now >= until:
                     self._ended.set()
                     return f"the store could not be reached for {allowed:.0f} s"

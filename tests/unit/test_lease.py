@@ -146,6 +146,29 @@ def test_what_was_taken_a_while_ago_is_lost_so_much_the_sooner(kept: Kept) -> No
     assert time.time() < lease.heartbeat + TTL
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_process_that_was_suspended_asks_once(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    monkeypatch.setattr("mzplan.controller.lease.HEARTBEAT", 0.1)
+    kept.keeper._renewed_at -= 100.0
+    if taken:
+        kept.others.take_lease("local", "two")
+    kept.keeper.start()
+    assert kept.is_lost.wait(0.5) == taken
+    kept.keeper.release()
+    assert kept.lost == (["another runner leads this instance now"] if taken else [])
+
+
+def test_a_process_that_was_suspended_does_not_wait_for_a_store_that_hangs(kept: Kept) -> None:
+    go_on = threading.Event()
+    kept.backend.trouble = lambda: (go_on.wait(10.0), None)[1]
+    kept.keeper._renewed_at -= 100.0
+    kept.keeper.start()
+    assert kept.is_lost.wait(0.5)
+    go_on.set()
+
+
 # --- whether another may have it
 
 NOBODY = 2**22 + 12345  # a pid that no process has
