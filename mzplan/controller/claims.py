@@ -14,6 +14,7 @@ from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.state.claims import instances_noted
+from mzplan.state.former import read_former, write_former
 from mzplan.state.journal import Dropped
 from mzplan.state.store import Store
 
@@ -36,6 +37,7 @@ class Claims:
         self.retain = retain
         self.accepted: Accepted = store.read_accepted(instance)
         self.dropped: list[Dropped] = store.read_journal(instance)
+        self.former = read_former(store, instance)
         self._removing: dict[Place, Future[None]] = {}
         self._releasing: dict[Place, Future[None]] = {}
         self._released: set[Place] = set()
@@ -56,6 +58,8 @@ class Claims:
             self.dropped += [Dropped.of(address, *place, now) for place, address in sorted(gone.items())]
             self.store.write_journal(self.instance, self.dropped)
             failpoint(Failpoint.STORAGE_JOURNALED)
+        # Of two that change names, the first to run under the other's takes its line.
+        self._note_former(before.keys() - after - gone.keys() - known)
         failpoint(Failpoint.RUNNER_BEFORE_ACCEPT)
         self.store.write_accepted(self.instance, accepted)
         self.accepted = accepted
@@ -63,7 +67,7 @@ class Claims:
     def reclaim(self, claimed: Collection[Place], reading: Collection[Place], pool: Pool) -> None:
         """Remove what has been unclaimed for long enough and that nobody reads any more. What it has made on
         its upstream goes at once: that costs others."""
-        if not self.dropped:
+        if not self.dropped and not self.removing:
             return
         self._harvest()
         self._unclaim(claimed)
@@ -81,13 +85,28 @@ class Claims:
         return any(a not in wanted and place_of(d) not in claimed for a, d in self.accepted.items())
 
     def ran_here(self, place: Place) -> bool:
-        """Whether a query with this storage has run on this instance before."""
+        """Whether a query with this storage has run on this instance before, and was not dropped since."""
         return any(place_of(d) == place for d in self.accepted.values())
 
+    def was_dropped(self, place: Place) -> bool:
+        """Whether a query with this storage has run on this instance, and was dropped."""
+        return any(entry.place == place for entry in self.dropped) or place in self.former
+
     def ran_elsewhere(self, place: Place) -> str | None:
-        """On which other instance a query with this storage has run. Raises MzplanError (the store)."""
+        """On which other instance a query with this storage has run, also one that was dropped there. Raises
+        MzplanError (the store)."""
         others = (name for name in instances_noted(self.store) if name != self.instance)
-        return next((o for o in others if place in map(place_of, self.store.read_accepted(o).values())), None)
+        return next((other for other in others if self._ran_on(other, place)), None)
+
+    def _ran_on(self, other: str, place: Place) -> bool:
+        accepted, dropped = self.store.read_accepted(other), self.store.read_journal(other)
+        noted = {*map(place_of, accepted.values()), *(entry.place for entry in dropped)}
+        return place in noted or place in read_former(self.store, other)
+
+    def is_going(self, description: Description) -> bool:
+        """Whether what a query would go on from, or read, is being removed."""
+        places = {place_of(description), *places_read({description.address: description})}
+        return not places.isdisjoint({*self._removing, *self._releasing})
 
     def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
         now = {place_of(d) for d in accepted.values()}
@@ -131,13 +150,22 @@ class Claims:
 
     def _unclaim(self, claimed: Collection[Place]) -> None:
         """An entry that the state claims again (a rollback) is no garbage."""
+        self._released -= set(claimed)
         kept = [entry for entry in self.dropped if entry.place not in claimed]
         if len(kept) != len(self.dropped):
             self._keep(kept)
 
     def _keep(self, entries: list[Dropped]) -> None:
+        """Take the others out of the journal: that they have run stays written down."""
+        self._note_former({entry.place for entry in self.dropped} - {entry.place for entry in entries})
         self.store.write_journal(self.instance, entries)
         self.dropped = entries
+
+    def _note_former(self, places: Collection[Place]) -> None:
+        if not self.former.issuperset(places):
+            former = self.former.union(places)
+            write_former(self.store, self.instance, former)
+            self.former = former
 
 
 def place_of(description: Description) -> Place:

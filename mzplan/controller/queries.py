@@ -126,8 +126,9 @@ class Queries:
             decision = self.running_ids.strangers(address, desired, there, memory)
             if decision is None:
                 decision = self.decide(address, desired, there, memory, now, self.pace)
-            if isinstance(decision.command, Switch) and self.running_ids.is_elsewhere(
-                decision.command, reports
+            if isinstance(decision.command, Switch) and (
+                self.running_ids.is_elsewhere(decision.command, reports)
+                or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
             if address in self.under_way or (self._acts(decision.command) and self._is_full()):
@@ -238,10 +239,12 @@ class Queries:
         missing = self.executor.missing(description)
         if not missing or self.claims.ran_here(place):
             return missing
-        before = self.claims.ran_elsewhere(place)
-        if before is None:
+        if self.claims.was_dropped(place):
+            why = "It was dropped after it had run, and what nothing claims is removed"
+        elif (before := self.claims.ran_elsewhere(place)) is not None:
+            why = f"It ran on instance {before} before, and this one must see the same warehouse"
+        else:
             return ()
-        why = f"It ran on instance {before} before, and this one must see the same warehouse"
         return tuple(replace(one, detail=f"{one.detail} {why}.") for one in missing)
 
     def _remember(self, address: Address, switch: Switch, done: Done) -> None:

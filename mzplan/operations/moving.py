@@ -1,10 +1,10 @@
 """What moves with a state from one backend to another: beside the state, what its runners have noted down.
 
 `state pull --out FILE` writes it to `FILE.runners`, and `state push FILE` into an empty store takes it along:
-the journals (storage that is still to be removed; exports that are prepared, with what they hold) and the
-accepted descriptions (what to go back to, and that a query has run before). Into any store it takes the
-newest epoch: targets refuse whoever comes with a lower one than they know. Leases and statuses are not moved:
-a runner writes them anew.
+the journals (storage that is still to be removed; what was dropped before; exports that are prepared, with
+what they hold) and the accepted descriptions (what to go back to, and that a query has run before). Into any
+store it takes the newest epoch: targets refuse whoever comes with a lower one than they know. Leases and
+statuses are not moved: a runner writes them anew.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from mzplan.operations.project import Project
 from mzplan.state.backend import ConflictError
 from mzplan.state.epochs import newest_epoch, raise_epoch
 from mzplan.state.formats import decode_accepted
-from mzplan.state.journal import decode_journal, decode_prepared
+from mzplan.state.journal import decode_former, decode_journal, decode_prepared
 from mzplan.state.store import Store
 
 FORMAT_VERSION = 1
-_KEY = re.compile(r"journal/[a-z][a-z0-9_]*(\.prepared)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json")
+_KEY = re.compile(
+    r"journal/[a-z][a-z0-9_]*(\.prepared|\.former)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def _check(key: str, value: bytes) -> None:
         raise ValueError(f"{key[:80]!r} is no key of it")
     decode: Any = decode_accepted
     if key.startswith("journal/"):
-        decode = decode_prepared if key.endswith(".prepared.jsonl") else decode_journal
+        decode = {"prepared": decode_prepared, "former": decode_former}.get(key.split(".")[1], decode_journal)
     decode(value, key)
 
 

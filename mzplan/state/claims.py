@@ -10,7 +10,7 @@ from mzplan.state.store import Store
 
 Place = tuple[str, int]  # id, generation
 _NOTED = re.compile(
-    r"(?:journal|status)/([a-z][a-z0-9_]*)(?:\.prepared\.jsonl|\.accepted\.json|\.jsonl|\.json)"
+    r"(?:journal|status)/([a-z][a-z0-9_]*)(?:\.(?:prepared|former)\.jsonl|\.accepted\.json|\.jsonl|\.json)"
 )
 
 

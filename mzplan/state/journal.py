@@ -1,8 +1,9 @@
 """The journal of an instance: what a committed serial can't carry, and a crash must not forget.
 
-Two files, one line of JSON per entry. `<instance>.jsonl`: storage that no resource claims any more, written
+Three files, one line of JSON per entry. `<instance>.jsonl`: storage that no resource claims any more, written
 down before the runner forgets what it ran, and removed once `retain_dropped` has passed and the storage is
 gone. `<instance>.prepared.jsonl`: exports that are prepared and not created yet, with what they hold.
+`<instance>.former.jsonl`: storage that has left the first one, whose query has run: it never begins anew.
 """
 
 from __future__ import annotations
@@ -45,7 +46,15 @@ class Prepared:
     step: int
 
 
-Entry = TypeVar("Entry", Dropped, Prepared)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Former:
+    """Storage of one generation of a query that has run and was dropped."""
+
+    id: str
+    generation: int
+
+
+Entry = TypeVar("Entry", Dropped, Prepared, Former)
 
 
 def encode_journal(entries: Iterable[Entry]) -> bytes:
@@ -73,6 +82,16 @@ def _entry(content: Any) -> Dropped:
 def decode_prepared(data: bytes, place: str) -> list[Prepared]:
     """The inverse of `encode_journal` for these. Raises MZ030 for a line that is no entry."""
     return _decoded(data, place, _prepared)
+
+
+def decode_former(data: bytes, place: str) -> list[Former]:
+    """The same for these."""
+    return _decoded(data, place, _former)
+
+
+def _former(content: Any) -> Former:
+    fields = reading.mapping(content, "the entry")
+    return Former(id=reading.identifier(fields), generation=reading.integer(fields, "generation", least=1))
 
 
 def _decoded(data: bytes, place: str, build: Callable[[Any], Entry]) -> list[Entry]:

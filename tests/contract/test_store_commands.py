@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
-from mzplan.state.journal import Dropped, Prepared
+from mzplan.state.former import read_former, write_former
+from mzplan.state.journal import Dropped, Prepared, encode_journal
 from tests.contract import stores
 from tests.contract.stores import ObjectServer, opened
 from tests.unit.cli_runs import apply, mzplan, write
@@ -159,17 +160,21 @@ def test_what_runners_have_noted_down_moves_along(
     apply(folders[0])
     first = cases[0].make()
     first.write_journal("local", [dropped])
-    first.write_prepared("local", [prepared])
+    write_former(first, "local", [("removed-id", 2)])
     epochs = [first.next_epoch() for _ in range(7)]
     accepted = first.read_accepted("local")
     assert len(accepted) == 3
     for before, after in itertools.pairwise(zip(folders, cases, strict=True)):
+        before[1].make().write_prepared("local", [prepared])
         assert mzplan(before[0], "state", "pull", "--out", str(copy)).code == 0
-        assert carried.exists()
+        keys = json.loads(carried.read_text())["keys"]
+        assert keys["journal/local.prepared.jsonl"].encode() == encode_journal([prepared])
         assert mzplan(after[0], "state", "push", str(copy)).code == 0
         store = after[1].make()
         assert store.read_journal("local") == [dropped]
-        assert store.read_prepared("local") == [prepared]
+        # No sink of the state is the one that was prepared: the runner there has given it back.
+        assert store.read_prepared("local") == []
+        assert read_former(store, "local") == {("removed-id", 2)}
         assert store.read_accepted("local") == accepted
         # Targets refuse a runner whose epoch is lower than what they know.
         epochs.append(store.next_epoch())

@@ -359,6 +359,94 @@ def test_a_renamed_query_stops_before_it_goes_on_under_its_new_name(world: World
     assert world.store.read_journal("local") == []  # nothing of it is garbage
 
 
+def dropped_and_being_removed(world: World) -> tuple[State, threading.Event]:
+    """Both queries have run, are dropped, and their storage is being removed until the event is set."""
+    began, let = threading.Event(), threading.Event()
+    reclaim = world.executor.reclaim
+
+    def slowly(id_: str, generation: int) -> None:
+        began.set()
+        let.wait(10.0)
+        reclaim(id_, generation)
+
+    world.executor.reclaim = slowly  # type: ignore[method-assign]
+    world.runner.queries.claims.retain = 0.0
+    first = make_state(1)
+    world.commit(first)
+    world.settle()
+    world.commit(emptied(2))
+    for _ in range(200):
+        world.runner.tick()
+        if began.wait(0.005):
+            break
+    assert began.is_set()
+    world.executor.log.clear()
+    return first, let
+
+
+def test_a_rollback_waits_for_the_end_of_a_removal(world: World) -> None:
+    first, let = dropped_and_being_removed(world)
+    world.commit(replace(first, serial=3))
+    for _ in range(5):
+        world.runner.tick()
+        threading.Event().wait(0.005)
+    assert world.executor.log == []
+    assert {d.condition for d in world.runner.controller.decisions.values()} == {"starting"}
+    let.set()
+    world.settle()
+    assert [what for what, _ in world.executor.log] == ["reclaim", "reclaim", "start", "start"]
+    assert not world.runner.controller.busy
+
+
+@pytest.mark.parametrize("begun", ["being removed", "removed", "removed before the runner"])
+def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: World, begun: str) -> None:
+    first, let = dropped_and_being_removed(world)
+    world.executor.gone = lambda description: (
+        (Diagnostic(code="MZ160", summary="gone", detail="x"),) if description.generation == 1 else ()
+    )
+    if begun != "being removed":
+        let.set()
+        world.settle()
+        assert world.store.read_journal("local") == []
+    if begun == "removed before the runner":
+        world.store.renew_lease(world.lease, released=True)
+        world.new_runner()
+    world.commit(replace(first, serial=3))
+    world.runner.tick()
+    let.set()
+    world.settle()
+    seen = world.settle().observations
+    assert {(o.condition, o.error_code) for o in seen.values()} == {("rejected", "MZ160")}
+    assert "It was dropped after it had run, and what nothing claims is removed." in (seen[SINK].error or "")
+    assert world.executor.running() == {}
+    # As the error says: a new generation begins.
+    again = make_state(4)
+    resources = dict(again.resources)
+    for address in (ORDERS, SINK):
+        anew = replace(resources[address], generation=2)
+        resources[address] = replace(anew, digest=digest_of(anew, {**resources, address: anew}))
+    world.commit(replace(again, resources=resources))
+    world.settle()
+    assert set(world.executor.running()) == {ORDERS, SINK}
+
+
+def test_what_is_claimed_again_before_its_removal_and_lost_is_not_begun_anew(world: World) -> None:
+    first = make_state(1)
+    world.commit(first)
+    world.settle()
+    world.commit(emptied(2))
+    world.settle()
+    world.executor.gone = lambda description: (Diagnostic(code="MZ160", summary="gone", detail="x"),)
+    world.commit(replace(first, serial=3))
+    world.settle()
+    assert {o.error_code for o in world.settle().observations.values()} == {"MZ160"}
+    # What has never run has nothing to lose.
+    world.commit(emptied(4))
+    world.commit(made_again(5))
+    world.settle()
+    assert set(world.executor.running()) == {ORDERS, SINK}
+
+
 def test_two_queries_that_swap_their_names_swap_their_checkpoints(world: World) -> None:
     world.commit(two_sinks())
     world.settle()

@@ -164,6 +164,27 @@ def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Wo
     assert worlds.runs("big") == ["sink.fresh"]
 
 
+def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> None:
+    """Removed on the instance that had it; a rollback gives it to another one."""
+    worlds.runner("big")
+    worlds.runner("local").queries.claims.retain = 0.0
+    worlds.commit(1)
+    worlds.settle("big")
+    worlds.settle("local")
+    worlds.take(replace(worlds.committed, serial=2, resources={}))
+    for instance in ("local", "local", "big"):
+        worlds.settle(instance)
+    assert worlds.store.read_journal("local") == []
+    worlds.executors["big"].gone = lambda description: (
+        Diagnostic(code="MZ160", summary="x", detail="Gone."),
+    )
+    worlds.commit(3, source="big", sink="big")
+    worlds.settle("local")
+    seen = worlds.settle("big")
+    assert (worlds.runs("big"), {one.error_code for one in seen.values()}) == ([], {"MZ160"})
+    assert "It ran on instance local before" in (seen[str(SINK)].error or "")
+
+
 def test_what_has_moved_is_written_down_until_nothing_claims_it(worlds: Worlds) -> None:
     worlds.runner("big")
     worlds.runner("local")

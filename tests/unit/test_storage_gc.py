@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.checkpoints import Checkpoint, places_below
+from mzplan.connectors.storage import remove_storage
+from mzplan.connectors.stored import missing_storage
 from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
 from mzplan.state.journal import Dropped, Prepared
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
@@ -91,6 +94,27 @@ def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
             os.utime(one, (OLD, OLD))
     assert shop.gc("--apply").code == 0
     assert not any(path.exists() for path in former)
+
+
+def test_of_storage_that_is_half_removed_nothing_goes_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle of a removal, and rolled back: what is left must not be taken for whole."""
+    shop.stored(shop.id, 1)
+    warehouse = str(shop.folder / "warehouse")
+    metadata = Path(Checkpoint.of(warehouse, shop.id, 1).spark) / "metadata"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("{}")
+
+    def failing(folder: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.rmtree", failing)
+    with pytest.raises(MzplanError):
+        remove_storage(warehouse, shop.id, 1)
+    found = missing_storage(warehouse, ORDERS, (shop.id, 1), (ORDERS, shop.id, 1))
+    assert "MZ160" in {one.code for one in found}
+    monkeypatch.undo()
+    remove_storage(warehouse, shop.id, 1)
+    assert list(places_below(warehouse)) == []
 
 
 def test_old_storage_that_nothing_claims_is_removed_when_asked(shop: Shop) -> None:
