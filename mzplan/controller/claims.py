@@ -43,6 +43,7 @@ class Claims:
         self._released: set[Place] = set()
         self._release_at = 0.0
         self._retry_at = 0.0
+        self._read_elsewhere: dict[Place, float] = {}
 
     def record(self, accepted: Accepted, claimed: Collection[Place]) -> None:
         """Write down what is accepted now. What vanishes with it, and no committed resource claims, is
@@ -73,12 +74,15 @@ class Claims:
         self._unclaim(claimed)
         self._release(pool)
         now = time.time()
+        wanted = []
         for entry in self.dropped:
             due = now - entry.dropped_at >= self.retain and time.monotonic() >= self._retry_at
             if entry.place not in self._released and now - entry.dropped_at < self.retain + PATIENCE:
                 continue  # where that was made is noted down in the storage
             if due and entry.place not in reading and entry.place not in self._removing:
-                self._removing[entry.place] = pool.submit(self.executor.reclaim, *entry.place)
+                wanted.append(entry.place)
+        for place in self._unread_elsewhere(wanted):
+            self._removing[place] = pool.submit(self.executor.reclaim, *place)
 
     def is_left(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
         """Whether something is still written down that neither runs here nor is claimed any more."""
@@ -107,6 +111,31 @@ class Claims:
         """Whether what a query would go on from, or read, is being removed."""
         places = {place_of(description), *places_read({description.address: description})}
         return not places.isdisjoint({*self._removing, *self._releasing})
+
+    def _unread_elsewhere(self, places: list[Place]) -> list[Place]:
+        """Those of these that no query of another instance reads: one whose change was rejected there goes on
+        with what it had. What is read is looked at again after a while."""
+        clock = time.monotonic()
+        self._read_elsewhere = {p: at for p, at in self._read_elsewhere.items() if at > clock}
+        places = [place for place in places if place not in self._read_elsewhere]
+        if not places:
+            return []
+        try:
+            read = self._places_read_elsewhere()
+        except MzplanError as problem:
+            log.warning("what other instances read is not known, so nothing is removed: %s", problem)
+            read = set(places)
+        self._read_elsewhere |= {place: clock + RETRY for place in places if place in read}
+        return [place for place in places if place not in read]
+
+    def _places_read_elsewhere(self) -> set[Place]:
+        """What the other instances have noted down that they read; not those that are no more."""
+        found: set[Place] = set()
+        known = self.store.read_state().instances
+        for other in instances_noted(self.store):
+            if other != self.instance and (other in known or self.store.leader(other) is not None):
+                found |= places_read(self.store.read_accepted(other))
+        return found
 
     def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
         now = {place_of(d) for d in accepted.values()}

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.inline import Description
+from mzplan.inline import Description, digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
@@ -162,6 +163,47 @@ def test_a_moved_query_whose_storage_is_not_there_does_not_begin_anew(worlds: Wo
     worlds.settle("local")
     worlds.settle("big")
     assert worlds.runs("big") == ["sink.fresh"]
+
+
+def test_a_collection_that_is_read_on_another_instance_is_not_removed(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are replaced; the sink's change is rejected on its instance, where the old one reads on."""
+    monkeypatch.setattr("mzplan.controller.claims.RETRY", 0.0)
+    worlds.runner("big")
+    worlds.runner("local").queries.claims.retain = 0.0
+    worlds.commit(1, sink="big")
+    for instance in ("big", "local", "big"):
+        worlds.settle(instance)
+    assert (worlds.runs("local"), worlds.runs("big")) == ([str(ORDERS)], [str(SINK)])
+    problem = CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
+    worlds.executors["big"].check_result = lambda description: problem
+    resources = dict(worlds.committed.resources)
+    for address in (ORDERS, SINK):
+        again = replace(resources[address], generation=2)
+        resources[address] = replace(again, digest=digest_of(again, {**resources, address: again}))
+    worlds.take(replace(worlds.committed, serial=2, resources=resources))
+    for instance in ("local", "big", "local", "local"):
+        seen = worlds.settle(instance)
+    assert worlds.settle("big")[str(SINK)].condition == "rejected"
+    executor = worlds.executors["local"]
+    assert [entry.place for entry in worlds.store.read_journal("local")] == [("s", 1)]
+    assert [what for what, _ in executor.log if what == "reclaim"] == []
+    # Where that can't be told, nothing is removed either, and the runner goes on.
+    there = worlds.store.backend.read("status/big.accepted.json")
+    assert there is not None
+    worlds.store.backend.write("status/big.accepted.json", b"{")
+    seen = worlds.settle("local")
+    assert seen[str(ORDERS)].condition == "running"
+    assert [what for what, _ in executor.log if what == "reclaim"] == []
+    worlds.store.backend.write("status/big.accepted.json", there.data)
+    # The new one runs: nobody reads it any more.
+    worlds.executors["big"].check_result = lambda description: CheckResult()
+    worlds.now += 1000.0
+    for instance in ("big", "big", "local", "local"):
+        worlds.settle(instance)
+    assert [name for what, name in executor.log if what == "reclaim"] == ["s g1"]
+    assert worlds.store.read_journal("local") == []
 
 
 def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> None:
