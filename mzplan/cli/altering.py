@@ -66,7 +66,7 @@ def command_alter(
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
     first = waits_for_canary(canary, canary_wait)
-    project = invocation.project()
+    project = invocation.project(whole=True)
     runners = invocation.runners(project)
     if dry_run:
         return _previewed(

@@ -80,7 +80,7 @@ def command_apply(
     from mzplan.operations.applying import apply_configuration, apply_saved
 
     first = waits_for_canary(canary, canary_wait)
-    project = invocation.project()
+    project = invocation.project(whole=True)
     runners = invocation.runners(project)
     if planfile is not None:
         if target or replacing:

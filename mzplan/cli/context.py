@@ -56,10 +56,11 @@ class Invocation:
         """The project's folder, absolute."""
         return str(Path(self.directory).resolve())
 
-    def project(self) -> Project:
+    def project(self, *, whole: bool = False) -> Project:
+        """The project. `whole`: a command that reads all its files tells of all that is wrong at once."""
         from mzplan.operations.project import open_project
 
-        project = open_project(self.folder, self.variables, self.variable_files)
+        project = open_project(self.folder, self.variables, self.variable_files, whole=whole)
         if self.verbose:
             settings = project.settings
             place = project.store.backend.describe()

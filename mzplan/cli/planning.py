@@ -43,7 +43,7 @@ def command_plan(
     """Show what apply would change, what that restarts, and why."""
     from mzplan.operations.planning import make_plan
 
-    project = invocation.project()
+    project = invocation.project(whole=True)
     plan = make_plan(
         project,
         invocation.runners(project),
@@ -109,7 +109,7 @@ def command_graph(invocation: Invocation, impact: Address | None, format_: str) 
     """Draw what depends on what, or what a change would reach."""
     from mzplan.render.graph import render_graph
 
-    configuration = invocation.project().configuration()
+    configuration = invocation.project(whole=True).configuration()
     if impact is not None and impact not in configuration.resources:
         raise error(
             "MZ070",

@@ -65,7 +65,7 @@ def command_validate(invocation: Invocation, live: bool) -> int:
     """Check every file; with --live also the servers behind them."""
     from mzplan.operations.planning import validate, validate_live
 
-    project = invocation.project()
+    project = invocation.project(whole=True)
     if live:
         runners = invocation.runners(project)
         configuration, reached, found = validate_live(project, runners, invocation.progress)

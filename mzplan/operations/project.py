@@ -96,12 +96,23 @@ class Project:
 
 
 def open_project(
-    directory: str, variables: Mapping[str, str] | None = None, variable_files: Sequence[str] = ()
+    directory: str,
+    variables: Mapping[str, str] | None = None,
+    variable_files: Sequence[str] = (),
+    *,
+    whole: bool = False,
 ) -> Project:
-    """Read mzplan.yaml of a folder (only that). Raises MzplanError."""
-    from mzplan.config import load_project
+    """Read mzplan.yaml of a folder (only that). Raises MzplanError: `whole`, with what is wrong in the other
+    files, too, for whoever reads them next."""
+    from mzplan.config import load_configuration, load_project
 
-    return Project(settings=load_project(directory), variables=variables or {}, variable_files=variable_files)
+    try:
+        settings = load_project(directory)
+    except MzplanError:
+        if whole:
+            load_configuration(directory, variables, variable_files)
+        raise
+    return Project(settings=settings, variables=variables or {}, variable_files=variable_files)
 
 
 def read_state(store: Store, reporter: Reporter) -> State:

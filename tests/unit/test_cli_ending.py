@@ -106,6 +106,22 @@ def test_committed_but_not_converged_is_8(tmp_path: Path) -> None:
     assert text.code == 8 and "3 queries have not converged" in text.out
 
 
+@pytest.mark.parametrize(
+    "arguments", [("validate",), ("plan",), ("apply", "--auto-approve"), ("graph",), ("alter", "DROP")]
+)
+def test_a_mistake_in_the_settings_hides_no_other_one(folder: Path, arguments: tuple[str, ...]) -> None:
+    settings = folder / "mzplan.yaml"
+    settings.write_text(settings.read_text().replace("dry", "dryy"))
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(pipeline.read_text().replace("rows: 3", "row: 3").replace("topic:", "tpic:"))
+    ran = mzplan(folder, *arguments, "--json")
+    told = {(Path(d["range"]["path"]).name, d["code"]) for d in ran.json()["diagnostics"]}
+    assert ran.code == 1
+    assert told >= {("mzplan.yaml", "MZ005"), ("pipeline.yaml", "MZ004")}
+    # Who reads only the settings tells only of them.
+    assert {d["code"] for d in mzplan(folder, "status", "--json").json()["diagnostics"]} == {"MZ005"}
+
+
 def test_a_group_without_a_command_says_so_in_a_line(folder: Path) -> None:
     ran = mzplan(folder, "state", "--json")
     assert ran.code == 64 and ran.error()["summary"] == "Missing command."
