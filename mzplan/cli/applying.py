@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
     from mzplan.operations.applying import Applied
+    from mzplan.operations.following import Outcome
 
 wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
@@ -250,10 +251,15 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
                 "run_id_after": outcome.run_id,
             }
             if outcome.reason:
-                shown["error"] = outcome.reason
+                shown["error"] = _reason(outcome)
     document["pending"] = [
-        {"address": str(address), "condition": outcome.status, "reason": outcome.reason}
+        {"address": str(address), "condition": outcome.status, "reason": _reason(outcome)}
         for address, outcome in sorted(applied.outcomes.items())
         if outcome.status != "applied"
     ]
     return document
+
+
+def _reason(outcome: Outcome) -> str:
+    """As `plan` tells of what is pending."""
+    return f"{outcome.code}: {outcome.reason}" if outcome.code else outcome.reason
