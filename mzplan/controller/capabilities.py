@@ -75,7 +75,8 @@ class Capabilities:
         if collection.policy == found.policy:
             frontiers.advance(collection, found.young)
         self.move({found.id: {sink: max(step, found.limit) for sink, step in found.needed.items()}})
-        self._maintenance.maintain(found.place, collection.since)
+        address = collection.description.query.address
+        self._maintenance.maintain(address, found.place, collection.since)
 
     def holds_back(self, sink: GlobalId) -> str | None:
         """What a sink keeps its collection from giving up, in words; None where that is not more than the

@@ -16,6 +16,7 @@ from mzplan.controller.types import CollectionState, GlobalId, LagDuration, Plac
 from mzplan.durations import seconds
 from mzplan.inline import Description
 from mzplan.kinds import resource_kind
+from mzplan.model.address import Address
 
 log = logging.getLogger("mzplan.storage")
 
@@ -60,12 +61,17 @@ class Maintenance:
         self.every = every
         self._looked: dict[Place, float] = {}
         self._survey: tuple[Place, Future[Surveyed]] | None = None
-        self._work: tuple[Place, Future[None]] | None = None
+        self._work: tuple[Address, Place, Future[None]] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether something is under way, or its end not yet taken in."""
         return self._survey is not None or self._work is not None
+
+    @property
+    def at_work_on(self) -> Address | None:
+        """The source whose collection storage is writing: one writer at a time may."""
+        return self._work[0] if self._work is not None else None
 
     def surveyed(self) -> Surveyed | None:
         """What the last survey has found, once."""
@@ -102,16 +108,17 @@ class Maintenance:
             id_ = places[due]
             self._survey = (due, self._start(self._look, id_, collections[id_], readers(id_)))
 
-    def maintain(self, place: Place, since: Step) -> None:
-        """Let storage give up what only earlier steps need. One at a time; a later look asks again."""
+    def maintain(self, address: Address, place: Place, since: Step) -> None:
+        """Let storage give up what only earlier steps need, of the collection of a source. One at a time; a
+        later look asks again."""
         if self._work is None:
-            self._work = (place, self._start(self.storage.maintain, place, since))
+            self._work = (address, place, self._start(self.storage.maintain, place, since))
 
     def harvest(self) -> None:
         """Take in how maintenance has ended: what went wrong is said, and tried again later."""
-        if self._work is None or not self._work[1].done():
+        if self._work is None or not self._work[2].done():
             return
-        place, done = self._work
+        _, place, done = self._work
         self._work = None
         problem = done.exception()
         if problem is not None:

@@ -80,6 +80,11 @@ class Handover:
                 found[address] = still[0].reason()
         self.waiting = found
 
+    def has_left(self, address: Address) -> bool:
+        """Whether the state gives a query to another instance."""
+        resource = self._state.resources.get(address)
+        return resource is not None and resource.instance != self._instance
+
     def hold(self, address: Address, reports: list[QueryReport], memory: Memory) -> Decision | None:
         """That a query is not started yet; None where it need not wait."""
         if address not in self.waiting:

@@ -281,6 +281,10 @@ class Runner:
             there = decision.shown is not None or address in self.queries.under_way
             if address not in observations and there:
                 observations[address] = self._observe(address, None, decision)
+        written = self.controller.maintenance.at_work_on
+        if written is not None and written not in observations and self.handover.has_left(written):
+            # Its query has ended here, but its collection is still written: its next runner waits for that.
+            observations[written] = self._observe(written, None, None)
         status = Status(
             instance=self.instance,
             epoch=self.epoch,

@@ -125,6 +125,36 @@ def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_ep
     assert worlds.store.take_lease("local", "next").epoch > after
 
 
+def test_a_source_moves_when_nobody_writes_its_collection_any_more(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = worlds.runner("local")
+    worlds.runner("big")
+    begun, end = threading.Event(), threading.Event()
+
+    def optimize(*_: object) -> None:
+        begun.set()
+        end.wait(10.0)
+
+    monkeypatch.setattr(runner.controller.storage, "maintain", optimize)
+    worlds.commit(1)
+    worlds.settle("big")
+    for _ in range(100):
+        worlds.settle("local")
+        if begun.is_set():
+            break
+    assert begun.is_set() and worlds.runs("local") == [str(SINK), str(ORDERS)]
+    worlds.commit(2, source="big")
+    assert str(ORDERS) in worlds.settle("local") and worlds.runs("local") == [str(SINK)]
+    worlds.settle("big")
+    assert worlds.runs("big") == []
+    end.set()
+    while str(ORDERS) in worlds.settle("local"):
+        threading.Event().wait(0.01)
+    worlds.settle("big")
+    assert worlds.runs("big") == [str(ORDERS)]
+
+
 def test_a_runner_that_starts_waits_for_what_another_has_not_let_go_of(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.commit(1)
