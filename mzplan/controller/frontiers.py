@@ -16,7 +16,7 @@ def implied(policy: ReadPolicy, upper: Step, young: Step | None) -> Step:
     step within the policy's duration, if it has one (Storage.first_young); None where that is not known."""
     match policy:
         case LagSteps(steps=steps):
-            return max(0, upper - steps)
+            return min(upper, max(0, upper - steps))
         case LagDuration():
             return min(upper, young or 0)
         case RetainFrom(step=step):

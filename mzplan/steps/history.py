@@ -45,8 +45,9 @@ class StepHistory:
         """The newest `count` steps (None: all), not below `first`."""
         newest = self.index.last()
         since = self.index.since()
-        tail = [r for r in self.tail(newest) if r.step >= since]
-        last = tail[-1] if tail else newest
+        found = self.tail(newest)
+        last = found[-1] if found else newest  # it may have been given up, as all before it
+        tail = [r for r in found if r.step >= since]
         running = in_flight(self.log, None if self.is_source else self.collection, last)
         recent = [*tail, running] if running is not None else tail
         older: list[StepRecord] = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.steps import index as index_module
 from mzplan.steps.collection_log import CollectionLog
+from mzplan.steps.history import Steps
 from mzplan.steps.index import SEGMENT, StepIndex
 from mzplan.steps.needs import needed_by
 from mzplan.steps.record import StepRecord
@@ -144,6 +145,16 @@ def test_the_index_and_the_tail_are_one_history(tmp_path: Path) -> None:
     assert source.history.read(4).records == whole[-4:]
     assert source.history.read(2).records == whole[-2:]
     assert source.history.committed(2, 6) == list(whole[2:7])
+
+
+def test_of_a_collection_that_has_given_up_all_steps_the_last_one_was_committed(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    for number in range(3):
+        source.run([{"id": number, "name": "a"}])
+    source.history.index.expire(3)
+    assert source.history.read() == Steps(since=3, upper=3, records=())
+    source.plan([{"id": 3, "name": "a"}])
+    assert [(one.step, one.committed) for one in source.history.read().records] == [(3, False)]
 
 
 def test_offsets_that_spark_has_pruned_are_unknown(tmp_path: Path) -> None:
