@@ -15,8 +15,10 @@ from mzplan.controller.types import (
     IdentifierMissingError,
     IdentifierReusedError,
     Place,
+    Step,
     StorageError,
 )
+from mzplan.inline import Description
 from mzplan.model.address import Address
 
 
@@ -33,6 +35,11 @@ class Catalog:
         if id_ not in self.collections:
             raise IdentifierMissingError("collection", id_)
         return self.collections[id_]
+
+    def reached(self, query: Description) -> Step:
+        """The last step that is known of a query; -1 where none is."""
+        state = self.collections.get(query.id) or self.exports.get(query.id)
+        return state.upper - 1 if state is not None and state.place == (query.id, query.generation) else -1
 
     def export(self, id_: GlobalId) -> ExportState:
         """Raises IdentifierMissingError."""

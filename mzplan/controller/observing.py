@@ -7,6 +7,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryReport
 from mzplan.controller.reconcile import Desired, Memory
+from mzplan.controller.types import Step
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
@@ -26,10 +27,12 @@ def observe(
     held: str | None = None,
     failed: Verdict | None = None,
     keeps: str | None = None,
+    reached: Step = -1,
 ) -> Observation:
     """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
     that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
-    it went first itself, and has failed. `keeps`: what is kept only for it."""
+    it went first itself, and has failed. `keeps`: what is kept only for it. `reached`: its last step,
+    as far as is known without a run."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = (wanted.description.generation, wanted.description.digest) if wanted else (0, "")
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
@@ -43,7 +46,7 @@ def observe(
         condition=condition if failed is None else failed.condition,
         query_id=shown.query_id if shown else None,
         run_id=shown.run_id if shown else None,
-        step=shown.step if shown else -1,
+        step=shown.step if shown else reached,
         input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
         lag=shown.lag if shown else None,

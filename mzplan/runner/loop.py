@@ -319,4 +319,5 @@ class Runner:
             self.handover.waiting.get(address) or self.canaries.holds(address),
             self.canaries.failed(address),
             self.controller.capabilities.holds_back(wanted.description.id) if wanted is not None else None,
+            self.controller.catalog.reached(wanted.description) if wanted is not None else -1,
         )

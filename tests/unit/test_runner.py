@@ -492,6 +492,17 @@ def pause_all(state: State) -> State:
     return replace(state, resources={a: replace(r, override="paused") for a, r in state.resources.items()})
 
 
+def test_a_paused_query_is_known_to_have_come_as_far_as_it_has(world: World) -> None:
+    world.commit(make_state(1))
+    world.settle()
+    for name, report in world.executor._reports.items():
+        world.executor._reports[name] = replace(report, step=4)
+    world.settle()
+    world.commit(pause_all(make_state(2)))
+    seen = world.settle().observations
+    assert {(o.condition, o.run_id, o.step) for o in seen.values()} == {("paused", None, 4)}
+
+
 @pytest.mark.parametrize("paused", [True, False])
 def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, paused: bool) -> None:
     """Both serials come while the runner is down, or between two looks while the queries are paused."""
