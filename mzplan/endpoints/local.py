@@ -1,8 +1,9 @@
 """The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
 
-    <storage>/00000000000000000007-<hash of the id>.arrow  step 7: its rows; id and hash as metadata
-    <storage>/expired.json                                 the first step that is not expired, and the ids of
-                                                           appends that are, so that a repeated one is known
+    <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
+    <storage>/00000000000000000008-<hash of the id>+1.arrow  step 8, of the append that has begun with step 7
+    <storage>/expired.json                                   the first step that is not expired, and the ids
+                                                             of appends that are: so a repeated one is known
 
 A step is there when its file and those of all steps before it are: each is written under another name,
 fsynced, renamed. So an append of several steps writes the first one last, and is there whole or not at all.
@@ -58,13 +59,13 @@ class StaleStepError(Exception):
 @dataclass(frozen=True, slots=True)
 class _View:
     """What lies in the folder: the steps from the first that is not expired, the file of each step, expired
-    ids, and the files of an append that was killed."""
+    ids, and the files after a step that is not there: of an append that was killed, or goes on."""
 
     start: Step
     stop: Step
     files: Mapping[Step, str]
     expired: Mapping[str, Any] = field(default_factory=dict)
-    left: Sequence[str] = ()
+    left: Mapping[Step, str] = field(default_factory=dict)
 
 
 class LocalSteps:
@@ -96,9 +97,20 @@ class LocalSteps:
         """While no other append can write."""
         with self._folder.lock():
             view = self._look()
-            for name in view.left:
-                self._folder.delete(name)
+            self._tidy(view)
             yield Turn(self._folder, view)
+
+    def _tidy(self, view: _View) -> None:
+        """Remove what a killed append has left. Raises OSError where steps were lost: those after them may
+        have been read, so no other ones may take their numbers."""
+        lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
+        if lost:
+            raise OSError(
+                f"step {view.stop} is missing, and step {min(lost)} is there: part of the folder was "
+                "removed, or only part of it restored"
+            )
+        for step in sorted(view.left, reverse=True):
+            self._folder.delete(view.left[step])
 
     def find(self, id_: str) -> Step | None:
         """The step that an append of this id has made; None when there was none."""
@@ -148,7 +160,7 @@ class LocalSteps:
         start = stop = int(expired["start"])
         while stop in files:
             stop += 1
-        left = [files.pop(step) for step in sorted(files, reverse=True) if step >= stop]
+        left = {step: files.pop(step) for step in sorted(files) if step >= stop}
         return _View(start, stop, files, expired["ids"], left)
 
     def _known(self, view: _View, key: str) -> tuple[Step, int, str] | None:
@@ -191,7 +203,7 @@ class Turn:
     def write(self, steps: Sequence[tuple[str, Table]]) -> None:
         """Make these the next steps, by their ids; all or none. Once."""
         for index, (id_, rows) in reversed(list(enumerate(steps))):
-            name = _name(self.view.stop + index, _hash(id_))
+            name = _name(self.view.stop + index, _hash(id_), index)
             self._folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
 
 
@@ -266,8 +278,9 @@ def _hash(id_: str) -> str:
     return hashlib.sha256(id_.encode()).hexdigest()[:32]
 
 
-def _name(step: Step, key: str) -> str:
-    return f"{step:0{_DIGITS}}-{key}.arrow"
+def _name(step: Step, key: str, index: int = 0) -> str:
+    """`index`: how many steps of the same append come before."""
+    return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index else ''}.arrow"
 
 
 def _step_of(name: str) -> Step | None:
@@ -277,4 +290,9 @@ def _step_of(name: str) -> Step | None:
 
 
 def _key_of(name: str) -> str:
-    return name.partition("-")[2].removesuffix(".arrow")
+    return name.partition("-")[2].removesuffix(".arrow").partition("+")[0]
+
+
+def _index_of(name: str) -> int:
+    digits = name.removesuffix(".arrow").partition("+")[2]
+    return int(digits) if digits.isdecimal() else 0

@@ -214,6 +214,18 @@ def test_expired_appends_are_remembered(tmp_path: Path) -> None:
     assert steps.append(rows, "new").step == 70
 
 
+def test_no_step_takes_the_number_of_one_that_was_lost(tmp_path: Path) -> None:
+    steps = LocalSteps(str(tmp_path))
+    rows = pa.table({"id": [1]})
+    for number in range(4):
+        steps.append(rows, f"a{number}")
+    (lost,) = tmp_path.glob(f"{1:020}-*.arrow")
+    lost.unlink()
+    with pytest.raises(OSError, match="step 1 is missing, and step 2 is there"):
+        steps.append(rows, "another")
+    assert len(list(tmp_path.glob("*.arrow"))) == 3
+
+
 def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     steps.append(pa.table({"id": [1]}), "a")
