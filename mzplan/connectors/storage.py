@@ -29,7 +29,7 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
     ):
         try:
             _remove(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the latter: a file lies where its parent would
             continue
         except OSError as problem:
             raise error(
