@@ -36,10 +36,15 @@ class Catalog:
             raise IdentifierMissingError("collection", id_)
         return self.collections[id_]
 
+    def state_of(self, query: Description) -> CollectionState | ExportState | None:
+        """What is known of a query of this generation."""
+        state = self.collections.get(query.id) or self.exports.get(query.id)
+        return state if state is not None and state.place == (query.id, query.generation) else None
+
     def reached(self, query: Description) -> Step:
         """The last step that is known of a query; -1 where none is."""
-        state = self.collections.get(query.id) or self.exports.get(query.id)
-        return state.upper - 1 if state is not None and state.place == (query.id, query.generation) else -1
+        state = self.state_of(query)
+        return state.upper - 1 if state is not None else -1
 
     def export(self, id_: GlobalId) -> ExportState:
         """Raises IdentifierMissingError."""
@@ -139,8 +144,7 @@ class Catalog:
                 raise IdentifierReusedError(f"{token.id} is described twice, as {description.query.address}.")
 
     def create_exports(self, given: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
-        """Install or alter, consuming the tokens (see `ensure_installable`)."""
-        self.ensure_installable(given)
+        """Install or alter, consuming the tokens. `ensure_installable` is asked before."""
         for token, description in given:
             self._install(token, description)
 

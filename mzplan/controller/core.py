@@ -423,12 +423,12 @@ class Controller:
             wanted = queries.desired.get(address)
             if wanted is None:
                 continue
-            place = (wanted.description.id, wanted.description.generation)
-            state = self.catalog.collections.get(place[0]) or self.catalog.exports.get(place[0])
-            if state is None or state.place != place:
+            state = self.catalog.state_of(wanted.description)
+            if state is None:
                 continue
+            id_, generation = state.place
             state.condition = decision.condition
             shown = decision.shown
-            if shown is not None and shown.name.generation == place[1] and shown.step + 1 > state.upper:
-                uppers.append((place[0], shown.step + 1))
+            if shown is not None and shown.name.generation == generation and shown.step + 1 > state.upper:
+                uppers.append((id_, shown.step + 1))
         self.update_write_frontiers(uppers)

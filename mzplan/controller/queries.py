@@ -131,7 +131,7 @@ class Queries:
                 or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
-            if address in self.under_way or (self._acts(decision.command) and self._is_full()):
+            if address in self.under_way or (isinstance(decision.command, Stop | Switch) and self._is_full()):
                 # What the command in flight will find is not known yet, or there is one too many: report, but
                 # don't act or remember.
                 decision = replace(decision, command=None)
@@ -172,9 +172,6 @@ class Queries:
                 self.under_way[command.address] = self.pool.submit(self._work, command)
             case _:
                 assert_never(command)
-
-    def _acts(self, command: Command | None) -> bool:
-        return isinstance(command, Stop | Switch)
 
     def _is_full(self) -> bool:
         """Whether as much is under way as may be. Who has to wait is looked at again when one has ended."""

@@ -139,7 +139,7 @@ def decide(
     target = key_of(desired.description)
     if memory.target != target:
         memory = Memory(target=target, accepted=memory.accepted)
-    current = next((r for r in active if _runs(r, target)), None)
+    current = next((r for r in active if runs(r, target)), None)
     others = tuple(r for r in reports if r is not current)
     if desired.paused:
         command = Stop(address=address, names=_names(reports)) if reports else None
@@ -148,7 +148,7 @@ def decide(
         return Decision(command=command, memory=kept, condition="running" if shown else "paused", shown=shown)
     if current is not None:
         return _current(address, desired.description, current, others, memory, now)
-    dead = next((r for r in reports if not r.active and _runs(r, target)), None)
+    dead = next((r for r in reports if not r.active and runs(r, target)), None)
     if dead is not None:
         return _ended(address, dead, reports, memory, now, pace)
     return _absent(address, desired.description, reports, memory, now, pace)
@@ -264,7 +264,7 @@ def _failed(memory: Memory, verdict: Condition, error: str, code: str, now: floa
     )
 
 
-def _runs(report: QueryReport, key: Key) -> bool:
+def runs(report: QueryReport, key: Key) -> bool:
     """Whether this is that query. Its name has no id: see RunningIds.strangers."""
     return (report.name.generation, report.name.digest) == key[1:]
 

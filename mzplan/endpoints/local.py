@@ -112,11 +112,6 @@ class LocalSteps:
         for step in sorted(view.left, reverse=True):
             self._folder.delete(view.left[step])
 
-    def find(self, id_: str) -> Step | None:
-        """The step that an append of this id has made; None when there was none."""
-        known = self._known(self._look(), _hash(id_))
-        return known[0] if known is not None else None
-
     def read(self, step: Step) -> RecordBatchFileReader:
         """A step's rows. Raises StepError when they are not to be had."""
         view = self._look()

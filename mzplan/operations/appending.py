@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mzplan.endpoints.local import Appended
 
 LOCAL = "local"
-_LOCK_WAIT = 60.0  # seconds, in an object store, for another append or apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +136,7 @@ def _alone(project: Project, place: str) -> Iterator[None]:
     if local_path(place) is not None:
         yield
         return
-    with project.store.lock("append", wait=_LOCK_WAIT):
+    with project.store.lock_for_append():
         yield
 
 

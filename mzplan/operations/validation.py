@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
@@ -22,12 +23,9 @@ from mzplan.plan.stages import is_validated
 from mzplan.render.text import count
 
 if TYPE_CHECKING:
-    from mzplan.connectors.lookup import Connectors
     from mzplan.operations.project import Project, Reporter, Runners
-    from mzplan.secrets import Secrets
 
 AT_ONCE = 8  # checks from here
-T = TypeVar("T")
 _NO_VALUES: Mapping[str, str] = {}
 
 
@@ -110,6 +108,7 @@ def _ask(
 def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
     """Check queries from this process, without Spark: with its network, its environment, its files. Where
     the warehouse is not on this machine, checkpoints are left to the runner."""
+    from mzplan.connectors.checks import check_description
     from mzplan.connectors.lookup import Connectors
     from mzplan.connectors.paths import absolute, local_path
     from mzplan.secrets import Secrets
@@ -117,7 +116,12 @@ def check_here(descriptions: Sequence[Description], directory: str, warehouse: s
     secrets, connectors = Secrets(directory), Connectors()
     place = local_path(absolute(directory, warehouse))
     here = str(place) if place is not None and place.is_dir() else None
-    return _each(descriptions, lambda one: _check(one, secrets, connectors, directory, here))
+
+    def check(description: Description) -> tuple[Diagnostic, ...]:
+        found = check_description(description, secrets, connectors, directory=directory, warehouse=here)
+        return found.diagnostics
+
+    return _each([(one.address, partial(check, one)) for one in descriptions])
 
 
 def reach_alone(
@@ -133,25 +137,22 @@ def reach_alone(
 
     def check(address: Address) -> tuple[Diagnostic, ...]:
         inlined = inline_connection(state.resources[address], state.resources)
-        try:
-            found = check_connection(inlined, secrets, directory)
-        except Exception as problem:
-            return (_broken(address, problem),)
+        found = check_connection(inlined, secrets, directory)
         if found is None:
             reporter.detail(f"a connection of type {inlined.type} has nothing to reach by itself")
         return tuple(found or ())
 
     for address in connections:
         reporter.stage(f"Nothing uses {address}: reaching it from here")
-    return _each(connections, check)
+    return _each([(address, partial(check, address)) for address in connections])
 
 
-def _each(asked: Sequence[T], check: Callable[[T], tuple[Diagnostic, ...]]) -> list[Diagnostic]:
-    """What the checks find, in their order; several at once."""
+def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
+    """What the checks of these resources find, in their order; several at once."""
     todo: SimpleQueue[int] = SimpleQueue()
-    for number in range(len(asked)):
+    for number in range(len(checks)):
         todo.put(number)
-    found: list[tuple[Diagnostic, ...]] = [()] * len(asked)
+    found: list[tuple[Diagnostic, ...]] = [()] * len(checks)
 
     def work() -> None:
         while True:
@@ -159,10 +160,14 @@ def _each(asked: Sequence[T], check: Callable[[T], tuple[Diagnostic, ...]]) -> l
                 number = todo.get_nowait()
             except Empty:
                 return
-            found[number] = check(asked[number])
+            address, check = checks[number]
+            try:
+                found[number] = check()
+            except Exception as problem:
+                found[number] = (_broken(address, problem),)
 
     # Daemons: an interrupted command does not wait for a server that does not answer.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(asked)))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, len(checks)))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -177,18 +182,6 @@ def unused(state: State) -> list[Address]:
         if query.address.kind != "connection":
             used |= set(_connections(describe(query, state.resources).connections))
     return sorted(a for a in state.resources if a.kind == "connection" and a not in used)
-
-
-def _check(
-    description: Description, secrets: Secrets, connectors: Connectors, directory: str, warehouse: str | None
-) -> tuple[Diagnostic, ...]:
-    from mzplan.connectors.checks import check_description
-
-    try:
-        found = check_description(description, secrets, connectors, directory=directory, warehouse=warehouse)
-        return found.diagnostics
-    except Exception as problem:
-        return (_broken(description.address, problem),)
 
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:

@@ -20,6 +20,7 @@ from mzplan.controller.reconcile import (
     Switch,
     decide,
     key_of,
+    runs,
 )
 from mzplan.inline import Description
 from mzplan.model.address import Address
@@ -139,8 +140,7 @@ def _can_go_back(accepted: Description | None, wanted: Description) -> bool:
 
 def _verdict(canary: Canary, key: Key, decision: Decision, memory: Memory, waited: float) -> Verdict | None:
     shown = decision.shown
-    runs = shown is not None and (shown.name.generation, shown.name.digest) == key[1:]
-    if decision.condition == "running" and runs:
+    if decision.condition == "running" and shown is not None and runs(shown, key):
         return Verdict(serial=canary.serial, passed=True)
     if memory.target == key and memory.verdict in ("rejected", "failed"):
         return Verdict(

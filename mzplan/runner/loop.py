@@ -78,7 +78,6 @@ class Runner:
         self.round_seconds = 0.0  # that the last look at everything took
         self._told: Told = NOTHING
         self._seen_state: str | None = None
-        self._unread: str | None = None
         self._failing: dict[str, str | None] = {}  # what can't be looked at, and why
         self.observed: Status | None = None  # the newest, written or not
         self.observed_at = clock()
@@ -145,9 +144,7 @@ class Runner:
             if self.serial < 0:
                 raise
             problem = str(found)
-        if problem not in (None, self._unread):
-            log.warning("the state can't be read; going on with serial %d: %s", self.serial, problem)
-        self._unread = problem
+        self._tell_once("the state", f"can't be read; going on with serial {self.serial}", problem)
 
     def _attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
         """What a look at the store gives; where it fails, queries are to be healed all the same."""
@@ -155,10 +152,14 @@ class Runner:
             found, problem = look(), None
         except MzplanError as failed:
             found, problem = otherwise, str(failed)
-        if problem not in (None, self._failing.get(what)):
-            log.warning("%s can't be looked at for now: %s", what, problem)
-        self._failing[what] = problem
+        self._tell_once(what, "can't be looked at for now", problem)
         return found
+
+    def _tell_once(self, what: str, how: str, problem: str | None) -> None:
+        """Log what goes wrong when it begins, or becomes another problem; None: nothing does any more."""
+        if problem not in (None, self._failing.get(what)):
+            log.warning("%s %s: %s", what, how, problem)
+        self._failing[what] = problem
 
     async def _take_in(self) -> None:
         version = self.store.state_version()

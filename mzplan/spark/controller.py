@@ -15,8 +15,6 @@ from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.spark.executor import SparkExecutor
 from mzplan.state.store import Store
 
-_LOCK_WAIT = 60.0  # seconds, in an object store, for another append or apply
-
 
 class SparkStorageController(Controller):
     """Implements StorageController on one PySpark driver. `clock` gives seconds, monotonic."""
@@ -33,5 +31,5 @@ class SparkStorageController(Controller):
     ):
         spark = executor or SparkExecutor(context)
         warehouse = absolute(context.directory, context.warehouse)
-        storage = DeltaStorage(warehouse, spark, alone=lambda: store.lock("append", wait=_LOCK_WAIT))
+        storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
         super().__init__(store, spark, storage, secrets, pool, clock, parameters)

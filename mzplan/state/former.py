@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mzplan.state.claims import Place
 from mzplan.state.journal import Former, decode_former, encode_journal
 from mzplan.state.store import Store
-
-Place = tuple[str, int]  # id, generation
 
 
 def read_former(store: Store, instance: str) -> frozenset[Place]:

@@ -22,13 +22,9 @@ LIMIT_KEY = "parallelism.json"
 def limiting(store: Store, serial: int, parallelism: int | None) -> Iterator[None]:
     """Note it before the commit of a serial, which is to be done in here. The caller has the lock."""
     if parallelism is not None:
-        _note(store, serial, parallelism)
+        content = {"format_version": FORMAT_VERSION, "serial": serial, "parallelism": parallelism}
+        store.backend.write(LIMIT_KEY, (json.dumps(content, sort_keys=True) + "\n").encode())
     yield
-
-
-def _note(store: Store, serial: int, parallelism: int) -> None:
-    content = {"format_version": FORMAT_VERSION, "serial": serial, "parallelism": parallelism}
-    store.backend.write(LIMIT_KEY, (json.dumps(content, sort_keys=True) + "\n").encode())
 
 
 def limited(store: Store, serial: int) -> int | None:

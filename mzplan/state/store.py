@@ -49,6 +49,7 @@ from mzplan.state.local import STATE_KEY, LocalBackend
 from mzplan.state.proposals import LIFETIME, Answer, Proposal
 
 HOLD_KEY = "hold.json"
+APPEND_WAIT = 60.0  # seconds
 
 
 def open_store(settings: ProjectSettings) -> Store:
@@ -152,6 +153,11 @@ class Store:
         with self.backend.lock(info, wait):
             self._ensure_not_held()
             yield info
+
+    def lock_for_append(self) -> contextlib.AbstractContextManager[LockInfo]:
+        """The lock, where steps lie in an object store, which has none of its own: another append or apply is
+        waited for."""
+        return self.lock("append", wait=APPEND_WAIT)
 
     def hold(self, info: LockInfo) -> None:
         """Keep everybody from the lock until `release`, also when this process has ended. The caller has

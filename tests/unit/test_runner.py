@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -99,12 +98,13 @@ class World:
         return status
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "state")
-    yield world
-    world.pool.shutdown()
-    world.runner.answering.close()
+def second_generation(state: State) -> State:
+    """Both queries replaced."""
+    resources = dict(state.resources)
+    for address in (ORDERS, SINK):
+        anew = replace(resources[address], generation=2)
+        resources[address] = replace(anew, digest=digest_of(anew, {**resources, address: anew}))
+    return replace(state, resources=resources)
 
 
 def starts(world: World) -> list[str]:
@@ -274,12 +274,7 @@ def test_what_is_dropped_is_journalled_kept_and_then_removed(
 ) -> None:
     world.commit(make_state(1))
     world.settle()
-    replaced = make_state(2, topic="u")
-    resources = dict(replaced.resources)
-    for address in (ORDERS, SINK):
-        again = replace(resources[address], generation=2)
-        resources[address] = replace(again, digest=digest_of(again, {**resources, address: again}))
-    world.commit(replace(replaced, resources=resources))
+    world.commit(second_generation(make_state(2, topic="u")))
     world.settle()
     assert [d.place for d in world.store.read_journal("local")] == [("o", 1), ("s", 1)]
     assert not [what for what, _ in world.executor.log if what == "reclaim"]
@@ -420,12 +415,7 @@ def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: Wor
     assert "It was dropped after it had run, and what nothing claims is removed." in (seen[SINK].error or "")
     assert world.executor.running() == {}
     # As the error says: a new generation begins.
-    again = make_state(4)
-    resources = dict(again.resources)
-    for address in (ORDERS, SINK):
-        anew = replace(resources[address], generation=2)
-        resources[address] = replace(anew, digest=digest_of(anew, {**resources, address: anew}))
-    world.commit(replace(again, resources=resources))
+    world.commit(second_generation(make_state(4)))
     world.settle()
     assert set(world.executor.running()) == {ORDERS, SINK}
 

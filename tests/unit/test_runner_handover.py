@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -92,15 +91,6 @@ class Worlds:
 
     def runs(self, instance: str) -> list[str]:
         return sorted(map(str, self.executors[instance].running()))
-
-
-@pytest.fixture
-def worlds(tmp_path: Path) -> Iterator[Worlds]:
-    made = Worlds(tmp_path / "state")
-    yield made
-    made.pool.shutdown()
-    for runner in made.runners.values():
-        runner.answering.close()
 
 
 def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_epoch(worlds: Worlds) -> None:

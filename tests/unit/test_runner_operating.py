@@ -6,7 +6,6 @@ import http.client
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,6 @@ from mzplan.plan.drift import drift_between
 from mzplan.runner.logs import JsonFormatter
 from mzplan.runner.metrics import serve_metrics
 from tests.unit.test_runner import ORDERS, World, make_state, starts
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "state")
-    yield made
-    made.pool.shutdown()
-    made.runner.answering.close()
 
 
 def with_budget(world: World, budget: int) -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,23 +28,6 @@ T = TypeVar("T")
 
 def away(*_: object, **__: object) -> Any:
     raise error("MZ095", "The state can't be reached")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "state")
-    yield made
-    made.pool.shutdown()
-    made.runner.answering.close()
-
-
-@pytest.fixture
-def worlds(tmp_path: Path) -> Iterator[Worlds]:
-    made = Worlds(tmp_path / "state")
-    yield made
-    made.pool.shutdown()
-    for runner in made.runners.values():
-        runner.answering.close()
 
 
 def test_a_dead_query_is_healed_while_proposals_can_not_be_read(

@@ -1,0 +1,34 @@
+"""Runners in memory, which are closed in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.test_runner import World
+    from tests.unit.test_runner_handover import Worlds
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    from tests.unit.test_runner import World
+
+    made = World(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    made.runner.answering.close()
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[Worlds]:
+    from tests.unit.test_runner_handover import Worlds
+
+    made = Worlds(tmp_path / "state")
+    yield made
+    made.pool.shutdown()
+    for runner in made.runners.values():
+        runner.answering.close()
