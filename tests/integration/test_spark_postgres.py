@@ -38,7 +38,7 @@ def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
     lab.has_rows(shop, "orders", 100)
     lab.produce(name, *orders(100, 105))
     lab.has_rows(shop, "orders", 105)
-    until("the step is reported", lambda: lab.report(sink).step >= 1)
+    until("the step is done", lambda: lab.checkpoint_done(sink))
     lab.stop(source, sink)
 
     lab.undo_commit(sink)
@@ -394,7 +394,7 @@ def test_a_checkpoint_that_is_behind_its_table_is_told(lab: Lab, topic: Make, da
     for step in range(3):
         lab.produce(name, *orders(step, step + 1))
         lab.has_rows(shop, "orders", step + 1)
-    until("all is done", lambda: lab.report(sink).step >= 2)
+    until("all is done", lambda: lab.checkpoint_done(sink))
     lab.stop(sink)
     lab.undo_commit(sink)
     last = lab.undo_commit(sink)

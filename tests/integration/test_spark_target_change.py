@@ -11,6 +11,7 @@ import psycopg
 
 from examples.servers import create_topic, delete_topic
 from mzplan.model.diagnostics import Diagnostic, ExitCode
+from tests.integration.committed import committed
 from tests.integration.spark_lab import until
 from tests.support import execute, rows_of
 
@@ -33,6 +34,11 @@ def changed(
     inner: Any = found.connections["connection"].body
     inner.update(connection or {})
     return found
+
+
+def stop(lab: Lab, query: Description) -> None:
+    until("its step is done", lambda: lab.checkpoint_done(query))
+    lab.stop(query)
 
 
 def found(lab: Lab, sink: Description) -> Diagnostic:
@@ -95,10 +101,6 @@ class Flow:
         self.send()
         until(f"{expected} are there", lambda: ids(dsn or self.dsn) == list(expected))
 
-    def stop(self, query: Description) -> None:
-        until("its step is done", lambda: self.lab.checkpoint_done(query))
-        self.lab.stop(query)
-
 
 def test_a_database_that_is_promoted_restored_moved_and_made_anew(
     lab: Lab, topic: Make, database: Make, own_postgres: PostgresServer
@@ -106,7 +108,7 @@ def test_a_database_that_is_promoted_restored_moved_and_made_anew(
     flow = Flow(lab, topic(partitions=1), own_postgres)
     lab.start(flow.source, flow.sink)
     flow.flows(0)
-    flow.stop(flow.sink)
+    stop(lab, flow.sink)
     recorded = lab.check(flow.sink)
     assert recorded.diagnostics == () and recorded.upstream is not None
     assert (recorded.upstream["timeline"], recorded.upstream["database"]) == (1, "shop")
@@ -120,7 +122,7 @@ def test_a_database_that_is_promoted_restored_moved_and_made_anew(
     assert "timeline 2 instead of 1" in notice.detail
     lab.start(flow.sink)
     flow.flows(0, 1)
-    flow.stop(flow.sink)
+    stop(lab, flow.sink)
     assert lab.check(flow.sink).diagnostics == ()
 
     _restored(lab, flow)
@@ -146,7 +148,7 @@ def _restored(lab: Lab, flow: Flow) -> None:
     assert (found(lab, accepting).code, found(lab, accepting).severity) == ("MZ069", "notice")
     lab.start(accepting)
     until("what comes next is written", lambda: ids(flow.dsn) == [0, 2])
-    flow.stop(accepting)
+    stop(lab, accepting)
     assert lab.check(accepting).diagnostics == ()
 
 
@@ -161,7 +163,7 @@ def _moved(lab: Lab, flow: Flow, other: str) -> None:
     accepting = changed(lab, moved, on_target_change="accept")
     lab.start(accepting)
     flow.flows(3, dsn=lab.postgres.dsn(other))
-    flow.stop(accepting)
+    stop(lab, accepting)
     lab.postgres.drop_database(other)
     lab.postgres.create_database(other)
     lab.execute(other, TABLE)
@@ -176,8 +178,8 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     sink = lab.sink(source, "kafka", {"type": "kafka", "brokers": [lab.kafka.bootstrap]}, topic=out)
     lab.produce(name, {"id": 1})
     lab.start(source, sink)
-    until("it has written", lambda: lab.report(sink).step >= 0)
-    lab.stop(sink)
+    until("it has written", lambda: len(committed(lab.kafka.bootstrap, out)) == 1)
+    stop(lab, sink)
     assert lab.check(sink).diagnostics == ()
 
     moved = changed(lab, sink, {"brokers": [own_kafka.bootstrap]})
@@ -187,8 +189,8 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     assert found(lab, accepting).severity == "notice"
     lab.produce(name, {"id": 2})
     lab.start(accepting)
-    until("it has written there", lambda: lab.report(accepting).step >= 1)
-    lab.stop(accepting)
+    until("it has written there", lambda: len(committed(own_kafka.bootstrap, out)) == 1)
+    stop(lab, accepting)
     assert lab.check(accepting).diagnostics == ()
     delete_topic(own_kafka.bootstrap, out)
     create_topic(own_kafka.bootstrap, out, 1)
