@@ -27,7 +27,7 @@ class LocalRunners:
         self._seen_dead: dict[str, float] = {}
 
     def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = _NOTHING) -> None:
-        if instance.type != "embedded" or self.store.leader(instance.name) is not None:
+        if instance.type != "embedded" or self.store.leases.leader(instance.name) is not None:
             return
         from mzplan.runner.embedded import start
         from mzplan.spark.java import require_java
@@ -62,7 +62,7 @@ class LocalRunners:
                 run_dry(self.settings, instance.name)
 
     def ended(self, instance: Instance) -> MzplanError | None:
-        if instance.type != "embedded" or self.store.leader(instance.name) is not None:
+        if instance.type != "embedded" or self.store.leases.leader(instance.name) is not None:
             self._seen_dead.pop(instance.name, None)
             return None
         # A successor may be taking the lease over this moment.

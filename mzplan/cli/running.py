@@ -58,9 +58,9 @@ def command_up(invocation: Invocation, instance: str | None) -> int:
     runners = invocation.runners(project)
     shown = []
     for name in _embedded(project.settings, instance):
-        before = project.store.leader(name)
+        before = project.store.leases.leader(name)
         runners.ensure(project.settings.instances[name])
-        lease = project.store.leader(name)
+        lease = project.store.leases.leader(name)
         pid = lease.pid if lease else 0
         shown.append({"name": name, "pid": pid, "started": before is None})
         if not invocation.json:

@@ -133,7 +133,7 @@ class Claims:
         found: set[Place] = set()
         known = self.store.read_state().instances
         for other in instances_noted(self.store):
-            if other != self.instance and (other in known or self.store.leader(other) is not None):
+            if other != self.instance and (other in known or self.store.leases.leader(other) is not None):
                 found |= places_read(self.store.read_accepted(other))
         return found
 

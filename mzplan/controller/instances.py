@@ -44,7 +44,7 @@ class Instances:
     def drop(self, id_: InstanceId) -> None:
         """Raises InstanceInUseError while it has a live runner; a lapsed lease counts as none."""
         self.ensure(id_)
-        leader = self._store.leader(id_)
+        leader = self._store.leases.leader(id_)
         if leader is not None:
             raise InstanceInUseError(
                 f"Instance {id_} has a runner: process {leader.pid} on {leader.host}, epoch {leader.epoch}. "
@@ -58,7 +58,7 @@ class Instances:
         if self.attached is not None and self.attached[0] != id_ and self.lost is None:
             raise StorageError(f"This runner leads instance {self.attached[0]}: it can't lead {id_} as well.")
         self.release()
-        lease = self._store.take_lease(id_, location.owner)
+        lease = self._store.leases.take(id_, location.owner)
         self.attached, self.lost = (id_, lease), None
         self._keeper = LeaseKeeper(self._store, lease, self._on_lost)
         self._keeper.start()

@@ -59,7 +59,7 @@ class LeaseKeeper:
     def _give_back(self) -> None:
         self._renewing.join()  # of two writes at once, one would find the other's
         try:
-            self.store.renew_lease(self.lease, released=True)
+            self.store.leases.renew(self.lease, released=True)
         except MzplanError as problem:
             log.warning("the lease could not be released: %s", problem)
         except Exception:
@@ -69,7 +69,7 @@ class LeaseKeeper:
         while not self._ended.wait(HEARTBEAT):
             began = time.monotonic()
             try:
-                renewed = self.store.renew_lease(self.lease)
+                renewed = self.store.leases.renew(self.lease)
             except MzplanError as problem:
                 log.warning("the lease could not be renewed: %s", problem)
                 continue

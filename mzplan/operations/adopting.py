@@ -112,7 +112,7 @@ def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
     if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
         return
     record = next(c.after for c in plan.changes if c.address == address)
-    lease = project.store.leader(record.instance) if record is not None else None
+    lease = project.store.leases.leader(record.instance) if record is not None else None
     if lease is not None and lease.host != socket.gethostname():
         raise _refused(
             address,

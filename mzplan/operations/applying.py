@@ -255,7 +255,7 @@ def _follow(
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
         if name in needed:
             runners.ensure(instance)
-        elif instance.type != "dry" and project.store.leader(name) is None:
+        elif instance.type != "dry" and project.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing is to
         runners.settle(instance)
         follower = Follower(project.store, state, name, touched)

@@ -53,13 +53,13 @@ def ask(
     ended: Callable[[], MzplanError | None],
 ) -> list[Diagnostic]:
     """Have an instance's runner validate descriptions. Raises MZ060 when it does not answer in time."""
-    proposal = store.propose(instance, descriptions)
+    proposal = store.proposals.make(instance, descriptions)
     failpoint(Failpoint.APPLY_PROPOSED)
     try:
         wake()
         until = time.monotonic() + ANSWER_WAIT
         while time.monotonic() < until:
-            answer = store.read_answer(proposal)
+            answer = store.proposals.read_answer(proposal)
             if answer is not None:
                 return list(answer.diagnostics)
             problem = ended()
@@ -67,7 +67,7 @@ def ask(
                 raise problem
             time.sleep(store.backend.look)
     finally:
-        store.withdraw(proposal.id)
+        store.proposals.withdraw(proposal.id)
     raise error(
         "MZ060",
         f"The runner of instance {instance} does not answer",
@@ -142,7 +142,7 @@ class Follower:
         again: the runner may replace it, and this command has committed already. What a runner said that
         leads no more (it was killed, another one is on its way) is nothing: its queries ended with it."""
         try:
-            leader = self.store.leader(self.instance)
+            leader = self.store.leases.leader(self.instance)
             status = self.store.read_status(self.instance)
         except MzplanError as problem:
             return None, False, problem

@@ -25,9 +25,9 @@ def read_project_status(project: Project) -> ProjectStatus:
     alive: dict[str, bool] = {}
     shown = []
     for name in sorted(instances):
-        lease = store.read_lease(name)
+        lease = store.leases.read(name)
         is_dry = instances[name].type == "dry"
-        alive[name] = is_dry or store.leader(name) is not None
+        alive[name] = is_dry or store.leases.leader(name) is not None
         status = statuses.get(name)
         shown.append(
             InstanceStatus(
@@ -83,7 +83,7 @@ def find_drift(
         statuses = store.read_statuses()
     if rotated is None:
         rotated = find_rotations(project.settings.directory, state, statuses).queries
-    alive = {name: store.leader(name) is not None for name in state.instances}
+    alive = {name: store.leases.leader(name) is not None for name in state.instances}
     return drift_between(state, statuses, alive, rotated, time.time())
 
 
@@ -126,7 +126,7 @@ def _is_on_its_way(
         return False
     return any(
         (statuses[name].serial if name in statuses else -1) != state.serial
-        and project.store.leader(name) is not None
+        and project.store.leases.leader(name) is not None
         for name in state.instances
     )
 
@@ -143,7 +143,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
     if place is None or not place.is_dir():
         return  # not on this machine
     for name, status in statuses.items():
-        lease = project.store.read_lease(name)
+        lease = project.store.leases.read(name)
         if lease is None or lease.host != socket.gethostname():
             continue  # the folder of that name is another one where it runs
         instance = state.instances.get(name)

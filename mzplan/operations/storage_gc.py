@@ -161,7 +161,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
             )
         status = store.read_status(name)
         taken_in = status.serial if status is not None else 0
-        if store.leader(name) is not None and taken_in < state.serial:
+        if store.leases.leader(name) is not None and taken_in < state.serial:
             raise _refused(
                 f"The runner of instance {name} is still at serial {taken_in}",
                 f"The state is at {state.serial}: what it runs may be what nothing else claims any more.",

@@ -112,7 +112,7 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
         place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
     state = decode_state(blob.data, f"{place_of(project)}")
-    led = [name for name in sorted(state.instances) if project.store.leader(name) is not None]
+    led = [name for name in sorted(state.instances) if project.store.leases.leader(name) is not None]
     return blob.data, belongings(project.store, state.lineage), led
 
 

@@ -74,7 +74,7 @@ def reach(
             continue
         descriptions = tuple(describe(resource, state.resources) for resource in resources)
         number = count(len(descriptions), "query", "queries")
-        lease = project.store.leader(name)
+        lease = project.store.leases.leader(name)
         if lease is not None:
             reporter.stage(f"Validating {number} on instance {name}")
             reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")

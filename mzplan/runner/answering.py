@@ -42,7 +42,7 @@ class Answering:
         """Start answering what is new. True while an answer is under way."""
         for id_ in [i for i, future in self._under_way.items() if future.done()]:
             self._under_way.pop(id_).result()
-        for proposal in self.store.open_proposals(self.instance):
+        for proposal in self.store.proposals.open(self.instance):
             if proposal.id not in self._under_way:
                 self._under_way[proposal.id] = self._answers.submit(self._answer, proposal)
         return bool(self._under_way)
@@ -61,7 +61,7 @@ class Answering:
                 upstreams[description.address] = result.upstream
         answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
         try:
-            self.store.answer(answer)
+            self.store.proposals.answer(answer)
         except MzplanError as problem:
             log.warning("%s", problem)
         self.wake()

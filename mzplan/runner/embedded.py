@@ -37,7 +37,7 @@ def start(
 
     Raises MZ062 (or what the runner itself said, such as MZ061: no Java) when it ends at once.
     """
-    lease = store.leader(instance)
+    lease = store.leases.leader(instance)
     if lease is not None:
         return lease
     folder = runtime_folder(settings.directory)
@@ -70,10 +70,10 @@ def start(
         )
     until = time.monotonic() + LEASE_WAIT
     while time.monotonic() < until:
-        lease = store.leader(instance)
+        lease = store.leases.leader(instance)
         if lease is not None:
             return lease
-        if process.poll() is not None and store.leader(instance) is None:
+        if process.poll() is not None and store.leases.leader(instance) is None:
             raise failure(settings, instance)
         time.sleep(0.02)
     raise failure(settings, instance)
@@ -101,7 +101,7 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     Only a process of this machine whose start time fits the lease is signalled: never a stranger that got
     the same pid.
     """
-    lease = store.leader(instance)
+    lease = store.leases.leader(instance)
     if lease is None or lease.host != socket.gethostname() or not is_alive(lease.pid, lease.pid_started):
         return False
     if lease.pid_space and not is_of_here(lease):  # in another container, say (older runners don't tell)

@@ -102,7 +102,7 @@ class Handover:
         return [a for a, id_ in self._queries(state).items() if self._here.get(a) != id_]
 
     def _others(self, state: State) -> list[InstanceId]:
-        return sorted({*state.instances, *self._store.instances_led()} - {self._instance})
+        return sorted({*state.instances, *self._store.leases.instances()} - {self._instance})
 
     def _seen(self, name: InstanceId) -> _Other | None:
         try:
@@ -111,7 +111,7 @@ class Handover:
             return _Other(instance=name, unknown=True, problem=problem.diagnostics[0].summary)
 
     def _look_at(self, name: InstanceId) -> _Other | None:
-        if not self._store.may_be_led(name):
+        if not self._store.leases.may_be_led(name):
             return None
         status, serial = self._store.read_status(name), self._state.serial
         if status is None or serial - status.serial > BEHIND:

@@ -175,7 +175,7 @@ class Runner:
             await self.controller.migrate_collections(list(wanted.collections.items()))
         elif self.handover.comes(state):
             # A query that had another runner goes on under a higher epoch than that one's.
-            self.queries.epoch = self.store.next_epoch()
+            self.queries.epoch = self.store.leases.next_epoch()
         self.handover.take_in(state)
         self._limit(state.serial)
         for command in commands(self._told, wanted):

@@ -57,11 +57,11 @@ def run(
 def run_dry(settings: ProjectSettings, instance: str) -> None:
     """One pass of a dry instance, in this process: commits become observations, nothing is reached."""
     store = open_store(settings)
-    lease = store.acquire_lease(instance, "dry")
+    lease = store.leases.acquire(instance, "dry")
     until = time.monotonic() + 30.0
     while lease is None and time.monotonic() < until:  # another command's pass: it takes moments
         time.sleep(0.05)
-        lease = store.acquire_lease(instance, "dry")
+        lease = store.leases.acquire(instance, "dry")
     if lease is None:
         raise error("MZ060", f"Instance {instance} is led by another process", "It is a dry instance.")
     pool = _Inline()
@@ -81,7 +81,7 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
                 break
         runner.tick()
     finally:
-        store.renew_lease(lease, released=True)
+        store.leases.renew(lease, released=True)
 
 
 def _parameters(settings: ProjectSettings) -> StorageParameters:
@@ -95,12 +95,12 @@ def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool
     told = ""
     while not stopping.is_set():
         try:
-            lease = store.acquire_lease(instance, owner)
+            lease = store.leases.acquire(instance, owner)
             if lease is not None:
                 log.info("leading instance %s, epoch %d", instance, lease.epoch)
                 return lease
             # A lease that has lost its content is nobody's for certain, but only after a while.
-            if not stand_by and store.leader(instance) is not None:
+            if not stand_by and store.leases.leader(instance) is not None:
                 log.info("instance %s has a runner already", instance)
                 return None
             now = f"another runner leads instance {instance}: standing by"

@@ -151,3 +151,12 @@ def _age(holder: LockInfo) -> str:
         if seconds >= size:
             return f" ({seconds / size:.0f} {unit} ago)"
     return " (just now)"
+
+
+def misplaced_error(key: str, what: str, instance: str) -> MzplanError:
+    return error(
+        "MZ030",
+        f"{key} is not the {what} of this instance",
+        f"It is that of instance {instance}.",
+        "delete it: the runner writes it anew.",
+    )

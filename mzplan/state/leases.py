@@ -1,13 +1,19 @@
-"""What a lease says from here: whether the runner that holds it may still be running queries."""
+"""The leases of runners: who leads, and whether the runner that holds one may still be running queries."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from mzplan.model.address import is_valid_name
 from mzplan.model.state import Lease
+from mzplan.state.backend import Backend, Blob, ConflictError, misplaced_error
+from mzplan.state.epochs import next_epoch
+from mzplan.state.formats import decode_lease, encode_lease
 from mzplan.state.process import is_alive, pid_space, started_at
 
 LEASE_TTL = 15.0  # seconds
@@ -64,3 +70,94 @@ def is_blank(data: bytes) -> bool:
     """Whether a file has lost its content: leases and statuses are not synced, so a power failure may leave
     them empty, or full of zeros."""
     return not data.strip(b"\0 \r\n")
+
+
+class Leases:
+    """The leases of a project's runners, one for each instance. Safe for several processes at once."""
+
+    def __init__(self, backend: Backend, sightings: Sightings):
+        self._backend = backend
+        self._sightings = sightings
+
+    def read(self, instance: str) -> Lease | None:
+        """None where there is none, or a power failure has emptied it."""
+        key = _key(instance)
+        blob = self._backend.read(key)
+        lease = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
+        if lease is not None and lease.instance != instance:
+            raise misplaced_error(key, "lease", lease.instance)
+        return lease
+
+    def leader(self, instance: str) -> Lease | None:
+        """The lease of the runner that leads this instance, None when nobody is known to."""
+        lease = self.read(instance)
+        return lease if lease is not None and is_live(lease) else None
+
+    def may_be_led(self, instance: str) -> bool:
+        """Whether a runner of this instance may still be running queries: also one whose lease has become
+        empty, for as long as it would take it to find out."""
+        key = _key(instance)
+        blob = self._backend.read(key)
+        return blob is not None and self._may_be_led(key, blob)
+
+    def _may_be_led(self, key: str, blob: Blob) -> bool:
+        unchanged = self._sightings.unchanged(key, blob.version)
+        if is_blank(blob.data):
+            return unchanged <= LEASE_TTL  # whoever had it has ended its queries by then
+        return is_live(decode_lease(blob.data, key), unchanged)
+
+    def instances(self) -> list[str]:
+        """The instances that have, or have had, a runner."""
+        names = (k.removeprefix("leases/").removesuffix(".json") for k in self._backend.list("leases/"))
+        return [name for name in names if is_valid_name(name)]
+
+    def acquire(self, instance: str, owner: str) -> Lease | None:
+        """Become the leader with the next epoch; None while somebody else leads, or may do so."""
+        key = _key(instance)
+        blob = self._backend.read(key)
+        if blob is not None and self._may_be_led(key, blob):
+            return None
+        lease = new_lease(instance, owner, self.next_epoch())
+        try:
+            self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
+        except ConflictError:
+            return None
+        return lease
+
+    def take(self, instance: str, owner: str) -> Lease:
+        """Become the leader with the next epoch, whoever leads now: they find out when they renew, and are
+        fenced by the epoch before. A live lease of this very owner is kept."""
+        key = _key(instance)
+        while True:
+            blob = self._backend.read(key)
+            old = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
+            if old is not None and old.owner == owner and is_live(old):
+                return old
+            lease = new_lease(instance, owner, self.next_epoch())
+            # Another one who takes it at the same moment comes after this one, or before.
+            with contextlib.suppress(ConflictError):
+                self._backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
+                return lease
+
+    def renew(self, lease: Lease, *, released: bool = False) -> Lease | None:
+        """The lease with a new heartbeat; None when it is no longer ours (another epoch or owner)."""
+        key = _key(lease.instance)
+        blob = self._backend.read(key)
+        there = decode_lease(blob.data, key) if blob else None
+        if there is None or (there.epoch, there.owner) != (lease.epoch, lease.owner):
+            return None
+        renewed = replace(lease, heartbeat=time.time(), released=released)
+        assert blob is not None
+        try:
+            self._backend.write(key, encode_lease(renewed), expected=blob.version, durable=False)
+        except ConflictError:
+            return None
+        return renewed
+
+    def next_epoch(self) -> int:
+        """A fencing token that is higher than every one before it, of any instance."""
+        return next_epoch(self._backend)
+
+
+def _key(instance: str) -> str:
+    return f"leases/{instance}.json"

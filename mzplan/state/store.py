@@ -12,28 +12,23 @@ import json
 import os
 import secrets
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description
 from mzplan.model import reading
-from mzplan.model.address import Address, is_valid_name
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.resources import ProjectSettings
-from mzplan.model.state import Lease, State, Status
-from mzplan.state.backend import Backend, Blob, ConflictError, LockInfo, locked_error
-from mzplan.state.epochs import next_epoch
+from mzplan.model.state import State, Status
+from mzplan.state.backend import Backend, ConflictError, LockInfo, locked_error, misplaced_error
 from mzplan.state.formats import (
     decode_accepted,
-    decode_lease,
     decode_state,
     decode_status,
     encode_accepted,
-    encode_lease,
     encode_state,
     encode_status,
 )
@@ -44,9 +39,9 @@ from mzplan.state.journal import (
     decode_prepared,
     encode_journal,
 )
-from mzplan.state.leases import LEASE_TTL, Sightings, is_blank, is_live, new_lease
+from mzplan.state.leases import Leases, Sightings, is_blank
 from mzplan.state.local import STATE_KEY, LocalBackend
-from mzplan.state.proposals import LIFETIME, Answer, Proposal
+from mzplan.state.proposals import Proposals
 
 HOLD_KEY = "hold.json"
 APPEND_WAIT = 60.0  # seconds
@@ -75,7 +70,8 @@ class Store:
     def __init__(self, backend: Backend, project: str, sightings: Sightings | None = None):
         self.backend = backend
         self.project = project
-        self._sightings = sightings or Sightings()
+        self.leases = Leases(backend, sightings or Sightings())
+        self.proposals = Proposals(backend)
 
     # --- State
 
@@ -192,7 +188,7 @@ class Store:
         blob = self.backend.read(key)
         status = decode_status(blob.data, key) if blob and not is_blank(blob.data) else None
         if status is not None and status.instance != instance:
-            raise _misplaced(key, "status", status.instance)
+            raise misplaced_error(key, "status", status.instance)
         return status
 
     def read_statuses(self) -> dict[str, Status]:
@@ -230,134 +226,6 @@ class Store:
     def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
         self.backend.write(f"journal/{instance}.prepared.jsonl", encode_journal(entries))
 
-    # --- Leases
-
-    def read_lease(self, instance: str) -> Lease | None:
-        """None where there is none, or a power failure has emptied it."""
-        key = f"leases/{instance}.json"
-        blob = self.backend.read(key)
-        lease = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
-        if lease is not None and lease.instance != instance:
-            raise _misplaced(key, "lease", lease.instance)
-        return lease
-
-    def leader(self, instance: str) -> Lease | None:
-        """The lease of the runner that leads this instance, None when nobody is known to."""
-        lease = self.read_lease(instance)
-        return lease if lease is not None and is_live(lease) else None
-
-    def may_be_led(self, instance: str) -> bool:
-        """Whether a runner of this instance may still be running queries: also one whose lease has become
-        empty, for as long as it would take it to find out."""
-        key = f"leases/{instance}.json"
-        blob = self.backend.read(key)
-        return blob is not None and self._may_be_led(key, blob)
-
-    def _may_be_led(self, key: str, blob: Blob) -> bool:
-        unchanged = self._sightings.unchanged(key, blob.version)
-        if is_blank(blob.data):
-            return unchanged <= LEASE_TTL  # whoever had it has ended its queries by then
-        return is_live(decode_lease(blob.data, key), unchanged)
-
-    def instances_led(self) -> list[str]:
-        """The instances that have, or have had, a runner."""
-        names = (k.removeprefix("leases/").removesuffix(".json") for k in self.backend.list("leases/"))
-        return [name for name in names if is_valid_name(name)]
-
-    def acquire_lease(self, instance: str, owner: str) -> Lease | None:
-        """Become the leader with the next epoch; None while somebody else leads, or may do so."""
-        key = f"leases/{instance}.json"
-        blob = self.backend.read(key)
-        if blob is not None and self._may_be_led(key, blob):
-            return None
-        lease = new_lease(instance, owner, self.next_epoch())
-        try:
-            self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
-        except ConflictError:
-            return None
-        return lease
-
-    def take_lease(self, instance: str, owner: str) -> Lease:
-        """Become the leader with the next epoch, whoever leads now: they find out when they renew, and are
-        fenced by the epoch before. A live lease of this very owner is kept."""
-        key = f"leases/{instance}.json"
-        while True:
-            blob = self.backend.read(key)
-            old = decode_lease(blob.data, key) if blob and not is_blank(blob.data) else None
-            if old is not None and old.owner == owner and is_live(old):
-                return old
-            lease = new_lease(instance, owner, self.next_epoch())
-            # Another one who takes it at the same moment comes after this one, or before.
-            with contextlib.suppress(ConflictError):
-                self.backend.write(key, encode_lease(lease), expected=blob.version if blob else None)
-                return lease
-
-    def renew_lease(self, lease: Lease, *, released: bool = False) -> Lease | None:
-        """The lease with a new heartbeat; None when it is no longer ours (another epoch or owner)."""
-        key = f"leases/{lease.instance}.json"
-        blob = self.backend.read(key)
-        there = decode_lease(blob.data, key) if blob else None
-        if there is None or (there.epoch, there.owner) != (lease.epoch, lease.owner):
-            return None
-        renewed = replace(lease, heartbeat=time.time(), released=released)
-        assert blob is not None
-        try:
-            self.backend.write(key, encode_lease(renewed), expected=blob.version, durable=False)
-        except ConflictError:
-            return None
-        return renewed
-
-    def next_epoch(self) -> int:
-        """A fencing token that is higher than every one before it, of any instance."""
-        return next_epoch(self.backend)
-
-    # --- Proposals
-
-    def propose(self, instance: str, descriptions: tuple[Description, ...]) -> Proposal:
-        proposal = Proposal(
-            id=secrets.token_hex(8), instance=instance, created=time.time(), descriptions=descriptions
-        )
-        self.backend.write(f"proposals/{proposal.id}.json", proposal.encode(), durable=False)
-        return proposal
-
-    def open_proposals(self, instance: str) -> list[Proposal]:
-        """Those of an instance that have no answer yet. On the way, what has expired is removed, and what
-        is no proposal at all: one that can't be read must not keep the runner from its work."""
-        keys = set(self.backend.list("proposals/"))
-        found = []
-        for key in sorted(keys):
-            if key.endswith(".answer.json"):
-                if key.replace(".answer.json", ".json") not in keys:  # it came too late
-                    self.backend.delete(key)
-                continue
-            blob = self.backend.read(key)
-            if blob is None:
-                continue
-            try:
-                proposal = Proposal.decode(blob.data, key)
-            except MzplanError:
-                proposal = None
-            if proposal is None or key != f"proposals/{proposal.id}.json":
-                self.backend.delete(key)
-            elif time.time() - proposal.created > LIFETIME:
-                self.withdraw(proposal.id)
-            elif proposal.instance == instance and f"proposals/{proposal.id}.answer.json" not in keys:
-                found.append(proposal)
-        return found
-
-    def answer(self, answer: Answer) -> None:
-        self.backend.write(f"proposals/{answer.id}.answer.json", answer.encode(), durable=False)
-
-    def read_answer(self, proposal: Proposal) -> Answer | None:
-        key = f"proposals/{proposal.id}.answer.json"
-        blob = self.backend.read(key)
-        return Answer.decode(blob.data, key) if blob else None
-
-    def withdraw(self, id_: str) -> None:
-        """Remove a proposal and its answer."""
-        self.backend.delete(f"proposals/{id_}.json")
-        self.backend.delete(f"proposals/{id_}.answer.json")
-
 
 def serial_key(serial: int) -> str:
     """Where an earlier serial is kept."""
@@ -375,15 +243,6 @@ def _lock_info(data: bytes) -> LockInfo:
         return LockInfo.from_json(reading.mapping(reading.parse(data), "the lock"))
     except ValueError:
         return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
-
-
-def _misplaced(key: str, what: str, instance: str) -> MzplanError:
-    return error(
-        "MZ030",
-        f"{key} is not the {what} of this instance",
-        f"It is that of instance {instance}.",
-        "delete it: the runner writes it anew.",
-    )
 
 
 def _stale(planned_on: State, there: State) -> Exception:

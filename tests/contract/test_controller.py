@@ -184,7 +184,7 @@ def test_a_new_replica_severs_the_old_one_and_goes_on(world: World) -> None:
 def _lost(controller: Controller) -> str:
     """What its keeper finds within a heartbeat: the lease is another one's."""
     assert controller.instances.attached is not None
-    assert controller.store.renew_lease(controller.instances.attached[1]) is None
+    assert controller.store.leases.renew(controller.instances.attached[1]) is None
     return "another runner leads this instance now"
 
 

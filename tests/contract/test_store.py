@@ -280,14 +280,14 @@ def test_serials_are_listed_in_order(make: Make) -> None:
 
 def test_leases_have_one_owner(make: Make) -> None:
     one, other = make(), make()
-    lease = one.acquire_lease("local", "a")
-    assert lease is not None and other.acquire_lease("local", "b") is None
-    renewed = one.renew_lease(lease)
+    lease = one.leases.acquire("local", "a")
+    assert lease is not None and other.leases.acquire("local", "b") is None
+    renewed = one.leases.renew(lease)
     assert renewed is not None and renewed.heartbeat >= lease.heartbeat
-    assert one.renew_lease(renewed, released=True) is not None
-    taken = other.acquire_lease("local", "b")
+    assert one.leases.renew(renewed, released=True) is not None
+    taken = other.leases.acquire("local", "b")
     assert taken is not None and taken.epoch == lease.epoch + 1
-    assert one.renew_lease(renewed) is None
+    assert one.leases.renew(renewed) is None
 
 
 def test_a_state_moves_between_backends_byte_for_byte(make: Make, tmp_path: Path) -> None:
@@ -330,11 +330,11 @@ def test_statuses_round_trip_and_damage_is_said(make: Make) -> None:
 
 def test_expired_proposals_are_removed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make()
-    proposal = store.propose("local", ())
-    assert [p.id for p in store.open_proposals("local")] == [proposal.id]
+    proposal = store.proposals.make("local", ())
+    assert [p.id for p in store.proposals.open("local")] == [proposal.id]
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1000)
-    assert store.open_proposals("local") == []
+    assert store.proposals.open("local") == []
     monkeypatch.undo()
     assert store.backend.list("proposals/") == []
 
@@ -419,7 +419,7 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
     monkeypatch.setattr("mzplan.state.postgres.PostgresBackend.idle", 3600.0)
     case = stores.postgres(tmp_path, postgres, database("notified"))
     store, seen = case.make(), case.make()
-    lease = store.acquire_lease("local", "test")
+    lease = store.leases.acquire("local", "test")
     assert lease is not None
     stopping = threading.Event()
     with ThreadPoolExecutor(2) as pool:

@@ -161,7 +161,7 @@ def test_what_runners_have_noted_down_moves_along(
     first = cases[0].make()
     first.write_journal("local", [dropped])
     write_former(first, "local", [("removed-id", 2)])
-    epochs = [first.next_epoch() for _ in range(7)]
+    epochs = [first.leases.next_epoch() for _ in range(7)]
     accepted = first.read_accepted("local")
     assert len(accepted) == 3
     for before, after in itertools.pairwise(zip(folders, cases, strict=True)):
@@ -177,7 +177,7 @@ def test_what_runners_have_noted_down_moves_along(
         assert read_former(store, "local") == {("removed-id", 2)}
         assert store.read_accepted("local") == accepted
         # Targets refuse a runner whose epoch is lower than what they know.
-        epochs.append(store.next_epoch())
+        epochs.append(store.leases.next_epoch())
         assert epochs == sorted(set(epochs)), epochs
     # What is damaged, or of another state, is refused before anything is written.
     whole = carried.read_text()
@@ -200,4 +200,4 @@ def test_what_runners_have_noted_down_moves_along(
     assert mzplan(other, "state", "push", str(copy)).code == 0
     carried.write_text(json.dumps({**noted, "epoch": 50}))  # pushed once more, where it is already
     assert mzplan(other, "state", "push", str(copy)).code == 0
-    assert opened(str(other), {"backend": "local", "path": "state"}).next_epoch() == 51
+    assert opened(str(other), {"backend": "local", "path": "state"}).leases.next_epoch() == 51

@@ -94,7 +94,7 @@ class RunningRunner:
     def __init__(self, folder: Path):
         self.store = Store(LocalBackend(folder / "state"), "shop")
         self.executor = InMemoryExecutor("shop")
-        lease = self.store.acquire_lease("local", "test")
+        lease = self.store.leases.acquire("local", "test")
         assert lease is not None
         self.pool = ThreadPoolExecutor(4)
         self.runner = runner_in_memory(self.store, self.executor, lease, self.pool)
@@ -226,7 +226,7 @@ def succeeded(folder: Path) -> Status:
         wanted = {a: r.digest for a, r in store.read_state().resources.items() if a.kind != "connection"}
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            status, leader = store.read_status("local"), store.leader("local")
+            status, leader = store.read_status("local"), store.leases.leader("local")
             leads = leader is not None and leader.pid == successor.pid
             if leads and status and status.serial == 2 and not store.read_journal("local"):
                 seen = {a: o.digest for a, o in status.observations.items() if o.condition == "running"}
@@ -239,8 +239,8 @@ def succeeded(folder: Path) -> Status:
     finally:
         successor.send_signal(signal.SIGTERM)
         assert successor.wait(30) == 0, (folder / "runner.log").read_text()
-    assert store.leader("local") is None
-    lease = store.read_lease("local")
+    assert store.leases.leader("local") is None
+    lease = store.leases.read("local")
     assert lease is not None and lease.released
     return status
 
@@ -259,7 +259,7 @@ def test_what_a_killed_runner_was_to_drop_is_dropped(tmp_path: Path, point: Fail
     doomed = start_runner(tmp_path, point.value)
     store = Store(LocalBackend(tmp_path / "state"), "shop")
     until = time.monotonic() + 60
-    while store.leader("local") is None and time.monotonic() < until:
+    while store.leases.leader("local") is None and time.monotonic() < until:
         time.sleep(0.02)
     dropped = {r.id for a, r in store.read_state().resources.items() if a.name.startswith("more")}
     (tmp_path / "more.yaml").unlink()

@@ -19,7 +19,7 @@ def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecuto
     """Leads the instance for a while; gives the executor, which tests tell what goes wrong."""
     store = Store(LocalBackend(folder / "state"), "shop")
     executor = InMemoryExecutor("shop")
-    lease = store.acquire_lease(instance, "test")
+    lease = store.leases.acquire(instance, "test")
     assert lease is not None
     stopping = threading.Event()
     with ThreadPoolExecutor(4) as pool:
@@ -33,4 +33,4 @@ def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecuto
             runner.controller.woken.set()
             thread.join(20)
             runner.answering.close()
-            store.renew_lease(lease, released=True)
+            store.leases.renew(lease, released=True)

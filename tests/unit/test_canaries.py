@@ -292,7 +292,7 @@ def succeed(world: World) -> None:
     world.executor = InMemoryExecutor("shop")
     world.executor.check_result, world.executor.fail_start = old.check_result, old.fail_start
     world.executor.triggers_at_once = old.triggers_at_once
-    world.store.renew_lease(world.lease, released=True)
+    world.store.leases.renew(world.lease, released=True)
     world.runner.answering.close()
     world.new_runner()
 

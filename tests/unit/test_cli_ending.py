@@ -330,7 +330,7 @@ def _interrupt(*_: Any, **__: Any) -> Any:
 def silent_runner(tmp_path: Path) -> Iterator[Lease]:
     """An instance that is led by this process, which does nothing for it."""
     write(tmp_path, "cluster")
-    lease = Store(LocalBackend(tmp_path / "state"), "shop").acquire_lease("local", "test")
+    lease = Store(LocalBackend(tmp_path / "state"), "shop").leases.acquire("local", "test")
     assert lease is not None
     yield lease
 

@@ -192,7 +192,7 @@ def usage(folder: Path) -> tuple[int, str]:
 @means(130, "interrupted")
 def interrupted(folder: Path) -> tuple[int, str]:
     write(folder, "cluster", broker="b")
-    lease = Store(LocalBackend(folder / "state"), "shop").acquire_lease("local", "test")
+    lease = Store(LocalBackend(folder / "state"), "shop").leases.acquire("local", "test")
     assert lease is not None  # a runner that is alive, and does nothing
     command = [sys.executable, "-m", "mzplan", "-C", str(folder), *YES, "--no-live"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:

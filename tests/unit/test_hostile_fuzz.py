@@ -141,8 +141,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     )  # fmt: skip
     store.backend.write("leases/local.json", encode_lease(lease))
     store.write_journal("local", [Dropped.of(orders.address, orders.id, 7, 1e9)])
-    proposal = store.propose("local", descriptions)
-    store.answer(Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ050", summary="x"),)))
+    proposal = store.proposals.make("local", descriptions)
+    store.proposals.answer(Answer(id=proposal.id, diagnostics=(Diagnostic(code="MZ050", summary="x"),)))
     made = World(folder)
     for key in KEYS:
         path = folder / "state" / key.replace("00000000000000aa", proposal.id)

@@ -384,7 +384,7 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     write(tmp_path, "cluster")
     assert mzplan(tmp_path, *APPLY, "--wait", "0s").code == 8  # nobody runs it yet
     store = Store(LocalBackend(tmp_path / "state"), "shop")
-    lease = store.acquire_lease("local", "test")
+    lease = store.leases.acquire("local", "test")
     assert lease is not None
     with ThreadPoolExecutor(2) as pool:
         made = runner_in_memory(store, InMemoryExecutor("shop"), lease, pool)
@@ -443,12 +443,12 @@ def test_a_damaged_state_stops_no_query(
 
 def test_an_answer_that_is_none_is_said(runner: Runner, tmp_path: Path) -> None:
     assert len(settled(runner)) == 3
-    proposal = runner.store.propose("local", ())
+    proposal = runner.store.proposals.make("local", ())
     (tmp_path / "state" / "proposals" / f"{proposal.id}.answer.json").write_text(
         '{"id": "x", "diagnostics": 5}'
     )
     with pytest.raises(MzplanError) as caught:
-        runner.store.read_answer(proposal)
+        runner.store.proposals.read_answer(proposal)
     assert "diagnostics is no list" in caught.value.diagnostics[0].detail
 
 

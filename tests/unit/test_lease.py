@@ -48,7 +48,7 @@ class Kept:
         self.backend = Trouble(folder)
         self.store = Store(self.backend, "shop")
         self.others = Store(LocalBackend(folder), "shop")
-        taken = self.store.take_lease("local", "one")
+        taken = self.store.leases.take("local", "one")
         self.lost: list[str] = []
         self.is_lost = threading.Event()
         self.keeper = LeaseKeeper(self.store, replace(taken, ttl=TTL), self._on_lost)
@@ -58,7 +58,7 @@ class Kept:
         self.is_lost.set()
 
     def there(self) -> Lease:
-        lease = self.others.read_lease("local")
+        lease = self.others.leases.read("local")
         assert lease is not None
         return lease
 
@@ -126,7 +126,7 @@ def test_a_store_that_fails_is_tried_again_until_it_is_too_late(kept: Kept, prob
 
 
 def test_what_was_taken_over_is_lost_at_once(kept: Kept) -> None:
-    kept.others.take_lease("local", "two")
+    kept.others.leases.take("local", "two")
     kept.keeper.start()
     assert kept.is_lost.wait(TTL / 2)
     assert kept.lost == ["another runner leads this instance now"]
@@ -153,7 +153,7 @@ def test_a_process_that_was_suspended_asks_once(
     monkeypatch.setattr("mzplan.controller.lease.HEARTBEAT", 0.1)
     kept.keeper._renewed_at -= 100.0
     if taken:
-        kept.others.take_lease("local", "two")
+        kept.others.leases.take("local", "two")
     kept.keeper.start()
     assert kept.is_lost.wait(0.5) == taken
     kept.keeper.release()
@@ -181,7 +181,7 @@ class Watched:
         self.now = 0.0
         self.backend = LocalBackend(folder)
         self.store = Store(self.backend, "shop", Sightings(lambda: self.now))
-        taken = self.store.acquire_lease("local", "one")
+        taken = self.store.leases.acquire("local", "one")
         assert taken is not None
         self.lease = replace(taken, pid=NOBODY)
         self.write(self.lease)
@@ -190,7 +190,7 @@ class Watched:
         self.backend.write("leases/local.json", encode_lease(lease))
 
     def acquired(self) -> bool:
-        return self.store.acquire_lease("local", "two") is not None
+        return self.store.leases.acquire("local", "two") is not None
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def watched(tmp_path: Path) -> Watched:
 
 def test_a_dead_runner_of_this_machine_is_succeeded_at_once(watched: Watched) -> None:
     assert watched.lease.pid_space == pid_space()
-    assert watched.store.leader("local") is None and watched.acquired()
+    assert watched.store.leases.leader("local") is None and watched.acquired()
 
 
 @pytest.mark.parametrize("other", ["another-boot pid:[4026531836]", "another namespace", ""])
@@ -209,7 +209,7 @@ def test_a_pid_of_another_container_or_host_of_this_name_tells_nothing(watched: 
     lease = replace(watched.lease, pid_space=other)
     assert lease.host == socket.gethostname() and is_live(lease)
     watched.write(lease)
-    assert watched.store.leader("local") == lease and not watched.acquired()
+    assert watched.store.leases.leader("local") == lease and not watched.acquired()
     watched.write(replace(lease, heartbeat=time.time() - LEASE_TTL - 1.0))
     assert watched.acquired()
 
@@ -235,12 +235,12 @@ def test_a_clock_that_is_ahead_does_not_keep_a_lease_for_ever(watched: Watched) 
     watched.write(ahead)
     assert not watched.acquired()
     watched.now += LEASE_TTL - 1.0
-    assert not watched.acquired() and watched.store.may_be_led("local")
+    assert not watched.acquired() and watched.store.leases.may_be_led("local")
     watched.write(replace(ahead, heartbeat=ahead.heartbeat + 1.0))  # it was renewed: somebody lives
     watched.now += 2.0
     assert not watched.acquired()
     watched.now += LEASE_TTL + 1.0
-    assert not watched.store.may_be_led("local") and watched.acquired()
+    assert not watched.store.leases.may_be_led("local") and watched.acquired()
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\0" * 300])
@@ -248,7 +248,7 @@ def test_a_lease_that_a_power_failure_has_emptied_is_taken_after_a_while(
     watched: Watched, content: bytes
 ) -> None:
     watched.backend.write("leases/local.json", content)
-    assert watched.store.read_lease("local") is None and watched.store.leader("local") is None
+    assert watched.store.leases.read("local") is None and watched.store.leases.leader("local") is None
     assert not watched.acquired(), "on another host, the runner that had it may not have found out yet"
     watched.now += LEASE_TTL + 1.0
     assert watched.acquired()

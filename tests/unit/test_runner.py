@@ -76,7 +76,7 @@ class World:
         self.new_runner()
 
     def new_runner(self) -> None:
-        lease = self.store.acquire_lease("local", f"test-{self.now}")
+        lease = self.store.leases.acquire("local", f"test-{self.now}")
         assert lease is not None
         self.lease = lease
         self.runner = runner_in_memory(self.store, self.executor, lease, self.pool, clock=lambda: self.now)
@@ -178,7 +178,7 @@ def test_a_rejected_change_never_stops_the_old_query(world: World) -> None:
     world.executor.check_result = lambda d: (
         CheckResult(diagnostics=(problem,)) if "b:1" in str(d.connections) else CheckResult()
     )
-    world.store.renew_lease(world.lease, released=True)
+    world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     seen = world.settle().observations[ORDERS]
     assert seen.condition == "rejected"
@@ -236,29 +236,29 @@ def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
     world.executor.check_result = check
     state = make_state(1)
     asked = tuple(describe(state.resources[a], state.resources) for a in (ORDERS, SINK))
-    proposal = world.store.propose("local", asked)
-    other = world.store.propose("elsewhere", asked)
+    proposal = world.store.proposals.make("local", asked)
+    other = world.store.proposals.make("elsewhere", asked)
     world.settle()
-    answer = world.store.read_answer(proposal)
+    answer = world.store.proposals.read_answer(proposal)
     assert answer is not None
     assert [d.address for d in answer.diagnostics] == [ORDERS, SINK]
     assert answer.diagnostics[0].exit_code == ExitCode.REFUSED
     assert answer.upstreams[ORDERS] == {"cluster_id": "x"}
-    assert world.store.read_answer(other) is None
-    world.store.withdraw(proposal.id)
-    assert world.store.open_proposals("local") == []
+    assert world.store.proposals.read_answer(other) is None
+    world.store.proposals.withdraw(proposal.id)
+    assert world.store.proposals.open("local") == []
 
 
 def test_only_one_runner_leads_and_a_dead_one_is_succeeded(world: World) -> None:
-    assert world.store.acquire_lease("local", "second") is None
+    assert world.store.leases.acquire("local", "second") is None
     dead = replace(world.lease, pid=2**22 + 12345)
     assert not is_live(dead)
     assert not is_live(replace(world.lease, pid_started=1.0))  # a stale pid: another process has it now
     assert not is_live(replace(world.lease, heartbeat=0.0))
-    world.store.renew_lease(world.lease, released=True)
-    successor = world.store.acquire_lease("local", "second")
+    world.store.leases.renew(world.lease, released=True)
+    successor = world.store.leases.acquire("local", "second")
     assert successor is not None and successor.epoch == world.lease.epoch + 1
-    assert world.store.renew_lease(world.lease) is None
+    assert world.store.leases.renew(world.lease) is None
 
 
 def test_a_commit_on_another_serial_is_stale(world: World) -> None:
@@ -404,7 +404,7 @@ def test_what_was_dropped_and_removed_is_not_begun_anew_by_a_rollback(world: Wor
         world.settle()
         assert world.store.read_journal("local") == []
     if begun == "removed before the runner":
-        world.store.renew_lease(world.lease, released=True)
+        world.store.leases.renew(world.lease, released=True)
         world.new_runner()
     world.commit(replace(first, serial=3))
     world.runner.tick()
@@ -503,7 +503,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
         world.settle()
     else:
         world.executor.close()
-        world.store.renew_lease(world.lease, released=True)
+        world.store.leases.renew(world.lease, released=True)
     world.commit(emptied(3))
     world.commit(pause_all(made_again(4)) if paused else made_again(4))
     if not paused:
@@ -564,7 +564,7 @@ def test_the_next_runner_restarts_nothing_and_writes_nothing_anew(world: World) 
     before = world.settle().observations
     written = world.store.backend.read("status/local.accepted.json")
     world.executor.log.clear()
-    world.store.renew_lease(world.lease, released=True)
+    world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     after = world.settle().observations
     assert {a: o.run_id for a, o in after.items()} == {a: o.run_id for a, o in before.items()}
@@ -609,7 +609,7 @@ def test_what_has_lost_its_checkpoint_is_not_begun_again(world: World) -> None:
     seen = world.settle().observations[ORDERS]
     assert (seen.condition, seen.error_code) == ("failed", "MZ160")
     # Nor by the next runner, nor for a change, nor under another name; a new generation has nothing to lose.
-    world.store.renew_lease(world.lease, released=True)
+    world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     world.commit(make_state(2, broker="b:1"))
     world.now += 10.0
@@ -643,7 +643,7 @@ def test_what_was_prepared_for_a_sink_that_is_no_longer_wanted_is_given_back(
     assert [entry.id for entry in world.store.read_prepared("local")] == ["o"]
     without = make_state(2)
     world.commit(replace(without, resources={a: r for a, r in without.resources.items() if a != SINK}))
-    world.store.renew_lease(world.lease, released=True)
+    world.store.leases.renew(world.lease, released=True)
     world.new_runner()
     world.settle()
     assert world.runner.controller.collection("s").holds == {}

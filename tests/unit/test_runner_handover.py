@@ -53,7 +53,7 @@ class Worlds:
         self.now = 0.0
 
     def runner(self, instance: str) -> Runner:
-        lease = self.store.take_lease(instance, f"test-{instance}-{len(self.executors)}")
+        lease = self.store.leases.take(instance, f"test-{instance}-{len(self.executors)}")
         executor = self.executors[instance] = Recording("shop")
         runner = runner_in_memory(self.store, executor, lease, self.pool, clock=lambda: self.now)
         self.runners[instance] = runner
@@ -112,7 +112,7 @@ def test_a_moved_query_waits_for_the_former_runner_and_goes_on_under_a_higher_ep
     (after,) = [epoch for name, epoch in worlds.executors["big"].epochs if name == str(SINK)]
     assert after > before
     # And whoever leads next has a higher one still.
-    assert worlds.store.take_lease("local", "next").epoch > after
+    assert worlds.store.leases.take("local", "next").epoch > after
 
 
 def test_a_source_moves_when_nobody_writes_its_collection_any_more(
@@ -260,9 +260,9 @@ def test_what_has_moved_is_written_down_until_nothing_claims_it(worlds: Worlds) 
     assert set(worlds.store.read_accepted("big")) == {SINK}
     # Their next runners know it too.
     for instance in ("big", "local"):
-        lease = worlds.store.read_lease(instance)
+        lease = worlds.store.leases.read(instance)
         assert lease is not None
-        worlds.store.renew_lease(lease, released=True)
+        worlds.store.leases.renew(lease, released=True)
         worlds.runner(instance)
         worlds.settle(instance)
     assert set(worlds.store.read_accepted("local")) == {ORDERS, SINK}
@@ -298,9 +298,9 @@ def test_nobody_waits_for_a_runner_that_is_gone(worlds: Worlds) -> None:
     worlds.runner("local")
     worlds.commit(1)
     worlds.settle("local")
-    lease = worlds.store.read_lease("local")
+    lease = worlds.store.leases.read("local")
     assert lease is not None
-    worlds.store.renew_lease(lease, released=True)
+    worlds.store.leases.renew(lease, released=True)
     worlds.commit(2, source="big", sink="big")
     worlds.runner("big")
     worlds.settle("big")
@@ -320,15 +320,15 @@ def test_a_new_query_waits_for_nobody_who_can_not_have_it(worlds: Worlds) -> Non
 
 def test_epochs_are_one_sequence_that_goes_on_from_older_leases(worlds: Worlds) -> None:
     store = worlds.store
-    first = [store.take_lease(name, "one").epoch for name in ("local", "big")]
+    first = [store.leases.take(name, "one").epoch for name in ("local", "big")]
     assert first == [1, 2]
     store.backend.delete(EPOCH_KEY)
-    assert store.next_epoch() == 3
-    assert store.take_lease("local", "two").epoch == 4
+    assert store.leases.next_epoch() == 3
+    assert store.leases.take("local", "two").epoch == 4
     # Where leases are gone, too, statuses tell it; one that is damaged tells nothing.
     for key in store.backend.list("leases/"):
         store.backend.delete(key)
     status = Status(instance="big", epoch=9, heartbeat=0.0, serial=1, secrets={}, observations={})
     store.write_status(status)
     store.backend.write("status/local.json", b"{")
-    assert store.next_epoch() == 10
+    assert store.leases.next_epoch() == 10

@@ -35,7 +35,7 @@ def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
 ) -> None:
     world.commit(make_state(1))
     world.settle()
-    monkeypatch.setattr(world.store, "open_proposals", away)
+    monkeypatch.setattr(world.store.proposals, "open", away)
     world.executor.end(world.executor.running()[SINK].name, "boom")
     world.settle()
     world.now += 10.0
@@ -44,10 +44,10 @@ def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
     assert len(told) == 1 and "[MZ095]" in told[0]  # not each round
     monkeypatch.undo()
     state = make_state(1)
-    asked = world.store.propose("local", (world.runner.queries.desired[ORDERS].description,))
+    asked = world.store.proposals.make("local", (world.runner.queries.desired[ORDERS].description,))
     assert state.resources[ORDERS].digest == asked.descriptions[0].digest
     world.settle()
-    assert world.store.read_answer(asked) is not None
+    assert world.store.proposals.read_answer(asked) is not None
 
 
 @pytest.mark.parametrize("content", [b"", b"{"])
@@ -91,8 +91,9 @@ def test_a_runner_that_has_lost_its_lease_ends_while_the_store_is_away(
 ) -> None:
     world.commit(make_state(1))
     world.settle()
-    for name in ("state_version", "read_state", "open_proposals", "write_status"):
+    for name in ("state_version", "read_state", "write_status"):
         monkeypatch.setattr(world.store, name, away)
+    monkeypatch.setattr(world.store.proposals, "open", away)
     world.runner.controller.instances.lost = "the store could not be reached for 10 s"
     stopping = threading.Event()
     limit = threading.Timer(10.0, stopping.set)
@@ -104,13 +105,14 @@ def test_a_runner_that_has_lost_its_lease_ends_while_the_store_is_away(
 
 
 class Answers:
-    """A store of which each attempt to lead gets the next answer."""
+    """A store, and its leases, of which each attempt to lead gets the next answer."""
 
     def __init__(self, *answers: Callable[[], Any], led: bool = True):
         self.answers = list(answers)
         self.led = led
+        self.leases = self
 
-    def acquire_lease(self, instance: str, owner: str) -> Any:
+    def acquire(self, instance: str, owner: str) -> Any:
         return self.answers.pop(0)()
 
     def leader(self, instance: str) -> Any:

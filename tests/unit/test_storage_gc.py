@@ -173,14 +173,14 @@ def test_nothing_is_removed_while_somebody_may_want_it(shop: Shop) -> None:
         "summary"
     ]
     shop.store.write_prepared("local", [])
-    lease = shop.store.acquire_lease("local", "test")
+    lease = shop.store.leases.acquire("local", "test")
     assert lease is not None
     (shop.folder / "state" / "status" / "local.json").unlink()
     refused = shop.gc("--apply", "--json")
     assert (refused.code, refused.error()["code"]) == (7, "MZ193") and "serial 0" in refused.error()[
         "summary"
     ]
-    shop.store.renew_lease(lease, released=True)
+    shop.store.leases.renew(lease, released=True)
     with shop.store.lock("import"):
         assert shop.gc("--apply").code == 6
     assert all(place.exists() for place in former)
