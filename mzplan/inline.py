@@ -16,7 +16,7 @@ from typing import Any
 
 from mzplan.kinds import resource_kind
 from mzplan.model import reading
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.state import ResourceState
 from mzplan.secrets import references_in
 
@@ -43,6 +43,10 @@ class Upstream:
     type: str
     body: Mapping[str, Any]
 
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
@@ -57,6 +61,10 @@ class Description:
     body: Mapping[str, Any]
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
     upstream: Upstream | None = None
+
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.connectors.paths import absolute, local_path
+from mzplan.model.address import Place
 from mzplan.model.reading import ID
 
 FORMAT_VERSION = 1
@@ -200,7 +201,7 @@ def _replace(folder: str, name: str, text: str) -> None:
     _write(f"{folder}/{name}", text)
 
 
-def places_below(warehouse: str) -> list[tuple[str, int]]:
+def places_below(warehouse: str) -> list[Place]:
     """The id and generation of everything that has storage in a warehouse, sorted. What has another name than
     mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
     found = set()

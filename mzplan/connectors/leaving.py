@@ -14,6 +14,7 @@ from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.connectors.interface import resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.inline import Description
+from mzplan.model.address import Place
 from mzplan.model.diagnostics import error
 from mzplan.secrets import Secrets
 
@@ -29,7 +30,7 @@ def remember_leaving(connectors: Connectors, checkpoint: Checkpoint, description
         checkpoint.record_leaves(noted)
 
 
-def leave(warehouse: str, place: tuple[str, int], secrets: Secrets, directory: str) -> None:
+def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove from its upstream what a generation that is given up has made there; nothing if it made
     nothing, or that is gone. Raises MzplanError while it can't be removed."""
     checkpoint = Checkpoint.of(warehouse, *place)

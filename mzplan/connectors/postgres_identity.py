@@ -58,7 +58,7 @@ def written(connection: Connection, query: ResolvedQuery) -> Written | None:
         return None
     found = connection.execute(
         f"SELECT query_id, step FROM {writers} WHERE sink = %s AND generation = %s",
-        (query.description.id, query.description.generation),
+        query.description.place,
     ).fetchone()
     return Written(query_id=found[0], step=found[1]) if found is not None else None
 

@@ -7,14 +7,14 @@ For both sides: the runner asks before it starts a query that has run before, an
 from __future__ import annotations
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_there, table_id
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import given_up
 
 
 def missing_storage(
-    warehouse: str, address: Address, place: tuple[str, int], collection: tuple[Address, str, int]
+    warehouse: str, address: Address, place: Place, collection: tuple[Address, str, int]
 ) -> tuple[Diagnostic, ...]:
     """MZ160, MZ161 and MZ194 for what is gone of a query that has run. `place` is the id and the generation
     of its checkpoint, `collection` whose it writes or reads. Where it can't be told, nothing is gone."""

@@ -14,12 +14,11 @@ from mzplan.controller.types import (
     GlobalId,
     IdentifierMissingError,
     IdentifierReusedError,
-    Place,
     Step,
     StorageError,
 )
 from mzplan.inline import Description
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 
 
 class Catalog:
@@ -39,7 +38,7 @@ class Catalog:
     def state_of(self, query: Description) -> CollectionState | ExportState | None:
         """What is known of a query of this generation."""
         state = self.collections.get(query.id) or self.exports.get(query.id)
-        return state if state is not None and state.place == (query.id, query.generation) else None
+        return state if state is not None and state.place == query.place else None
 
     def reached(self, query: Description) -> Step:
         """The last step that is known of a query; -1 where none is."""

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from mzplan.controller.executor import Executor
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
 from mzplan.state.claims import instances_noted
 from mzplan.state.former import read_former, write_former
@@ -22,7 +22,6 @@ log = logging.getLogger("mzplan.storage")
 
 RETRY = 60.0  # seconds after a failed removal
 PATIENCE = 7 * 86_400.0  # seconds that storage is kept for an upstream that can't be reached
-Place = tuple[str, int]  # id, generation
 Accepted = dict[Address, Description]
 
 
@@ -50,8 +49,8 @@ class Claims:
         journalled first: a crash in between must not forget it. What has left this instance, or has another
         name now, stays written down: whoever runs it next must know that it has run before."""
         accepted = {**self._left(accepted, claimed), **accepted}
-        before = {place_of(d): a for a, d in self.accepted.items()}
-        after = {place_of(d) for d in accepted.values()}
+        before = {d.place: a for a, d in self.accepted.items()}
+        after = {d.place for d in accepted.values()}
         known = {entry.place for entry in self.dropped}
         gone = {p: a for p, a in before.items() if p not in after and p not in claimed and p not in known}
         if gone:
@@ -86,11 +85,11 @@ class Claims:
 
     def is_left(self, claimed: Collection[Place], wanted: Collection[Address]) -> bool:
         """Whether something is still written down that neither runs here nor is claimed any more."""
-        return any(a not in wanted and place_of(d) not in claimed for a, d in self.accepted.items())
+        return any(a not in wanted and d.place not in claimed for a, d in self.accepted.items())
 
     def ran_here(self, place: Place) -> bool:
         """Whether a query with this storage has run on this instance before, and was not dropped since."""
-        return any(place_of(d) == place for d in self.accepted.values())
+        return any(d.place == place for d in self.accepted.values())
 
     def was_dropped(self, place: Place) -> bool:
         """Whether a query with this storage has run on this instance, and was dropped."""
@@ -104,12 +103,12 @@ class Claims:
 
     def _ran_on(self, other: str, place: Place) -> bool:
         accepted, dropped = self.store.read_accepted(other), self.store.read_journal(other)
-        noted = {*map(place_of, accepted.values()), *(entry.place for entry in dropped)}
+        noted = {*(d.place for d in accepted.values()), *(entry.place for entry in dropped)}
         return place in noted or place in read_former(self.store, other)
 
     def is_going(self, description: Description) -> bool:
         """Whether what a query would go on from, or read, is being removed."""
-        places = {place_of(description), *places_read({description.address: description})}
+        places = {description.place, *places_read({description.address: description})}
         return not places.isdisjoint({*self._removing, *self._releasing})
 
     def _unread_elsewhere(self, places: list[Place]) -> list[Place]:
@@ -138,9 +137,9 @@ class Claims:
         return found
 
     def _left(self, accepted: Mapping[Address, Description], claimed: Collection[Place]) -> Accepted:
-        now = {place_of(d) for d in accepted.values()}
+        now = {d.place for d in accepted.values()}
         kept = self.accepted.items()
-        return {a: d for a, d in kept if place_of(d) in claimed and place_of(d) not in now}
+        return {a: d for a, d in kept if d.place in claimed and d.place not in now}
 
     @property
     def removing(self) -> bool:
@@ -197,11 +196,6 @@ class Claims:
             self.former = former
 
 
-def place_of(description: Description) -> Place:
-    """Its storage."""
-    return (description.id, description.generation)
-
-
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
     """The collections that these descriptions read."""
-    return {(d.upstream.id, d.upstream.generation) for d in descriptions.values() if d.upstream is not None}
+    return {d.upstream.place for d in descriptions.values() if d.upstream is not None}

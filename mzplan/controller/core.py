@@ -37,7 +37,6 @@ from mzplan.controller.types import (
     GlobalId,
     InstanceId,
     InstanceInUseError,
-    Place,
     ReadBeforeSinceError,
     ReadPolicy,
     ReplicaLocation,
@@ -47,7 +46,7 @@ from mzplan.controller.types import (
     StorageParameters,
 )
 from mzplan.inline import Description
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease
 from mzplan.secrets import Secrets
@@ -108,9 +107,7 @@ class Controller:
     def update_configuration(self, parameters: StorageParameters) -> None:
         self.parameters = parameters
         if self.queries is not None:
-            self.queries.claims.retain = parameters.retain_dropped
-            self.queries.pace = parameters.pace
-            self.queries.parallelism = parameters.parallelism
+            self._configure(self.queries)
         resize(self.pool, parameters.parallelism)
         self.maintenance.every = parameters.maintain_every
         self.woken.set()
@@ -148,8 +145,7 @@ class Controller:
             self.clock,
         )
         self.queries.epoch = lease.epoch
-        self.queries.pace = self.parameters.pace
-        self.queries.parallelism = self.parameters.parallelism
+        self._configure(self.queries)
         for entry in self.store.read_prepared(id_):
             self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
         self._change()
@@ -169,7 +165,7 @@ class Controller:
         self, collections: Sequence[tuple[GlobalId, CollectionDescription]]
     ) -> None:
         self._attached()
-        places = [(one.query.id, one.query.generation) for _, one in collections]
+        places = [one.query.place for _, one in collections]
         try:
             await asyncio.to_thread(self.storage.migrate, places)
         except OSError as problem:  # each query's own check will tell of it
@@ -379,6 +375,11 @@ class Controller:
         log.error("the lease is lost: %s; stopping every query", self.instances.lost)
         self.close_engine()
         self.woken.set()
+
+    def _configure(self, queries: Queries) -> None:
+        queries.claims.retain = self.parameters.retain_dropped
+        queries.pace = self.parameters.pace
+        queries.parallelism = self.parameters.parallelism
 
     def _journal_tokens(self, instance: InstanceId, tokens: Iterable[CreateExportToken]) -> None:
         """Before the catalog has them, or has them no more: a journal that can't be written changes

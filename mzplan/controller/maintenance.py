@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mzplan.controller.storage import Extent, Storage
-from mzplan.controller.types import CollectionState, GlobalId, LagDuration, Place, ReadPolicy, Step
+from mzplan.controller.types import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
 from mzplan.durations import seconds
 from mzplan.inline import Description
 from mzplan.kinds import resource_kind
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 
 log = logging.getLogger("mzplan.storage")
 

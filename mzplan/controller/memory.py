@@ -20,14 +20,13 @@ from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
     Diff,
-    Place,
     Row,
     Step,
     StorageParameters,
     consolidated,
 )
 from mzplan.inline import Description
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import Status
 from mzplan.secrets import Secrets
@@ -171,7 +170,7 @@ class InMemoryStorage:
         with self._lock:
             planned: dict[Place, dict[str, list[list[Row]]]] = {}
             for description, command in commands:
-                place = (description.query.id, description.query.generation)
+                place = description.query.place
                 keys = keys_of(description.query.type, description.query.body)
                 given = planned.setdefault(place, {})
                 if command.key in self._keys.setdefault(place, {}) or command.key in given:

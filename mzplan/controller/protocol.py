@@ -25,13 +25,13 @@ from mzplan.controller.types import (
     ExportState,
     GlobalId,
     InstanceId,
-    Place,
     ReadPolicy,
     ReplicaLocation,
     Row,
     Step,
     StorageParameters,
 )
+from mzplan.model.address import Place
 
 
 class StorageController(Protocol):

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from mzplan.controller.claims import Accepted, Claims, Place, place_of, places_read
+from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
 from mzplan.controller.identity import RunningIds
 from mzplan.controller.reconcile import (
@@ -36,7 +36,7 @@ from mzplan.controller.reconcile import (
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.failpoints import Failpoint, failpoint
 from mzplan.inline import Description, references_of
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import Secrets
 
@@ -150,7 +150,7 @@ class Queries:
 
     def reclaim(self, decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""
-        running = {place_of(d.description) for d in self.desired.values()}
+        running = {d.description.place for d in self.desired.values()}
         wanted = {a: d.description for a, d in self.desired.items()}
         read = places_read(wanted) | places_read(self._accepted())
         stopping = any(a not in self.desired and d.shown is not None for a, d in decisions.items())
@@ -232,7 +232,7 @@ class Queries:
 
     def _gone(self, description: Description) -> tuple[Diagnostic, ...]:
         """What is missing of a query that has run before: it would begin again, and rows come twice."""
-        place = place_of(description)
+        place = description.place
         missing = self.executor.missing(description)
         if not missing or self.claims.ran_here(place):
             return missing

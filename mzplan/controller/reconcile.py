@@ -237,7 +237,7 @@ def _absent(
         running is None
         and fallback is not None
         and key_of(fallback) != memory.target
-        and (fallback.id, fallback.generation) == (description.id, description.generation)
+        and fallback.place == description.place
         and now >= memory.fallback_at
     )
     back: Switch | None = None

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mzplan.controller.types import AppendCommand, CollectionDescription, Diff, Place, Row, Step
+from mzplan.controller.types import AppendCommand, CollectionDescription, Diff, Row, Step
+from mzplan.model.address import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from mzplan.controller.reconcile import DEFAULT_PACE, Pace
 from mzplan.inline import Description
+from mzplan.model.address import Place
 from mzplan.model.state import Condition
 
 GlobalId: TypeAlias = str
@@ -24,8 +25,6 @@ InstanceId: TypeAlias = str
 Step: TypeAlias = int
 Diff: TypeAlias = int
 Row: TypeAlias = Mapping[str, Any]
-Place: TypeAlias = tuple[GlobalId, int]
-"""The storage of one generation of a resource: id, generation."""
 
 
 class StorageError(Exception):
@@ -136,7 +135,7 @@ class CollectionState:
 
     @property
     def place(self) -> Place:
-        return (self.description.query.id, self.description.query.generation)
+        return self.description.query.place
 
     @property
     def wanted_since(self) -> Step:
@@ -156,7 +155,7 @@ class ExportState:
 
     @property
     def place(self) -> Place:
-        return (self.description.query.id, self.description.query.generation)
+        return self.description.query.place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

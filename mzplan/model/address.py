@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 Kind = Literal["connection", "source", "sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -12,6 +12,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
 NAME = re.compile(NAME_PATTERN)
 MAX_NAME = 128
+
+
+Place: TypeAlias = tuple[str, int]
+"""The storage of one generation of a source or sink, its checkpoint and collection: (id, generation)."""
 
 
 class Address(NamedTuple):

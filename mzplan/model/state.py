@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
 
@@ -36,6 +36,10 @@ class ResourceState:
     digest: str = ""
     override: Literal["paused", "resumed"] | None = None
     restart_token: int = 0
+
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
 
     @property
     def instance(self) -> str:

@@ -57,7 +57,7 @@ def append(
         # A replacement may have been committed meanwhile: its generation has columns and steps of its own.
         state = project.store.read_state()
         now = state.resources.get(address)
-        if now is not None and (now.id, now.generation) == (resource.id, resource.generation):
+        if now is not None and now.place == resource.place:
             return appended
 
 

@@ -60,7 +60,7 @@ def open_snapshot(project: Project, address: Address, as_of: int | None, reporte
     if address.kind != "source":
         raise _no_source(resource)
     warehouse = absolute(project.settings.directory, state.warehouse or project.settings.warehouse)
-    history = StepHistory(warehouse, (resource.id, resource.generation))
+    history = StepHistory(warehouse, resource.place)
     with reporter.working(f"looking for the step of {address}"), _readable(address):
         steps = history.read(1)
         step = _step(address, steps, as_of)

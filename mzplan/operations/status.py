@@ -155,7 +155,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
                 continue
             written = state.resources[record.references["from"]] if address.kind == "sink" else record
             of = (written.address, written.id, written.generation)
-            for gone in missing_storage(warehouse, address, (record.id, record.generation), of):
+            for gone in missing_storage(warehouse, address, record.place, of):
                 kind = LOST[gone.code]
                 if kind == "checkpoint-missing" or address.kind == "source":
                     yield DriftItem(address=str(address), kind=kind, detail=f"{gone.summary}. {gone.detail}")

@@ -10,11 +10,11 @@ from typing import Protocol
 from mzplan.connectors.paths import absolute
 from mzplan.content_hash import ContentHash, content_hash
 from mzplan.endpoints.replay import Written
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
-from mzplan.steps.history import Place, StepHistory, Steps
+from mzplan.steps.history import StepHistory, Steps
 from mzplan.steps.needs import needed_by
 from mzplan.steps.record import StepRecord
 from mzplan.steps.replay import GoneError, collection_batches, collection_hash

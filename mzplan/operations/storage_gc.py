@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from mzplan.connectors.checkpoints import Checkpoint, collection_path, places_below, stored_in
 from mzplan.connectors.paths import absolute
 from mzplan.connectors.storage import remove_storage
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.applying import LOCK_WAIT
 from mzplan.operations.project import Project, Reporter, read_state
 from mzplan.secrets import Secrets
-from mzplan.state.claims import Place, instances_noted, places_noted, places_of, unclaimed
+from mzplan.state.claims import instances_noted, places_noted, places_of, unclaimed
 from mzplan.state.store import Store
 
 
@@ -33,6 +33,10 @@ class Unclaimed:
     changed: float | None
     kept: str | None = None
     removed: bool = False
+
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
 
 
 def find_unclaimed(project: Project, reporter: Reporter, *, foreign: bool) -> list[Unclaimed]:
@@ -61,7 +65,7 @@ def remove_unclaimed(
                 continue
             try:
                 with reporter.working(f"removing {one.id} g{one.generation}"):
-                    _remove(project, _warehouse(project, state), (one.id, one.generation))
+                    _remove(project, _warehouse(project, state), one.place)
             except MzplanError as problem:
                 problems += problem.diagnostics
                 found[index] = replace(one, kept="it could not be removed")

@@ -135,7 +135,7 @@ class Canaries:
 
 
 def _can_go_back(accepted: Description | None, wanted: Description) -> bool:
-    return accepted is not None and (accepted.id, accepted.generation) == (wanted.id, wanted.generation)
+    return accepted is not None and accepted.place == wanted.place
 
 
 def _verdict(canary: Canary, key: Key, decision: Decision, memory: Memory, waited: float) -> Verdict | None:

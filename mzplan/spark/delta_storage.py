@@ -20,7 +20,6 @@ from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
     Diff,
-    Place,
     ReadBeforeSinceError,
     Row,
     Step,
@@ -28,6 +27,7 @@ from mzplan.controller.types import (
     consolidated,
 )
 from mzplan.failpoints import Failpoint, failpoint
+from mzplan.model.address import Place
 from mzplan.spark.delta_log import clean_log, tidy_log
 from mzplan.steps.history import StepHistory
 from mzplan.steps.needs import needed_by

@@ -49,7 +49,7 @@ class Downstream:
         source = description.upstream
         assert source is not None
         place = description.id, description.generation
-        history = StepHistory(warehouse, place, (source.id, source.generation))
+        history = StepHistory(warehouse, place, source.place)
         recorded = sink.recorded(query, outputs_without_spark(query))
         return cls(query, recorded, history, connectors.source(source.type).position)
 

@@ -104,7 +104,7 @@ class SparkExecutor:
         return missing_storage(
             self._warehouse,
             description.address,
-            (description.id, description.generation),
+            description.place,
             (written.address, written.id, written.generation),
         )
 
@@ -317,8 +317,8 @@ class SparkExecutor:
         source = description.upstream
         return StepHistory(
             self._warehouse,
-            (description.id, description.generation),
-            (source.id, source.generation) if source is not None else None,
+            description.place,
+            source.place if source is not None else None,
         )
 
     def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mzplan.model.address import Place
 from mzplan.model.state import State
 from mzplan.state.store import Store
 
-Place = tuple[str, int]  # id, generation
 _NOTED = re.compile(
     r"(?:journal|status)/([a-z][a-z0-9_]*)(?:\.(?:prepared|former)\.jsonl|\.accepted\.json|\.jsonl|\.json)"
 )
@@ -16,7 +16,7 @@ _NOTED = re.compile(
 
 def places_of(state: State) -> set[Place]:
     """All storage that a state claims, on whatever instance, or keeps on purpose."""
-    claimed = {(r.id, r.generation) for r in state.resources.values()}
+    claimed = {r.place for r in state.resources.values()}
     return claimed | {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
 
 
@@ -25,7 +25,7 @@ def places_noted(store: Store) -> set[Place]:
     what waits for its removal. Raises MzplanError for what can't be read."""
     found: set[Place] = set()
     for instance in instances_noted(store):
-        found |= {(d.id, d.generation) for d in store.read_accepted(instance).values()}
+        found |= {d.place for d in store.read_accepted(instance).values()}
         found |= {entry.place for entry in store.read_journal(instance)}
     return found
 

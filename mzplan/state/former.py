@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mzplan.state.claims import Place
+from mzplan.model.address import Place
 from mzplan.state.journal import Former, decode_former, encode_journal
 from mzplan.state.store import Store
 
@@ -15,7 +15,7 @@ def read_former(store: Store, instance: str) -> frozenset[Place]:
     key = _key(instance)
     blob = store.backend.read(key)
     entries = decode_former(blob.data, key) if blob is not None else []
-    return frozenset((entry.id, entry.generation) for entry in entries)
+    return frozenset(entry.place for entry in entries)
 
 
 def write_former(store: Store, instance: str, places: Iterable[Place]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from mzplan.model import reading
-from mzplan.model.address import Address
+from mzplan.model.address import Address, Place
 from mzplan.state.formats import canonical, decode
 
 
@@ -29,7 +29,7 @@ class Dropped:
     dropped_at: float
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Place:
         return (self.id, self.generation)
 
     @classmethod
@@ -52,6 +52,10 @@ class Former:
 
     id: str
     generation: int
+
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
 
 
 Entry = TypeVar("Entry", Dropped, Prepared, Former)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
+from mzplan.model.address import Place
 from mzplan.steps.collection_log import CollectionLog
 from mzplan.steps.index import StepIndex
 from mzplan.steps.record import StepRecord
 from mzplan.steps.tail import CheckpointLog, in_flight, sink_tail, source_tail, steps_of, versions_between
-
-Place = tuple[str, int]  # id, generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
