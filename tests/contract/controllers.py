@@ -195,7 +195,7 @@ def settle(controller: Controller, until: Callable[[], bool] | None = None) -> N
                 str(a): (d.condition, d.shown and d.shown.step, d.memory.error)
                 for a, d in controller.decisions.items()
             }
-            await asyncio.wait_for(controller.ready(), 5.0)
+            await asyncio.wait_for(controller.ready(), SECONDS)
 
     asyncio.run(work())
 

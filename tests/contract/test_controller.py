@@ -43,6 +43,7 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.state.journal import Prepared
 from tests.contract.controllers import (
+    SECONDS,
     World,
     altered,
     appending,
@@ -194,7 +195,7 @@ def test_a_lost_lease_ends_the_queries_whatever_the_loop_does(world: World) -> N
     create(old, local_source("a"))
     settle(old)
     world.controller()
-    until = time.monotonic() + 20
+    until = time.monotonic() + SECONDS
     while running(old):
         assert time.monotonic() < until, "it runs on under a lease that another one has"
         time.sleep(0.05)

@@ -128,7 +128,7 @@ def test_a_stream_that_ended_between_two_polls_is_opened_again(
     database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a trigger that comes less often than the server waits for an idle reader."""
-    monkeypatch.setattr(postgres_stream, "_SENDER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(postgres_stream, "_SENDER_TIMEOUT_S", 3.0)
     dsn = postgres.dsn(database())
     run(dsn, TABLE, "CREATE TABLE other (x int)", "INSERT INTO t VALUES (1, 'a')")
     input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
@@ -140,7 +140,7 @@ def test_a_stream_that_ended_between_two_polls_is_opened_again(
             return len(connection.execute(walsenders, (connection.info.dbname,)).fetchall())
 
     for statement in ("INSERT INTO other VALUES (1)", "INSERT INTO t VALUES (2, 'b')"):
-        eventually("the server has ended the stream", lambda: streams() == 0, 10)
+        eventually("the server has ended the stream", lambda: streams() == 0)
         run(dsn, statement)
         collection.follow(input_)
     assert sorted(row["id"] for row in collection.rows.values()) == [1, 2]

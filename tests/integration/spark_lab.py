@@ -147,6 +147,13 @@ class Lab:
         for description in descriptions:
             self.executor.stop(QueryName.of(PROJECT, description))
 
+    def finish(self, *descriptions: Description) -> None:
+        """Stop queries when every batch that they have planned is done: rows can be seen in a target a moment
+        before Spark notes down that their batch is."""
+        for description in descriptions:
+            until(f"{description.address} is done", lambda d=description: self.checkpoint_done(d))  # type: ignore[misc]
+        self.stop(*descriptions)
+
     def check(self, description: Description) -> CheckResult:
         return self.executor.check(description, self.secrets)
 
@@ -199,6 +206,10 @@ class Lab:
         """Whether every planned batch is noted down as done."""
         checkpoint = Checkpoint(str(self.checkpoint(description)))
         return checkpoint.done() >= 0 and checkpoint.unfinished() is None
+
+    def last_step(self, description: Description) -> int:
+        """The last batch that is done; what the query reports comes a moment later."""
+        return Checkpoint(str(self.checkpoint(description))).done()
 
     def undo_commit(self, description: Description) -> int:
         """As if the driver had been killed after the last batch reached its target and before Spark noted

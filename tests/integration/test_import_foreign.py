@@ -199,6 +199,8 @@ def test_one_that_cannot_be_adopted(
         "connections:\n" + kafka_connection("k2", kafka.bootstrap) + "sources:\n"
         + orders_source("refused", "k2", "elsewhere"),
     )  # fmt: skip
+    store = crew.runner.store
+    eventually("what others have dropped is removed", lambda: store.read_journal("local") == [], 180)
     stored = set((crew.folder / "warehouse").rglob("g1"))
     before = mzplan(crew.folder, "state", "pull").out
     reasons = {}

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
@@ -28,6 +30,7 @@ from mzplan.connectors.kafka_transaction import Transaction
 from mzplan.content_hash import HASH
 from mzplan.endpoints.replay import Written
 from tests.integration.committed import committed, step_record
+from tests.support import eventually
 
 if TYPE_CHECKING:
     Make = Callable[..., str]
@@ -135,14 +138,20 @@ def test_an_older_writer_that_froze_in_the_middle_is_fenced(kafka: KafkaBroker, 
 
 
 def test_a_transaction_that_takes_too_long_is_told_from_a_fenced_one(kafka: KafkaBroker, topic: Make) -> None:
-    import time
-
-    name = topic()
+    name = topic(partitions=2)
     claim(kafka.bootstrap, name)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def there(isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        """The number of records; where an open transaction hides some, of what comes before it."""
+        ends = {TopicPartition(name, partition): OffsetSpec.latest() for partition in (0, 1)}
+        asked = admin.list_offsets(ends, isolation_level=isolation)
+        return sum(future.result(20).offset for future in asked.values())
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield batch(0, 10)
-        time.sleep(16)  # the brokers look for such transactions every ten seconds
+        # The brokers look for such transactions every ten seconds.
+        eventually("it is aborted", lambda: there() and there() == there(IsolationLevel.READ_COMMITTED))
         yield batch(10, 20)
 
     sent = send(transaction(kafka.bootstrap, name, timeout_ms=2000), 0, slow())

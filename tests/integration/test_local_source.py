@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from mzplan.connectors.checkpoints import Checkpoint
 from tests.support import Project, eventually
 
 
@@ -49,6 +50,13 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
     again = project.json(*append)
     assert (again["step"], again["repeated"]) == (1, True)
     eventually("the rows are in the lake", lambda: len(lake(project)) == 2)
+    # What the console shows is shown again if Spark has not noted down that its batch is done.
+    large = project.json("state", "show", "sink.large")
+    checkpoint = Checkpoint(str(project.folder / "warehouse" / "checkpoints" / large["id"] / "g1"))
+    eventually(
+        "the console has shown them",
+        lambda: '"account":"b-04"' in project.log() and checkpoint.unfinished() is None,
+    )
     os.kill(project.lease()["pid"], signal.SIGKILL)
     file = str(project.folder / "adjustments.csv")
     # No runner: the step is durable all the same, and is read by the next one.

@@ -64,7 +64,7 @@ def test_kafka_append_and_upsert(lab: Lab, topic: Make) -> None:
     lab.start(append, upsert)
     until("all are appended", lambda: len(records(lab, all_)) == 10)
     until("the latest are there", lambda: len(records(lab, latest)) == 3)
-    lab.stop(source, append, upsert)
+    lab.finish(source, append, upsert)
     assert [value["customer"] for _, value in records(lab, all_)] == [f"c{i}" for i in range(10)]
     assert records(lab, all_)[0] == (None, {"id": 0, "customer": "c0", "at": at})
     assert sorted(records(lab, latest), key=str) == [
@@ -108,7 +108,7 @@ def test_files_are_written_once(lab: Lab, topic: Make, tmp_path: Path, format_: 
         return sorted(row.id for row in reader.option("header", "true").load(str(tmp_path / "out")).collect())
 
     until("twenty rows", lambda: len(ids()) == 20)
-    lab.stop(sink)
+    lab.finish(sink)
     lab.undo_commit(sink)
     lab.start(sink)
     lab.produce(name, {"id": 20})

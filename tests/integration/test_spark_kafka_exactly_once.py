@@ -87,6 +87,7 @@ def test_each_row_is_there_once_over_a_repeated_step(lab: Lab, topic: Make) -> N
 
     lab.undo_commit(pipe.sink)
     pipe.produce(5)
+    until("the rows are there", lambda: lab.collection(pipe.source).count() == 105)
     lab.start(pipe.sink, epoch=2)
     pipe.has(105)
     assert pipe.record()["epoch"] == 2
@@ -133,8 +134,7 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
     pipe.produce(10)
     lab.start(pipe.source, pipe.sink)
     pipe.has(10)
-    pipe.done(0)
-    lab.stop(pipe.sink)
+    lab.finish(pipe.sink)
 
     pipe.sink = pipe.changed(delivery="exactly-once")
     lab.start(pipe.sink)
@@ -150,8 +150,7 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
     for count in (30, 40):
         pipe.produce(10)
         pipe.has(count)
-    pipe.done(first + 2)
-    lab.stop(pipe.sink)
+    lab.finish(pipe.sink)
     assert pipe.record()["step"] == first
 
     pipe.sink = pipe.changed(delivery="exactly-once")

@@ -28,20 +28,25 @@ def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_pat
     folder = {"type": "files", "path": str(tmp_path)}
     append = lab.sink(source, "delta", folder, path="all", select=["id", "amount * 2 AS twice"])
     upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"])
+
+    def appended() -> int:
+        return int(table(lab, tmp_path / "all").count())
+
     lab.produce(name, *({"id": i % 4, "customer": f"c{i}", "amount": i} for i in range(20)))
-    lab.start(source, append, upsert)
-    for sink in (append, upsert):
-        until("a step is written", lambda sink=sink: lab.report(sink).step >= 0)  # type: ignore[misc]
-    lab.stop(append, upsert)
+    lab.start(source)
+    until("the rows are there", lambda: lab.collection(source).count() == 20)
+    lab.start(append, upsert)
+    until("the rows are appended", lambda: lab.last_step(append) >= 0 and appended() == 20)
+    lab.finish(append, upsert)
     for sink in (append, upsert):
         lab.undo_commit(sink)
     lab.start(append, upsert)
     lab.produce(name, {"id": 0, "customer": "newest", "amount": 50})
-    until("the row is appended", lambda: table(lab, tmp_path / "all").count() == 21)
+    until("the row is appended", lambda: appended() == 21)
     latest = table(lab, tmp_path / "latest")
     until("the row is updated", lambda: latest.where("customer = 'newest'").count() == 1)
-    steps = lab.report(upsert).step + 1
-    lab.stop(source, append, upsert)
+    lab.finish(source, append, upsert)
+    steps = lab.last_step(upsert) + 1
     assert {row.id: row.customer for row in table(lab, tmp_path / "latest").collect()} == {
         0: "newest",
         1: "c17",
@@ -104,7 +109,7 @@ def test_idle_queries_have_triggered(lab: Lab, topic: Make) -> None:
     sink = lab.sink(source, "console", None)
     lab.start(sink, source)  # the sink first: it makes the collection
     for query in (source, sink):
-        until("it has looked for data", lambda query=query: lab.report(query).triggered, 20)  # type: ignore[misc]
+        until("it has looked for data", lambda query=query: lab.report(query).triggered)  # type: ignore[misc]
         report = lab.report(query)
         assert (report.active, report.error) == (True, None)
     lab.stop(source, sink)

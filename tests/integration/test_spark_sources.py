@@ -162,10 +162,10 @@ def test_another_cluster_is_refused(lab: Lab, topic: Make, own_kafka: KafkaBroke
     time.sleep(1)
     began = time.monotonic()
     assert lab.codes(doomed) == ["MZ050"]
-    assert time.monotonic() - began < 7
+    assert time.monotonic() - began < 20
     began = time.monotonic()
     lab.stop(doomed)
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 50
     with pytest.raises(MzplanError) as caught:
         lab.start(doomed)
     assert caught.value.diagnostics[0].code == "MZ050"
@@ -177,7 +177,7 @@ def test_records_that_were_deleted_before_they_were_read_are_missed(lab: Lab, to
     send(lab, name, b'{"id": 1}')
     lab.start(source)
     until("the row is there", lambda: lab.collection(source).count() == 1)
-    lab.stop(source)
+    lab.finish(source)
     send(lab, name, *[b'{"id": 2}'] * 5)
     client = admin(lab.kafka.bootstrap)
     client.delete_records([TopicPartition(name, 0, 4)])[TopicPartition(name, 0)].result(10)

@@ -36,11 +36,6 @@ def changed(
     return found
 
 
-def stop(lab: Lab, query: Description) -> None:
-    until("its step is done", lambda: lab.checkpoint_done(query))
-    lab.stop(query)
-
-
 def found(lab: Lab, sink: Description) -> Diagnostic:
     (one,) = lab.check(sink).diagnostics
     return one
@@ -108,7 +103,7 @@ def test_a_database_that_is_promoted_restored_moved_and_made_anew(
     flow = Flow(lab, topic(partitions=1), own_postgres)
     lab.start(flow.source, flow.sink)
     flow.flows(0)
-    stop(lab, flow.sink)
+    lab.finish(flow.sink)
     recorded = lab.check(flow.sink)
     assert recorded.diagnostics == () and recorded.upstream is not None
     assert (recorded.upstream["timeline"], recorded.upstream["database"]) == (1, "shop")
@@ -122,7 +117,7 @@ def test_a_database_that_is_promoted_restored_moved_and_made_anew(
     assert "timeline 2 instead of 1" in notice.detail
     lab.start(flow.sink)
     flow.flows(0, 1)
-    stop(lab, flow.sink)
+    lab.finish(flow.sink)
     assert lab.check(flow.sink).diagnostics == ()
 
     _restored(lab, flow)
@@ -148,7 +143,7 @@ def _restored(lab: Lab, flow: Flow) -> None:
     assert (found(lab, accepting).code, found(lab, accepting).severity) == ("MZ069", "notice")
     lab.start(accepting)
     until("what comes next is written", lambda: ids(flow.dsn) == [0, 2])
-    stop(lab, accepting)
+    lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
 
 
@@ -163,7 +158,7 @@ def _moved(lab: Lab, flow: Flow, other: str) -> None:
     accepting = changed(lab, moved, on_target_change="accept")
     lab.start(accepting)
     flow.flows(3, dsn=lab.postgres.dsn(other))
-    stop(lab, accepting)
+    lab.finish(accepting)
     lab.postgres.drop_database(other)
     lab.postgres.create_database(other)
     lab.execute(other, TABLE)
@@ -179,7 +174,7 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     lab.produce(name, {"id": 1})
     lab.start(source, sink)
     until("it has written", lambda: len(committed(lab.kafka.bootstrap, out)) == 1)
-    stop(lab, sink)
+    lab.finish(sink)
     assert lab.check(sink).diagnostics == ()
 
     moved = changed(lab, sink, {"brokers": [own_kafka.bootstrap]})
@@ -190,7 +185,7 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     lab.produce(name, {"id": 2})
     lab.start(accepting)
     until("it has written there", lambda: len(committed(own_kafka.bootstrap, out)) == 1)
-    stop(lab, accepting)
+    lab.finish(accepting)
     assert lab.check(accepting).diagnostics == ()
     delete_topic(own_kafka.bootstrap, out)
     create_topic(own_kafka.bootstrap, out, 1)

@@ -66,7 +66,7 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
                     assert lab.report(sink).active, (kind, point, lab.report(sink).error)  # noqa: B023
                     return seen()[kind] == Counter(range(produced))  # noqa: B023
 
-                until(f"{kind} goes on", goes_on)
+                until(f"{kind} goes on", goes_on, 150)
         assert all(max(ids.values(), default=1) == 1 for ids in seen().values()), point
         lab.stop(*sinks.values())
         monkeypatch.setattr(failpoints, "_armed", "")
@@ -75,5 +75,5 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
         }, point
     lab.start(*sinks.values())
     for kind in sinks:
-        until(f"all rows are in {kind}", lambda kind=kind: seen()[kind] == Counter(range(produced)))  # type: ignore[misc]
+        until(f"all rows are in {kind}", lambda kind=kind: seen()[kind] == Counter(range(produced)), 150)  # type: ignore[misc]
     lab.stop(source, *sinks.values())

@@ -72,7 +72,7 @@ def test_where_a_source_goes_on(lab: Lab, topic: Make, own_kafka: KafkaBroker) -
     lab.start(*sources.values())
     for source in sources.values():
         until("the rows are there", lambda s=source: ids(lab, s) == [1, 2, 3])  # type: ignore[misc]
-    lab.stop(*sources.values())
+    lab.finish(*sources.values())
 
     for policy, source in sources.items():
         last = commits(lab, source)[-1]
@@ -92,7 +92,7 @@ def test_where_a_source_goes_on(lab: Lab, topic: Make, own_kafka: KafkaBroker) -
         until(f"{policy}: {expected}", lambda a=after, e=expected: ids(lab, a) == e)  # type: ignore[misc]
         send(own_kafka.bootstrap, str(after.body["topic"]), 90)
         until(f"{policy}: what comes next", lambda a=after, e=expected: ids(lab, a) == [*e, 90])  # type: ignore[misc]
-        lab.stop(after)
+        lab.finish(after)
         # Steps go on counting, without a gap, and the Delta sink takes each of them once.
         numbers = commits(lab, source)
         assert numbers == list(range(numbers[0], numbers[-1] + 1)) and numbers[-1] > last
@@ -112,7 +112,7 @@ def test_a_move_that_is_killed_is_done_again_and_one_that_is_taken_back_goes_bac
     send(lab.kafka.bootstrap, name, 1, 2, 3)
     lab.start(source)
     until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
-    lab.stop(source)
+    lab.finish(source)
 
     elsewhere = moved(lab, source, own_kafka.bootstrap, "reset-earliest")
     with monkeypatch.context() as patched:
@@ -142,7 +142,7 @@ def test_offsets_that_are_gone_are_passed_over_where_they_are_gone_and_nowhere_e
     send(lab.kafka.bootstrap, name, 2, partition=1)
     lab.start(source)
     until("the rows are there", lambda: ids(lab, source) == [1, 2])
-    lab.stop(source)
+    lab.finish(source)
     send(lab.kafka.bootstrap, name, 10, 11, 12)
     send(lab.kafka.bootstrap, name, 20, partition=1)
     gone = TopicPartition(name, 0, 3)
@@ -157,7 +157,7 @@ def test_offsets_that_are_gone_are_passed_over_where_they_are_gone_and_nowhere_e
     assert (found.code, found.severity) == ("MZ067", "notice")
     lab.start(after)
     until("what is left of one, all of the other", lambda: ids(lab, after) == [1, 2, 12, 20])
-    lab.stop(after)
+    lab.finish(after)
     assert lab.check(after).diagnostics == ()
 
 
@@ -170,7 +170,7 @@ def test_a_topic_with_fewer_partitions(lab: Lab, topic: Make, own_kafka: KafkaBr
     send(own_kafka.bootstrap, name, 1, 3)
     lab.start(source)
     until("the rows are there", lambda: ids(lab, source) == [1, 2])
-    lab.stop(source)
+    lab.finish(source)
     (found,) = lab.check(moved(lab, source, own_kafka.bootstrap, None)).diagnostics
     assert (found.code, found.exit_code) == ("MZ043", ExitCode.REFUSED)
     # Its offsets can't mean the same there, whatever it says; beginning anew there is another matter.

@@ -89,7 +89,9 @@ def test_every_sink_is_as_its_target_has_recorded_it(
     }
 
     def has_read_all() -> bool:
-        newest = lab.report(source).step
+        if not lab.checkpoint_done(source):
+            return False
+        newest = lab.last_step(source)
         ends = [history.committed(0, None)[-1:] for history in histories.values()]
         return all(end and end[0].sources and end[0].sources[1] == newest for end in ends)
 

@@ -158,6 +158,6 @@ class TestProgram:
                 assert server.pid == pid
                 starter.send_signal(signal.SIGKILL)
                 starter.wait()
-                assert server._process.wait(timeout_s=10)
+                assert server._process.wait(timeout_s=60)
             finally:
                 server.remove_data()

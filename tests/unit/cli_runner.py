@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from mzplan.controller.lease import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
@@ -21,6 +22,8 @@ def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecuto
     executor = InMemoryExecutor("shop")
     lease = store.leases.acquire(instance, "test")
     assert lease is not None
+    keeper = LeaseKeeper(store, lease, lambda _: None)
+    keeper.start()
     stopping = threading.Event()
     with ThreadPoolExecutor(4) as pool:
         runner = runner_in_memory(store, executor, lease, pool)
@@ -33,4 +36,4 @@ def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecuto
             runner.controller.woken.set()
             thread.join(20)
             runner.answering.close()
-            store.leases.renew(lease, released=True)
+            keeper.release()

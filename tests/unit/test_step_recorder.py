@@ -14,6 +14,7 @@ from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.steps.record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
+from tests.support import eventually
 
 NAME = "mzplan:shop:source.orders:g1:1:a"
 
@@ -112,8 +113,13 @@ def test_a_storage_that_fails_is_tried_again_and_told_once(
     recorder = StepRecorder()
     recorder.begins(NAME, source.history)
     recorder.progressed(progress(0, found))
+
+    def told() -> int:
+        return sum("could not be recorded" in message for message in caplog.messages)
+
+    eventually("it is told", lambda: told() > 0)
     recorder._stopping.wait(0.5)
-    assert sum("could not be recorded" in message for message in caplog.messages) == 1
+    assert told() == 1
     folder.unlink()
     recorder.close()
     assert hashes(source) == [(0, str(found), "stream")]
