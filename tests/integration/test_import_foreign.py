@@ -199,8 +199,6 @@ def test_one_that_cannot_be_adopted(
         "connections:\n" + kafka_connection("k2", kafka.bootstrap) + "sources:\n"
         + orders_source("refused", "k2", "elsewhere"),
     )  # fmt: skip
-    store = crew.runner.store
-    eventually("what others have dropped is removed", lambda: store.read_journal("local") == [], 180)
     stored = set((crew.folder / "warehouse").rglob("g1"))
     before = mzplan(crew.folder, "state", "pull").out
     reasons = {}
@@ -212,7 +210,8 @@ def test_one_that_cannot_be_adopted(
         reasons[number] = " ".join(d["detail"] for d in ran.json()["diagnostics"])
     assert "keeps state" in reasons[0]
     assert f"reads the topics {name}" in reasons[1] and "has a column other" in reasons[1]
-    assert set((crew.folder / "warehouse").rglob("g1")) == stored
+    # What another test has dropped may go meanwhile.
+    assert set((crew.folder / "warehouse").rglob("g1")) <= stored
     assert mzplan(crew.folder, "state", "pull").out == before
     for checkout in (crew.folder, crew.elsewhere):
         (checkout / "refused.yaml").unlink()
