@@ -131,9 +131,8 @@ def test_a_query_stopped_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) ->
     crew.stop_by_hand("source.halted")
 
     def is_missed() -> bool:
-        found = mzplan(crew.elsewhere, "drift", "--json").json()["drift"]
-        told = [item["detail"] for item in found if item["kind"] == "missing-query"]
-        return len(told) == 1 and "MZ162" in told[0]
+        kinds, detail = crew.drift(), crew.detail("source.halted")
+        return ("source.halted", "missing-query") in kinds and "MZ162" in detail
 
     eventually("it is missed", is_missed)
     crew.is_clean()  # it is healed
