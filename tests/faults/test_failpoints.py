@@ -12,24 +12,21 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from mzplan.controller.lease import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.failpoints import Failpoint
 from mzplan.model.state import Status
 from mzplan.runner.commands import Command
 from mzplan.state.local import LocalBackend
 from mzplan.state.store import Store
-from tests.runners import runner_in_memory
 from tests.stored_steps import StoredSource
+from tests.unit.cli_runner import following
 
 APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
 ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
@@ -89,37 +86,18 @@ def document(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-class RunningRunner:
-    """A runner on the in-memory executor, in this process, that follows the store."""
+class Followed(NamedTuple):
+    """A project that a runner on the in-memory executor, in this process, follows."""
 
-    def __init__(self, folder: Path):
-        self.store = Store(LocalBackend(folder / "state"), "shop")
-        self.executor = InMemoryExecutor("shop")
-        lease = self.store.leases.acquire("local", "test")
-        assert lease is not None
-        self.keeper = LeaseKeeper(self.store, lease, lambda _: None)
-        self.keeper.start()
-        self.pool = ThreadPoolExecutor(4)
-        self.runner = runner_in_memory(self.store, self.executor, lease, self.pool)
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.runner.serve, args=(self.stopping,))
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.stopping.set()
-        self.runner.controller.woken.set()
-        self.thread.join(20)
-        self.pool.shutdown()
-        self.runner.answering.close()
-        self.keeper.release()
+    store: Store
+    executor: InMemoryExecutor
 
 
 @pytest.fixture
-def follower(tmp_path: Path) -> Iterator[RunningRunner]:
+def follower(tmp_path: Path) -> Iterator[Followed]:
     write(tmp_path, "cluster", "a")
-    running = RunningRunner(tmp_path)
-    yield running
-    running.stop()
+    with following(tmp_path) as executor:
+        yield Followed(Store(LocalBackend(tmp_path / "state"), "shop"), executor)
 
 
 def test_the_lists_are_whole() -> None:
@@ -136,7 +114,7 @@ def test_the_lists_are_whole() -> None:
 
 
 @pytest.mark.parametrize("point", APPLY)
-def test_apply_killed_anywhere_converges(tmp_path: Path, follower: RunningRunner, point: Failpoint) -> None:
+def test_apply_killed_anywhere_converges(tmp_path: Path, follower: Followed, point: Failpoint) -> None:
     assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
     before = {a: r.run_id for a, r in follower.executor.running().items()}
     write(tmp_path, "cluster", "b")
@@ -162,7 +140,7 @@ def test_apply_killed_anywhere_converges(tmp_path: Path, follower: RunningRunner
 
 @pytest.mark.parametrize("point", ALTER)
 def test_alter_killed_anywhere_is_finished_or_undone(
-    tmp_path: Path, follower: RunningRunner, point: Failpoint
+    tmp_path: Path, follower: Followed, point: Failpoint
 ) -> None:
     assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
     file = tmp_path / "pipeline.yaml"
@@ -299,7 +277,7 @@ def test_maintenance_that_is_killed_is_finished(tmp_path: Path, point: Failpoint
 
 
 def test_two_applies_at_once_are_serialised_or_told_who_holds_the_lock(
-    tmp_path: Path, follower: RunningRunner
+    tmp_path: Path, follower: Followed
 ) -> None:
     assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
     write(tmp_path, "cluster", "c")
