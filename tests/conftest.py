@@ -1,11 +1,13 @@
 """Fixtures for all tests. Servers start when the first test asks for one, so tests/unit never waits for any.
 
-No test is skipped for want of a server: if one can't start, the tests that need it are errors.
+No test is skipped for want of a server: if one can't start, the tests that need it are errors. Under
+pytest-xdist each worker process has servers of its own, and a file's tests stay with one worker.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,17 @@ if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer, SshServer
 
 _numbers = itertools.count(1)
+
+# For every JVM that tests start, brokers and drivers alike: none lives long enough to pay back what the
+# optimising compiler and parallel collectors cost (a third of the CPU time of a driver's first minutes).
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others."""
+    for item in items:
+        if "faults" in item.path.parts:
+            item.add_marker("faults")
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +44,25 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
     yield from _postgres(tmp_path_factory.mktemp("postgres"))
 
 
+@pytest.fixture(scope="session")
+def _other_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    yield from _broker(tmp_path_factory.mktemp("other-kafka"))
+
+
 @pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A new broker for one test, with a cluster id and ports of its own."""
-    yield from _broker(tmp_path / "own-kafka")
+def own_kafka(_other_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
+    """Another cluster than ``kafka``, empty and on both its listeners, that one test may stop, move or kill."""
+    from examples.servers import delete_topic
+    from examples.servers.ports import answers
+    from examples.servers.topics import admin
+
+    if not all(answers(port) for port in _other_kafka.ports):
+        _other_kafka.stop()
+    _other_kafka.start()
+    for name in admin(_other_kafka.bootstrap).list_topics(timeout=30).topics:
+        if not name.startswith("__"):
+            delete_topic(_other_kafka.bootstrap, name)
+    yield _other_kafka
 
 
 @pytest.fixture

@@ -6,14 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 
+from tests.unit import cli_runs
+
 APPLY_SECONDS = 240  # the first apply starts Spark on a busy machine
+# Run in this process, which saves each the start of a Python. All others may start a runner, and it is not to
+# be a child of the tests, or they are to be killed.
+LOOKING = {"drift", "graph", "plan", "show", "snapshot", "status", "steps", "validate", "verify"}
 
 
 class Project:
@@ -39,6 +46,11 @@ class Project:
         """Any command; never a traceback."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), *arguments]
         given = {**os.environ, **self.environment, **(environment or {})}
+        here = threading.current_thread() is threading.main_thread()
+        if here and arguments[0] in LOOKING and given.get("PYTHONPATH") == os.environ.get("PYTHONPATH"):
+            with mock.patch.dict(os.environ, given, clear=True):
+                ran = cli_runs.run(*command[3:])
+            return subprocess.CompletedProcess(command, ran.code, ran.out, ran.err)
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=given)
         assert "Traceback" not in done.stderr, done.stderr
         return done

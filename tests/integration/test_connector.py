@@ -72,6 +72,7 @@ def execute(project: Project, statement: str, *rows: tuple[object, ...]) -> list
         database.close()
 
 
+@pytest.mark.faults
 def test_from_table_to_table_across_kills_of_the_runner(project: Project) -> None:
     project.apply()
 

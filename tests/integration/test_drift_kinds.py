@@ -85,6 +85,7 @@ def crew(
         delete_topic(kafka.bootstrap, f"drift-{name}")
 
 
+@pytest.mark.faults
 def test_a_healthy_project_gives_no_false_alarm_under_load(
     crew: Crew, kafka: KafkaBroker, postgres: PostgresServer
 ) -> None:

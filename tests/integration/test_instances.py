@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+import pytest
 
 from examples.servers import produce_json
 from mzplan.spark.session import PACKAGES
@@ -115,6 +116,7 @@ def _path() -> dict[str, str]:
     return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
+@pytest.mark.faults
 def test_queries_move_between_two_embedded_runners_and_to_a_cluster(
     tmp_path: Path,
     kafka: KafkaBroker,

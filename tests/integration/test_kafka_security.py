@@ -58,7 +58,7 @@ def test_rows_arrive_over_each_protocol_and_go_back(lab: Lab, secured: Secured, 
     produce_json(own, protocol, [{"id": i} for i in range(5)])
     back = source_over(lab, connection, f"{protocol}-out")
     lab.start(source, sink, back)
-    until("the rows came back", lambda: lab.collection(back).count() == 5)
+    until("the rows came back", lambda: lab.count(back) == 5)
     lab.stop(source, sink, back)
 
 

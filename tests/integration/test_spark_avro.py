@@ -94,7 +94,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         assert lab.codes(source) == []
         send(lab, name, avro(first, one, ann), avro(first, one, {**ann, "id": 2, "amount": None}), key=b"K")
         lab.start(source, failing)
-        until("both", lambda: lab.collection(source).count() == 2 == lab.collection(failing).count())
+        until("both", lambda: lab.count(source) == 2 == lab.count(failing))
         assert rows(lab, source) == [
             {"id": 1, "customer": "ann", "amount": Decimal("9.99"), "at": local(at), "k": "K"},
             {"id": 2, "customer": "ann", "amount": None, "at": local(at), "k": "K"},
@@ -106,7 +106,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         newer = avro(second, two, {"note": "x", "id": 3, "amount": Decimal(1), "tags": {"a": 1}})
         before = len(registry.asked)
         send(lab, name, newer, avro(99, one, ann), b"{}", None, avro(other, one, ann), newer)
-        until("the good ones", lambda: lab.collection(source).count() == 4)
+        until("the good ones", lambda: lab.count(source) == 4)
         assert [row["id"] for row in rows(lab, source)] == [1, 2, 3, 3]
         asked = [path for path in registry.asked[before:] if path == f"/schemas/ids/{second}"]
         assert 1 <= len(asked) <= 4, "once a Python process that it runs in"
@@ -128,7 +128,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         )
         lab.start(wider)
         send(lab, name, newer, avro(first, one, {**ann, "id": 4}))
-        until("two more", lambda: lab.collection(source).count() == 6)
+        until("two more", lambda: lab.count(source) == 6)
         assert [(r["id"], r["note"], r["tags"]) for r in rows(lab, wider)[2:]] == [
             (3, None, None),
             (3, None, None),
@@ -140,7 +140,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         third = registry.register(f"{name}-value", record(("id", "long")), "AVRO")
         registry.stop()
         send(lab, name, newer)
-        until("one more", lambda: lab.collection(source).count() == 7)
+        until("one more", lambda: lab.count(source) == 7)
         send(lab, name, avro(third, record(("id", "long")), {"id": 5}))
         report = lab.ended(wider)
         assert report.error_code == "MZ125"
@@ -150,7 +150,7 @@ def test_records_of_several_schemas(lab: Lab, topic: Make) -> None:
         )
         registry.start()
         lab.start(wider)  # as the runner does after a while
-        until("the last one", lambda: lab.collection(source).count() == 8)
+        until("the last one", lambda: lab.count(source) == 8)
         # The schema that is the latest now has no default to give.
         assert rows(lab, wider)[-1] == dict.fromkeys(rows(lab, wider)[-1]) | {"id": 5}
         lab.stop(wider)

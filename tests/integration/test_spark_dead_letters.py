@@ -71,12 +71,12 @@ def test_malformed_records_are_kept_aside(lab: Lab, topic: Make, monkeypatch: py
     # A step that is run again, because the driver was killed before Spark noted it down: nothing twice.
     lab.stop(keyed, skipping)
     send(lab, name, BAD[0], b'{"id": 3}', key=b"k")
-    until("one more", lambda: lab.collection(table).count() == 3 and lab.checkpoint_done(table))
+    until("one more", lambda: lab.count(table) == 3 and lab.checkpoint_done(table))
     lab.stop(table)
     step = lab.undo_commit(table)
     lab.start(table)
     until("it is done again", lambda: lab.checkpoint_done(table) and lab.report(table).step >= step)
-    assert lab.collection(table).count() == 3
+    assert lab.count(table) == 3
     assert [r.offset for r in found(lab)] == [1, 2, 3, 5]
     # Its steps are known, though it is not Spark's own sink that writes them.
     history = StepHistory(str(lab.folder / "warehouse"), (table.id, 1))

@@ -43,7 +43,7 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
     )
     lab.start(text, raw)
     for source in (text, raw):
-        until("both records", lambda source=source: lab.collection(source).count() == 2)  # type: ignore[misc]
+        until("both records", lambda source=source: lab.count(source) == 2)  # type: ignore[misc]
     first, second = rows(lab, text)
     assert list(first) == ["value", "key", "headers", "timestamp"]
     assert first["value"] == "one line"
@@ -62,7 +62,7 @@ def test_text_and_raw_records_with_their_keys_headers_and_timestamps(lab: Lab, t
     until("it has failed", lambda: not lab.report(text).active)
     assert lab.report(text).error_code == "MZ066"
     assert lab.report(text).error == f"topic {name}, partition 0, offset 2: key is not UTF-8"
-    until("bytes may be anything", lambda: lab.collection(raw).count() == 3)
+    until("bytes may be anything", lambda: lab.count(raw) == 3)
     lab.stop(text, raw)
 
 
@@ -75,7 +75,7 @@ def test_csv_records(lab: Lab, topic: Make) -> None:
     skipping = lab.kafka_source(name, format=format_, on_error="skip")
     failing = lab.kafka_source(name, format=format_, max_offsets_per_trigger=3)
     lab.start(skipping, failing)
-    until("the good records", lambda: lab.collection(skipping).count() == 3)
+    until("the good records", lambda: lab.count(skipping) == 3)
     assert rows(lab, skipping) == [
         {"id": 1, "name": "ann", "born": datetime.date(2001, 2, 3)},
         {"id": 2, "name": 'a"b,', "born": None},
@@ -142,9 +142,9 @@ def test_csv_text_and_parquet_files(lab: Lab, tmp_path: Path) -> None:
         tmp_path / "parquet", format={"type": "parquet", "schema": "id BIGINT, missing STRING"}
     )
     lab.start(csv, text, parquet)
-    until("three people", lambda: lab.collection(csv).count() == 3)
-    until("three lines", lambda: lab.collection(text).count() == 3)
-    until("a row", lambda: lab.collection(parquet).count() == 1)
+    until("three people", lambda: lab.count(csv) == 3)
+    until("three lines", lambda: lab.count(text) == 3)
+    until("a row", lambda: lab.count(parquet) == 1)
     assert sorted((row["id"], row["name"]) for row in rows(lab, csv)) == [(1, "a;b"), (2, None), (3, "bo")]
     assert [row["line"] for row in rows(lab, text)] == ["one", "", "three"]
     assert rows(lab, parquet) == [{"id": 1, "missing": None}]
@@ -161,7 +161,7 @@ def test_csv_text_and_parquet_files(lab: Lab, tmp_path: Path) -> None:
     skipping.body["on_error"] = "skip"  # type: ignore[index]
     arrive(tmp_path, "csv", "d.csv", "id;name;born\n4;bo;\n5\n")
     lab.start(skipping)
-    until("one more", lambda: lab.collection(csv).count() == 4)
+    until("one more", lambda: lab.count(csv) == 4)
     arrive(tmp_path, "csv", "e.csv", "name;id;born\nbo;5;\n")
     ended = lab.ended(skipping)
     assert ended.error_code == "MZ066", ended

@@ -60,7 +60,7 @@ def test_kafka_append_and_upsert(lab: Lab, topic: Make) -> None:
     assert lab.check(append).ok
     assert lab.check(upsert).ok
     lab.start(source)
-    until("the rows are there", lambda: lab.collection(source).count() == 11)
+    until("the rows are there", lambda: lab.count(source) == 11)
     lab.start(append, upsert)
     until("all are appended", lambda: len(records(lab, all_)) == 10)
     until("the latest are there", lambda: len(records(lab, latest)) == 3)

@@ -87,7 +87,7 @@ def test_each_row_is_there_once_over_a_repeated_step(lab: Lab, topic: Make) -> N
 
     lab.undo_commit(pipe.sink)
     pipe.produce(5)
-    until("the rows are there", lambda: lab.collection(pipe.source).count() == 105)
+    until("the rows are there", lambda: lab.count(pipe.source) == 105)
     lab.start(pipe.sink, epoch=2)
     pipe.has(105)
     assert pipe.record()["epoch"] == 2
@@ -120,7 +120,7 @@ def test_upsert_writes_the_latest_row_of_each_key(lab: Lab, topic: Make) -> None
     pipe = Pipe(lab, topic, mode="upsert", key=["k"], select=["id", "customer AS k"])
     pipe.produce(70)
     lab.start(pipe.source)
-    until("the rows are there", lambda: lab.collection(pipe.source).count() == 70)
+    until("the rows are there", lambda: lab.count(pipe.source) == 70)
     lab.start(pipe.sink)
     until("seven keys", lambda: len(pipe.seen()) == 7)
     assert sorted((key, value["id"]) for _, key, value in committed(lab.kafka.bootstrap, pipe.output)) == [
@@ -209,7 +209,7 @@ def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> 
     pipe = Pipe(lab, topic, where="id < 10", compare=compare)
     pipe.produce(20)
     lab.start(pipe.source)
-    until("the rows are there", lambda: lab.collection(pipe.source).count() == 20)
+    until("the rows are there", lambda: lab.count(pipe.source) == 20)
     lab.start(pipe.sink)
     pipe.has(10)
     record = pipe.record()

@@ -277,7 +277,7 @@ def test_a_step_that_is_pushed_again(lab: Lab, topic: Make, database: Make, way:
     sink = lab.postgres_sink(source, shop, "orders", where="id < 10")
     lab.produce(name, *orders(0, 20, customer='"ann"'))
     lab.start(source)
-    until("the rows are there", lambda: lab.collection(source).count() == 20)
+    until("the rows are there", lambda: lab.count(source) == 20)
     lab.start(sink)
     lab.has_rows(shop, "orders", 10)
 

@@ -34,7 +34,7 @@ def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_pat
 
     lab.produce(name, *({"id": i % 4, "customer": f"c{i}", "amount": i} for i in range(20)))
     lab.start(source)
-    until("the rows are there", lambda: lab.collection(source).count() == 20)
+    until("the rows are there", lambda: lab.count(source) == 20)
     lab.start(append, upsert)
     until("the rows are appended", lambda: lab.last_step(append) >= 0 and appended() == 20)
     lab.finish(append, upsert)

@@ -82,8 +82,8 @@ def test_a_malformed_record_fails_the_query_or_is_skipped(lab: Lab, topic: Make)
     ended = lab.ended(failing)
     assert ended.error_code == "MZ066"
     assert ended.error == f"topic {name}, partition 0, offset 2: the record is not JSON"
-    assert lab.collection(failing).count() == 0
-    until("the good records are there", lambda: lab.collection(skipping).count() == 4)
+    assert lab.count(failing) == 0
+    until("the good records are there", lambda: lab.count(skipping) == 4)
     rows = lab.collection(skipping).orderBy("_position").collect()
     assert [row["_position"]["offset"] for row in rows] == [0, 1, 3, 4]
     assert [(row.id, row.customer, str(row.amount)) for row in rows][:2] == [
@@ -118,7 +118,7 @@ def test_another_topic_of_the_same_name_is_refused(lab: Lab, topic: Make) -> Non
     source = lab.kafka_source(name)
     send(lab, name, b'{"id": 1}')
     lab.start(source)
-    until("the row is there", lambda: lab.collection(source).count() == 1)
+    until("the row is there", lambda: lab.count(source) == 1)
     assert lab.check(source).ok
     lab.stop(source)
     recorded = json.loads((lab.checkpoint(source) / "upstream.json").read_text())["upstream"]
@@ -141,7 +141,7 @@ def test_another_cluster_is_refused(lab: Lab, topic: Make, own_kafka: KafkaBroke
     source = lab.kafka_source(name)
     send(lab, name, b'{"id": 1}')
     lab.start(source)
-    until("the row is there", lambda: lab.collection(source).count() == 1)
+    until("the row is there", lambda: lab.count(source) == 1)
     lab.stop(source)
 
     moved = lab.retried(source)
@@ -176,7 +176,7 @@ def test_records_that_were_deleted_before_they_were_read_are_missed(lab: Lab, to
     source = lab.kafka_source(name)
     send(lab, name, b'{"id": 1}')
     lab.start(source)
-    until("the row is there", lambda: lab.collection(source).count() == 1)
+    until("the row is there", lambda: lab.count(source) == 1)
     lab.finish(source)
     send(lab, name, *[b'{"id": 2}'] * 5)
     client = admin(lab.kafka.bootstrap)

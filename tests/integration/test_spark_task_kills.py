@@ -22,6 +22,7 @@ POINTS = [point for point in Failpoint if point.value.startswith("task.")]
 ROWS = 30
 
 
+@pytest.mark.faults
 def test_a_task_that_is_killed_anywhere_writes_each_row_once(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +51,7 @@ def test_a_task_that_is_killed_anywhere_writes_each_row_once(
     for point in POINTS:
         lab.produce(name, *({"id": i, "customer": '"c"'} for i in range(produced, produced + ROWS)))
         produced += ROWS
-        until("the rows are there", lambda: lab.collection(source).count() == produced)  # noqa: B023
+        until("the rows are there", lambda: lab.count(source) == produced)  # noqa: B023
         # It goes to the tasks' processes with their code; both attempts that Spark makes die of it.
         monkeypatch.setattr(failpoints, "_armed", point.value)
         lab.start(*sinks.values())

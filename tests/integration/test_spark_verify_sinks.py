@@ -61,7 +61,7 @@ def test_every_sink_is_as_its_target_has_recorded_it(
         rows = range(produced, produced + ROWS)
         lab.produce(name, *({"id": i, "customer": f"c{i % 5}", "amount": "1.50"} for i in rows))
         produced += ROWS
-        until("the rows are there", lambda: lab.collection(source).count() == produced)
+        until("the rows are there", lambda: lab.count(source) == produced)
 
     lab.start(source)
     for _ in range(3):
