@@ -51,7 +51,7 @@ def _other_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
 @pytest.fixture
 def own_kafka(_other_kafka: KafkaBroker) -> Iterator[KafkaBroker]:
-    """Another cluster than ``kafka``, empty and on both its listeners, that one test may stop, move or kill."""
+    """Another cluster than ``kafka``, empty and on both listeners, that a test may stop, move or kill."""
     from examples.servers import delete_topic
     from examples.servers.ports import answers
     from examples.servers.topics import admin

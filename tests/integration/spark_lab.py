@@ -200,8 +200,8 @@ class Lab:
         return spark.read.format("delta").load(str(path))
 
     def count(self, source: Description) -> int:
-        """The rows of a collection whose rows are only added, 0 before its first step: told by its log, without
-        a job of Spark's that whoever waits would repeat all the time."""
+        """The rows of an append-only collection, 0 before its first step, from the statistics in its log:
+        whoever waits asks again and again, and a Spark job each time would hold up what it waits for."""
         from deltalake import DeltaTable
 
         path = str(self.folder / "warehouse" / "collections" / source.id / f"g{source.generation}")

@@ -112,7 +112,7 @@ def test_what_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
     assert failed.json()["diagnostics"][0]["code"] == "MZ124" and unchanged()
 
 
-@pytest.mark.parametrize("names", permutations(("a_x", "m_x", "z_x")))
+@pytest.mark.parametrize("names", list(permutations(("a_x", "m_x", "z_x"))))
 def test_names_in_every_order(tmp_path: Path, names: tuple[str, str, str]) -> None:
     inner, outer, pg = names
     folder = project(tmp_path, inner, outer, pg)
