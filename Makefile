@@ -47,7 +47,7 @@ lint: setup ## ruff: rules and format
 	$(BIN)/ruff format --check .
 
 types: setup ## mypy, strict
-	$(BIN)/mypy -p mzplan -p examples
+	$(BIN)/mypy -p mzplan -p examples -p benchmarks
 	$(BIN)/mypy tests/conftest.py tests/servers
 
 imports: setup ## import-linter: which package may import which
@@ -58,7 +58,7 @@ check: lint types imports ## all that needs no test run
 soak: setup ## a million rows while everything is killed at random (see docs/reliability.md)
 	$(BIN)/python -m tests.faults.soak
 
-bench: setup ## measure
+bench: setup ## measure; takes hours (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks
 
 docs: setup ## build the documentation site, into site/

@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import io
 import json
-import statistics
 import struct
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import fastavro
 from confluent_kafka import Producer
 
-from benchmarks.engine import Engine, describe_source
-from benchmarks.stage import alternate, kafka_at, ratio, say, scratch, verdict
+from benchmarks.engine import describe_source
+from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
+from benchmarks.stage import Stage
 from examples.servers import create_topic
 from examples.servers.registry import SchemaRegistry
 from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
 
-RECORDS = 400_000
 PARTITIONS = 4
-PER_BATCH = 100_000
-WARM_UP = 1
-ROUNDS = 3
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2), quantity INT, ts TIMESTAMP, note STRING"
 SCHEMA = {
     "type": "record",
@@ -45,41 +42,59 @@ SCHEMA = {
 }
 
 
-def main() -> None:
-    say(f"avro: {RECORDS:,} records, {PER_BATCH:,} in a micro-batch")
-    with (
-        scratch() as folder,
-        kafka_at(folder) as kafka,
-        SchemaRegistry() as registry,
-        Engine(folder, {}, {}) as engine,
-    ):
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many records there are, and of them in a micro-batch."""
+
+    records: int
+    per_batch: int
+    rounds: Rounds
+
+
+FULL = Size(records=400_000, per_batch=100_000, rounds=Rounds(1, 3))
+SMALL = Size(records=500, per_batch=500, rounds=Rounds(0, 1))
+
+
+def measure(stage: Stage) -> Table:
+    size = SMALL if stage.small else FULL
+    records = size.records
+    engine, brokers = stage.engine, stage.kafka.bootstrap
+    with SchemaRegistry() as registry:
         id_ = registry.register("avro-value", SCHEMA, "AVRO")
-        _produce(kafka.bootstrap, "avro", (_avro(id_, row) for row in _rows()))
-        _produce(kafka.bootstrap, "json", (_json(row) for row in _rows()))
+        _produce(brokers, "avro", [_avro(id_, row) for row in _rows(records)])
+        _produce(brokers, "json", [_json(row) for row in _rows(records)])
 
         def read(format_: str) -> float:
-            source = _source(kafka.bootstrap, registry.url, format_)
+            source = _source(brokers, registry.url, format_, size.per_batch)
             seconds = engine.ours(source)
             table = engine.spark.read.format("delta").load(engine.collection(source))
             found = table.selectExpr("count(ts)", "count(DISTINCT id)", "count(*)").first()
-            assert found is not None and tuple(found) == (RECORDS, RECORDS, RECORDS), found
+            assert found is not None and tuple(found) == (records, records, records), found
             return seconds
 
-        taken = alternate({name: lambda name=name: read(name) for name in ("avro", "json")}, WARM_UP + ROUNDS)  # type: ignore[misc]
-    a, b = taken["avro"][WARM_UP:], taken["json"][WARM_UP:]
-    rates = [RECORDS / statistics.median(seconds) for seconds in (a, b)]
-    times = ratio(b, a)
-    say(f"  avro {rates[0]:,.0f} rows/s, json {rates[1]:,.0f} rows/s")
-    say(f"  avro / json {times:.2f}; {verdict(times >= 0.5)}: 0.5")
+        taken = alternate({name: partial(read, name) for name in ("avro", "json")}, size.rounds)
+    times = ratio(taken["json"], taken["avro"])
+    return Table(
+        ("format", "rows/s", "× JSON", "aim"),
+        [
+            (
+                "Avro, with a schema registry",
+                rate(records, taken["avro"]),
+                f"{times:.2f}",
+                verdict("0.5", times >= 0.5),
+            ),
+            ("JSON", rate(records, taken["json"]), "1", ""),
+        ],
+    )
 
 
-def _source(brokers: str, url: str, format_: str) -> Description:
+def _source(brokers: str, url: str, format_: str, per_batch: int) -> Description:
     source = describe_source(
         "kafka",
         {"type": "kafka", "brokers": [brokers]},
         topic=format_,
         format={"type": format_, "schema": COLUMNS},
-        max_offsets_per_trigger=PER_BATCH,
+        max_offsets_per_trigger=per_batch,
     )
     if format_ == "json":
         return source
@@ -91,9 +106,9 @@ def _source(brokers: str, url: str, format_: str) -> Description:
     return replace(source, connections={**source.connections, "schema_registry": registry})
 
 
-def _rows() -> Iterator[dict[str, Any]]:
+def _rows(records: int) -> Iterator[dict[str, Any]]:
     begin = datetime(2026, 1, 5, tzinfo=UTC)
-    for i in range(RECORDS):
+    for i in range(records):
         yield {
             "id": i,
             "customer": f"customer {i % 5000}",
@@ -118,13 +133,9 @@ def _json(row: dict[str, Any]) -> bytes:
     return json.dumps({**row, "amount": str(row["amount"]), "ts": row["ts"].isoformat()}).encode()
 
 
-def _produce(brokers: str, topic: str, records: Iterator[bytes]) -> None:
+def _produce(brokers: str, topic: str, records: Sequence[bytes]) -> None:
     create_topic(brokers, topic, PARTITIONS)
-    producer = Producer({"bootstrap.servers": brokers, "queue.buffering.max.messages": 2 * RECORDS})
+    producer = Producer({"bootstrap.servers": brokers, "queue.buffering.max.messages": 2 * len(records)})
     for i, record in enumerate(records):
         producer.produce(topic, record, partition=i % PARTITIONS)
     assert producer.flush(60) == 0
-
-
-if __name__ == "__main__":
-    main()

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.figures import say
 from benchmarks.stage import wait_until
 from mzplan.connectors.checkpoints import Checkpoint, collection_path
 from mzplan.connectors.interface import ResolvedQuery, resolve
@@ -23,6 +24,11 @@ from mzplan.operations.project import open_project
 from mzplan.secrets import Secrets
 from mzplan.spark.collections import Collections
 from mzplan.spark.streams import sink_writer, source_writer, trigger_interval
+from mzplan.steps.history import StepHistory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 THREADS = 8
 IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
@@ -31,31 +37,28 @@ IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
 class BareLoop:
     """The queries of a project's state, hosted again: with a warehouse and targets of their own."""
 
-    def __init__(self, project: Path, folder: Path, environment: Mapping[str, str]):
+    def __init__(self, spark: SparkSession, project: Path, folder: Path, environment: Mapping[str, str]):
+        self.spark = spark
         self.project = project
         self.warehouse = str(folder)
         self.secrets = Secrets(str(project), environment)
         self.connectors = Connectors()
+        self.collections = Collections()
         self.descriptions: dict[Address, Description] = {}
-        self.running: dict[Address, Any] = {}
-        self.spark: Any = None
+        self.running: dict[Address, StreamingQuery] = {}
 
     def open(self) -> None:
-        """A session, and all queries started and past a first trigger."""
-        from mzplan.spark.session import open_session
-
-        self.spark = open_session("bare", {})
+        """All queries started and past a first trigger."""
         resources = open_project(str(self.project)).store.read_state().resources
         self.descriptions = {
             address: _renamed(describe(resource, resources))
             for address, resource in sorted(resources.items(), reverse=True)
             if address.kind != "connection"
         }
-        collections = Collections()
         for description in self.descriptions.values():
             query = self._resolved(description)
             position = self.connectors.source("kafka").position
-            collections.ensure(self.spark, self._collection(description), query.columns, position)
+            self.collections.ensure(self.spark, self._collection(description), query.columns, position)
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(self._start, self.descriptions.values()))
 
@@ -72,13 +75,10 @@ class BareLoop:
         return time.monotonic() - began
 
     def close(self) -> None:
-        """Stop everything, and the session with its JVM."""
-        spark, self.spark = self.spark, None
-        if spark is None:
-            return
+        """Stop everything; the session stays."""
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda query: query.stop(), self.running.values()))
-        spark.stop()
+        self.running.clear()
 
     def _restart(self, address: Address) -> None:
         self.running[address].stop()
@@ -89,7 +89,15 @@ class BareLoop:
         checkpoint = Checkpoint.of(self.warehouse, description.id, description.generation)
         collection = self._collection(description)
         if description.address.kind == "source":
-            writer = source_writer(self.spark, self.connectors.source(description.type), query, collection)
+            writer = source_writer(
+                self.spark,
+                self.connectors.source(description.type),
+                query,
+                collection,
+                fail=lambda problem: say(f"{description.address}: {problem}"),
+                rewriting=self.collections.rewriting(collection),
+                left_out=lambda records: None,
+            )
         else:
             writer = sink_writer(
                 self.spark,
@@ -98,9 +106,10 @@ class BareLoop:
                 collection,
                 epoch=1,
                 checkpoint=checkpoint,
-                fail=lambda problem: print(f"{description.address}: {problem}"),
-                warn=lambda warning: print(f"{description.address}: {warning}"),
+                fail=lambda problem: say(f"{description.address}: {problem}"),
+                warn=lambda warning: say(f"{description.address}: {warning}"),
                 interrupt=lambda action: None,
+                covers=self._history(description).covers,
             )
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(description.address))
         started = (
@@ -113,14 +122,18 @@ class BareLoop:
         wait_until(f"{description.address} is past a first trigger", lambda: _has_triggered(started))
 
     def _resolved(self, description: Description) -> ResolvedQuery:
-        return resolve(description, self.secrets, str(self.project))
+        return resolve(description, self.secrets, str(self.project), self.warehouse)
+
+    def _history(self, description: Description) -> StepHistory:
+        upstream = description.upstream
+        return StepHistory(self.warehouse, description.place, upstream.place if upstream else None)
 
     def _collection(self, description: Description) -> str:
         place = description.upstream or description
         return collection_path(self.warehouse, place.id, place.generation)
 
 
-def _has_triggered(query: Any) -> bool:
+def _has_triggered(query: StreamingQuery) -> bool:
     message = query.status["message"]
     if message not in IDLE and not query.isActive:
         raise RuntimeError(str(query.exception()))

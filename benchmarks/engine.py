@@ -1,4 +1,4 @@
-"""A Spark session in this process that runs mzplan's queries, by its executor, and others beside them."""
+"""Single queries of mzplan's in the session of this process, by its executor, and others beside them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ TRIGGER_SPARK = "100 milliseconds"
 
 
 class Engine:
-    """A SparkExecutor with its session. `options` are for Spark, `secrets` for `${env:…}` references."""
+    """A SparkExecutor in the session that there is; its warehouse is in `folder`."""
 
-    def __init__(self, folder: Path, options: Mapping[str, str], secrets: Mapping[str, str]):
+    def __init__(self, folder: Path, spark: SparkSession):
         self.folder = folder
+        self.spark = spark
         self.warehouse = str(folder / "warehouse")
-        self._secrets = Secrets(str(folder), secrets)
+        self._secrets = Secrets(str(folder), {})
         self._executor = SparkExecutor(
-            ExecutorContext(
-                project=PROJECT, directory=str(folder), warehouse=self.warehouse, options=dict(options)
-            )
+            ExecutorContext(project=PROJECT, directory=str(folder), warehouse=self.warehouse)
         )
 
     def __enter__(self) -> Engine:
@@ -45,14 +44,6 @@ class Engine:
 
     def __exit__(self, *problem: object) -> None:
         self._executor.close()
-
-    @property
-    def spark(self) -> SparkSession:
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-        assert session is not None
-        return session
 
     def ours(self, description: Description) -> float:
         """Run a query of mzplan's until it has taken all there is; seconds from before its start."""

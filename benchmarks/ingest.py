@@ -7,55 +7,78 @@ value that does not fit is not an answer), and keeps each record's position.
 
 from __future__ import annotations
 
-import statistics
 import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from benchmarks.engine import Engine, describe_source
-from benchmarks.stage import alternate, kafka_at, ratio, say, scratch, verdict
+from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
+from benchmarks.stage import Stage
 from examples.servers import create_topic
 
-RECORDS = 1_000_000
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 PARTITIONS = 4
-PER_BATCH = 250_000
-WARM_UP = 1
-ROUNDS = 5
-TOPIC = "orders"
+TOPIC = "ingest"
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2), quantity INT, ts TIMESTAMP, note STRING"
 
 
-def main() -> None:
-    say(f"ingest: {RECORDS:,} JSON records, {PER_BATCH:,} in a micro-batch")
-    with scratch() as folder, kafka_at(folder) as kafka, Engine(folder, {}, {}) as engine:
-        create_topic(kafka.bootstrap, TOPIC, PARTITIONS)
-        _produce(engine, kafka.bootstrap)
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many records there are, and of them in a micro-batch."""
 
-        def ours() -> float:
-            source = describe_source(
-                "kafka",
-                {"type": "kafka", "brokers": [kafka.bootstrap]},
-                topic=TOPIC,
-                format={"type": "json", "schema": COLUMNS},
-                max_offsets_per_trigger=PER_BATCH,
-            )
-            seconds = engine.ours(source)
-            _check(engine, engine.collection(source))
-            return seconds
-
-        def by_hand() -> float:
-            path = str(folder / "by-hand" / uuid.uuid4().hex)
-            seconds = engine.theirs(lambda: _by_hand(engine, kafka.bootstrap, path))
-            _check(engine, path)
-            return seconds
-
-        taken = alternate({"mzplan": ours, "by hand": by_hand}, WARM_UP + ROUNDS)
-    a, b = taken["mzplan"][WARM_UP:], taken["by hand"][WARM_UP:]
-    rates = [RECORDS / statistics.median(seconds) for seconds in (a, b)]
-    times = ratio(b, a)
-    say(f"  mzplan {rates[0]:,.0f} rows/s, by hand {rates[1]:,.0f} rows/s")
-    say(f"  mzplan / by hand {times:.2f}; {verdict(times >= 0.95)}: 0.95")
+    records: int
+    per_batch: int
+    rounds: Rounds
 
 
-def _by_hand(engine: Engine, brokers: str, path: str):  # type: ignore[no-untyped-def]
+FULL = Size(records=1_000_000, per_batch=250_000, rounds=Rounds(1, 5))
+SMALL = Size(records=500, per_batch=500, rounds=Rounds(0, 1))
+
+
+def measure(stage: Stage) -> Table:
+    size = SMALL if stage.small else FULL
+    records = size.records
+    engine, brokers = stage.engine, stage.kafka.bootstrap
+    create_topic(brokers, TOPIC, PARTITIONS)
+    _produce(engine, brokers, records)
+
+    def ours() -> float:
+        source = describe_source(
+            "kafka",
+            {"type": "kafka", "brokers": [brokers]},
+            topic=TOPIC,
+            format={"type": "json", "schema": COLUMNS},
+            max_offsets_per_trigger=size.per_batch,
+        )
+        seconds = engine.ours(source)
+        _check(engine, engine.collection(source), records)
+        return seconds
+
+    def by_hand() -> float:
+        path = str(engine.folder / "by-hand" / uuid.uuid4().hex)
+        seconds = engine.theirs(lambda: _by_hand(engine, brokers, path, size.per_batch))
+        _check(engine, path, records)
+        return seconds
+
+    taken = alternate({"mzplan": ours, "by hand": by_hand}, size.rounds)
+    times = ratio(taken["by hand"], taken["mzplan"])
+    return Table(
+        ("query", "rows/s", "× by hand", "aim"),
+        [
+            (
+                "mzplan's source",
+                rate(records, taken["mzplan"]),
+                f"{times:.2f}",
+                verdict("0.95", times >= 0.95),
+            ),
+            ("by hand", rate(records, taken["by hand"]), "1", ""),
+        ],
+    )
+
+
+def _by_hand(engine: Engine, brokers: str, path: str, per_batch: int) -> DataStreamWriter:
     from pyspark.sql import functions as f
 
     records = (
@@ -63,17 +86,17 @@ def _by_hand(engine: Engine, brokers: str, path: str):  # type: ignore[no-untype
         .option("kafka.bootstrap.servers", brokers)
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", PER_BATCH)
+        .option("maxOffsetsPerTrigger", per_batch)
         .load()
     )
     rows = records.select(f.from_json(f.col("value").cast("string"), COLUMNS).alias("j")).select("j.*")
     return rows.writeStream.format("delta").outputMode("append").option("path", path)
 
 
-def _produce(engine: Engine, brokers: str) -> None:
+def _produce(engine: Engine, brokers: str, records: int) -> None:
     from pyspark.sql import functions as f
 
-    rows = engine.spark.range(RECORDS).select(
+    rows = engine.spark.range(records).select(
         "id",
         f.concat(f.lit("customer "), f.col("id") % 5000).alias("customer"),
         (f.col("id") % 100_000 / 100).cast("decimal(10,2)").alias("amount"),
@@ -85,13 +108,9 @@ def _produce(engine: Engine, brokers: str) -> None:
     values.write.format("kafka").option("kafka.bootstrap.servers", brokers).option("topic", TOPIC).save()
 
 
-def _check(engine: Engine, path: str) -> None:
+def _check(engine: Engine, path: str, records: int) -> None:
     """Each record is there once, with values."""
     table = engine.spark.read.format("delta").load(path)
     found = table.selectExpr("count(ts)", "count(DISTINCT id)", "count(*)").first()
     assert found is not None
-    assert tuple(found) == (RECORDS, RECORDS, RECORDS), tuple(found)
-
-
-if __name__ == "__main__":
-    main()
+    assert tuple(found) == (records, records, records), tuple(found)

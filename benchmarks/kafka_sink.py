@@ -6,38 +6,52 @@ make the same JSON of each row, and write a new topic each time.
 
 from __future__ import annotations
 
-import statistics
 import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.engine import Engine, describe_sink, describe_source
-from benchmarks.stage import alternate, kafka_at, ratio, say, scratch, verdict
+from benchmarks.figures import Rounds, Table, alternate, rate, ratio, say, verdict
+from benchmarks.stage import Stage, wait_until
 from examples.servers import create_topic, delete_topic
+from mzplan.inline import Description
 
-RECORDS = 1_000_000
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 PARTITIONS = 4
-FILES = 8
-FILES_PER_BATCH = 2
-WARM_UP = 1
-ROUNDS = 5
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2), quantity INT, ts TIMESTAMP, note STRING"
-KEYS = ([], ["customer"])
+KEYS: tuple[list[str], ...] = ([], ["customer"])
 
 
-def main() -> None:
-    say(f"kafka_sink: {RECORDS:,} rows, {RECORDS * FILES_PER_BATCH // FILES:,} in a micro-batch")
-    with scratch() as folder, kafka_at(folder) as kafka, Engine(folder, {}, {}) as engine:
-        connection = {"type": "kafka", "brokers": [kafka.bootstrap]}
-        source = describe_source(
-            "kafka", connection, topic="unused", format={"type": "json", "schema": COLUMNS}
-        )
-        collection = engine.collection(source)
-        _fill(engine, collection)
-        for key in KEYS:
-            _compare(engine, kafka.bootstrap, source, collection, key)
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many rows the collection has, in how many files, and how many of these a micro-batch takes."""
+
+    records: int
+    files: int
+    files_per_batch: int
+    rounds: Rounds
 
 
-def _compare(engine, bootstrap, source, collection, key) -> None:  # type: ignore[no-untyped-def]
-    connection = {"type": "kafka", "brokers": [bootstrap]}
+FULL = Size(records=1_000_000, files=8, files_per_batch=2, rounds=Rounds(1, 5))
+SMALL = Size(records=500, files=2, files_per_batch=2, rounds=Rounds(0, 1))
+
+
+def measure(stage: Stage) -> Table:
+    size = SMALL if stage.small else FULL
+    source = describe_source(
+        "kafka", _connection(stage), topic="unused", format={"type": "json", "schema": COLUMNS}
+    )
+    _fill(stage.engine, stage.engine.collection(source), size)
+    return Table(
+        ("key", "exactly once, rows/s", "Spark's, at least once, rows/s", "× Spark's", "aim"),
+        [_compare(stage, source, key, size) for key in KEYS],
+    )
+
+
+def _compare(stage: Stage, source: Description, key: list[str], size: Size) -> tuple[str, ...]:
+    engine, bootstrap = stage.engine, stage.kafka.bootstrap
 
     def topic() -> str:
         name = f"t{uuid.uuid4().hex}"
@@ -46,30 +60,37 @@ def _compare(engine, bootstrap, source, collection, key) -> None:  # type: ignor
 
     def ours() -> float:
         name = topic()
-        body = {"topic": name, "max_files_per_trigger": FILES_PER_BATCH, **({"key": key} if key else {})}
-        seconds = engine.ours(describe_sink(source, "kafka", connection, **body))
-        _drop(bootstrap, name)
+        body = {"topic": name, "max_files_per_trigger": size.files_per_batch, **({"key": key} if key else {})}
+        seconds = engine.ours(describe_sink(source, "kafka", _connection(stage), **body))
+        _drop(bootstrap, name, size.records)
         return seconds
 
     def sparks() -> float:
         name = topic()
-        seconds = engine.theirs(lambda: _by_hand(engine, bootstrap, collection, name, key))
-        _drop(bootstrap, name)
+        seconds = engine.theirs(
+            lambda: _by_hand(engine, bootstrap, engine.collection(source), name, key, size.files_per_batch)
+        )
+        _drop(bootstrap, name, size.records)
         return seconds
 
-    say(f"  keyed by {key[0]}" if key else "  without a key")
-    taken = alternate({"exactly once": ours, "Spark's": sparks}, WARM_UP + ROUNDS)
-    a, b = taken["exactly once"][WARM_UP:], taken["Spark's"][WARM_UP:]
-    rates = [RECORDS / statistics.median(seconds) for seconds in (a, b)]
-    share = ratio(b, a)
-    say(f"  exactly once {rates[0]:,.0f} rows/s, Spark's at-least-once writer {rates[1]:,.0f} rows/s")
-    say(f"  exactly once / Spark's {share:.2f}; {verdict(share >= 0.6)}: 0.60")
+    title = key[0] if key else "none"
+    say(f"  key: {title}")
+    taken = alternate({"exactly once": ours, "Spark's": sparks}, size.rounds)
+    times = ratio(taken["Spark's"], taken["exactly once"])
+    rates = (rate(size.records, taken[side]) for side in ("exactly once", "Spark's"))
+    return (title, *rates, f"{times:.2f}", verdict("0.60", times >= 0.6))
 
 
-def _by_hand(engine, bootstrap, collection, topic, key):  # type: ignore[no-untyped-def]
+def _connection(stage: Stage) -> dict[str, Any]:
+    return {"type": "kafka", "brokers": [stage.kafka.bootstrap]}
+
+
+def _by_hand(
+    engine: Engine, bootstrap: str, collection: str, topic: str, key: list[str], files: int
+) -> DataStreamWriter:
     from pyspark.sql import functions as f
 
-    rows = engine.spark.readStream.format("delta").option("maxFilesPerTrigger", FILES_PER_BATCH)
+    rows = engine.spark.readStream.format("delta").option("maxFilesPerTrigger", files)
     values = rows.load(collection).drop("_position")
     value = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias("value")
     records = values.select(*(f.col(name).alias("key") for name in key), value)
@@ -77,10 +98,10 @@ def _by_hand(engine, bootstrap, collection, topic, key):  # type: ignore[no-unty
     return writer.option("topic", topic).option("kafka.linger.ms", "5")
 
 
-def _fill(engine: Engine, path: str) -> None:
+def _fill(engine: Engine, path: str, size: Size) -> None:
     from pyspark.sql import functions as f
 
-    rows = engine.spark.range(0, RECORDS, 1, FILES).select(
+    rows = engine.spark.range(0, size.records, 1, size.files).select(
         "id",
         f.concat(f.lit("customer "), f.col("id") % 5000).alias("customer"),
         (f.col("id") % 100_000 / 100).cast("decimal(10,2)").alias("amount"),
@@ -94,17 +115,18 @@ def _fill(engine: Engine, path: str) -> None:
     rows.write.format("delta").save(path)
 
 
-def _drop(bootstrap: str, topic: str) -> None:
+def _drop(bootstrap: str, topic: str, records: int) -> None:
     """See that all is there, then make room: each transaction adds its marker to a partition's end."""
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
     places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-    ends = [consumer.get_watermark_offsets(place, timeout=10)[1] for place in places]
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench"})
+
+    def rows() -> int:
+        return sum(int(consumer.get_watermark_offsets(place, timeout=10)[1]) for place in places)
+
+    # The broker writes a transaction's markers after it has answered: until then, its rows don't count.
+    wait_until(f"{records} rows in {topic}", lambda: rows() >= records)
+    assert rows() <= records + 100, rows()
     consumer.close()
-    assert RECORDS <= sum(ends) <= RECORDS + 100, sum(ends)
     delete_topic(bootstrap, topic)
-
-
-if __name__ == "__main__":
-    main()

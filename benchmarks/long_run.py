@@ -16,44 +16,59 @@ import itertools
 import statistics
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from benchmarks.stage import Project, kafka_at, say, scratch, verdict, wait_until
-from examples.servers import KafkaBroker, create_topic, produce_json
+from benchmarks.figures import Table, say, verdict
+from benchmarks.stage import Project, Stage, wait_until
+from examples.servers import create_topic, produce_json
 from mzplan.connectors.checkpoints import collection_path
 from mzplan.steps.history import StepHistory
 
-STEPS = 2_000
-WINDOW = 200
-PAUSED = range(500, 1_500)  # steps
+TOPIC = "long_run"
+KEPT = 200  # steps that can be read, and so how far back a look at them sees
 ROWS = 20  # of each record batch
 EVERY = 0.05  # seconds
 
 
-def main() -> None:
-    say(f"long_run: {STEPS} steps")
-    with scratch() as folder, kafka_at(folder) as kafka:
-        project = Project(folder / "project", {})
-        create_topic(kafka.bootstrap, "t")
-        load = Load(kafka)
-        try:
-            _declare(project, kafka)
-            project.apply()
-            load.start()
-            _run(project, load)
-        finally:
-            load.stop()
-            project.down()
+@dataclass(frozen=True, slots=True)
+class Size:
+    """All counted in steps, but for `look_s`, how long from one look at them to the next."""
+
+    steps: int
+    window: int
+    paused: range
+    look_s: float
+
+
+FULL = Size(steps=2_000, window=200, paused=range(500, 1_500), look_s=2.0)
+SMALL = Size(steps=12, window=4, paused=range(3, 9), look_s=0.2)
+
+
+def measure(stage: Stage) -> Table:
+    size = SMALL if stage.small else FULL
+    brokers = stage.kafka.bootstrap
+    project = Project(stage.folder / "long_run", {})
+    create_topic(brokers, TOPIC)
+    load = Load(brokers)
+    try:
+        _declare(project, brokers)
+        project.apply()
+        load.start()
+        return Table(("what", "figure", "aim"), _run(project, load, size))
+    finally:
+        load.stop()
+        project.down()
 
 
 class Load:
     """Rows that come all the time."""
 
-    def __init__(self, kafka: KafkaBroker):
-        self.kafka = kafka
+    def __init__(self, brokers: str):
+        self.brokers = brokers
         self.rows = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._feed, daemon=True)
@@ -69,17 +84,17 @@ class Load:
     def _feed(self) -> None:
         while not self._stopping.wait(EVERY):
             rows = [{"id": n} for n in range(self.rows, self.rows + ROWS)]
-            produce_json(self.kafka.bootstrap, "t", rows, key="id")
+            produce_json(self.brokers, TOPIC, rows, key="id")
             self.rows += ROWS
 
 
-def _declare(project: Project, kafka: KafkaBroker) -> None:
+def _declare(project: Project, brokers: str) -> None:
     trigger = {"interval": "100ms"}
     source = {
         "connection": "k",
-        "topic": "t",
+        "topic": TOPIC,
         "format": {"type": "json", "schema": "id BIGINT"},
-        "retention": {"steps": WINDOW},
+        "retention": {"steps": KEPT},
         "trigger": trigger,
     }
     sink = {"from": "s", "connection": "lake", "type": "delta", "trigger": trigger}
@@ -87,7 +102,7 @@ def _declare(project: Project, kafka: KafkaBroker) -> None:
         "queries",
         {
             "connections": {
-                "k": {"type": "kafka", "brokers": [kafka.bootstrap]},
+                "k": {"type": "kafka", "brokers": [brokers]},
                 "lake": {"type": "files", "path": "./lake"},
             },
             "sources": {"s": source},
@@ -96,44 +111,66 @@ def _declare(project: Project, kafka: KafkaBroker) -> None:
     )
 
 
-def _run(project: Project, load: Load) -> None:
+def _run(project: Project, load: Load, size: Size) -> list[tuple[str, ...]]:
     record = project.run("state", "show", "source.s")
     place = (record["id"], record["generation"])
     history = StepHistory(str(project.folder / "warehouse"), place)
     times: dict[int, float] = {}
     paused = False
-    while not times or max(times) < STEPS:
-        time.sleep(2.0)
-        times |= {r.step: r.time for r in history.read(WINDOW).records if r.committed and r.time is not None}
+    while not times or max(times) < size.steps:
+        time.sleep(size.look_s)
+        read = history.read(KEPT).records
+        times |= {r.step: r.time for r in read if r.committed and r.time is not None}
         step = max(times, default=0)
-        if not paused and step in PAUSED:
+        if not paused and step in size.paused:
             project.run("pause", "sink.late")
+            say(f"    step {step}: paused")
             paused = True
-        elif paused and step >= PAUSED.stop:
+        elif paused and step >= size.paused.stop:
             project.run("resume", "sink.late")
+            say(f"    step {step}: resumed")
             paused = False
     load.stop()
-    _tell(project, place, times)
-    for sink in ("live", "late"):
-        table = str(project.folder / "lake" / sink)
-        wait_until(f"{load.rows} rows in {sink}", partial(_holds, table, load.rows), 300.0)
-        ids = DeltaTable(table).to_pyarrow_table(columns=["id"]).column("id").to_pylist()
-        say(f"  {sink}: {len(ids)} rows; each once: {sorted(ids) == list(range(load.rows))}")
+    return [
+        *_steps(times, size.window),
+        *_files(Path(collection_path(str(project.folder / "warehouse"), *place))),
+        *(_rows(project, load.rows, sink) for sink in ("live", "late")),
+    ]
 
 
-def _tell(project: Project, place: tuple[str, int], times: dict[int, float]) -> None:
+def _steps(times: dict[int, float], window: int) -> list[tuple[str, ...]]:
     steps = sorted(times)
     taken = [times[b] - times[a] for a, b in itertools.pairwise(steps) if b == a + 1]
-    first, last = statistics.median(taken[WINDOW : 2 * WINDOW]), statistics.median(taken[-WINDOW:])
-    aim = f"{verdict(last <= 1.25 * first)}: 1.25"
-    say(f"  step     {first:.3f} s at first, {last:.3f} s at last: {last / first:.2f}; {aim}")
-    each = (statistics.median(taken[at : at + WINDOW]) for at in range(0, len(taken) - WINDOW // 2, WINDOW))
-    say(f"           by {WINDOW}: {', '.join(f'{one:.2f}' for one in each)}")
-    collection = Path(collection_path(str(project.folder / "warehouse"), *place))
+    first, last = statistics.median(taken[window : 2 * window]), statistics.median(taken[-window:])
+    each = (statistics.median(taken[at : at + window]) for at in range(0, len(taken) - window // 2, window))
+    return [
+        (f"seconds for a step (median), steps {window} – {2 * window - 1}", f"{first:.2f}", ""),
+        (
+            f"the last {window}, while the paused sink catches up",
+            f"{last:.2f}",
+            verdict(f"1.25 × that; {last / first:.2f} ×", last <= 1.25 * first),
+        ),
+        (f"by {window} steps", ", ".join(f"{one:.2f}" for one in each), ""),
+    ]
+
+
+def _files(collection: Path) -> list[tuple[str, ...]]:
     log = [path.name for path in (collection / "_delta_log").iterdir()]
     versions = sum(name.endswith(".json") for name in log)
     files = len(DeltaTable(str(collection)).file_uris())
-    say(f"  files    {files} of the newest version; of the log {versions} versions in {len(log)} files")
+    return [
+        ("files of the newest version", f"{files:,}", ""),
+        ("the log", f"{versions:,} versions in {len(log):,} files", ""),
+    ]
+
+
+def _rows(project: Project, rows: int, sink: str) -> tuple[str, ...]:
+    table = str(project.folder / "lake" / sink)
+    wait_until(f"{rows} rows in {sink}", partial(_holds, table, rows), 300.0)
+    ids = DeltaTable(table).to_pyarrow_table(columns=["id"]).column("id").to_pylist()
+    once = sorted(ids) == list(range(rows))
+    what = {"live": "rows in the sink that ran", "late": "rows in the sink that was paused"}[sink]
+    return (what, f"{len(ids):,}", verdict(f"each of {rows:,} once", once))
 
 
 def _holds(table: str, rows: int) -> bool:

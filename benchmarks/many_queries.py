@@ -16,72 +16,97 @@ import statistics
 import time
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stage import Project, kafka_at, say, scratch, verdict, wait_until
-from examples.servers import KafkaBroker, create_topic, produce_json
+from benchmarks.figures import Table, say, verdict
+from benchmarks.stage import Project, Stage, wait_until
+from examples.servers import create_topic, produce_json
 from examples.servers.ports import HOST, free_port
 
-PAIRS = 100
-ROUNDS = 20
+TOPIC = "many_queries"
 
 
-def main() -> None:
-    say(f"many_queries: {2 * PAIRS} queries")
-    with scratch() as folder, kafka_at(folder) as kafka:
-        port = free_port()
-        project = Project(folder / "project", {})
-        settings = project.folder / "mzplan.yaml"
-        settings.write_text(
-            settings.read_text() + f"instances: {{local: {{type: embedded, metrics: {{port: {port}}}}}}}\n"
-        )
-        try:
-            _measure(project, kafka, port)
-        finally:
-            project.down()
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pairs of a source and its sink, their trigger, how often we look, and how long nothing is to
+    happen before."""
+
+    pairs: int
+    trigger: str
+    looks: int
+    rest_s: float
 
 
-def _measure(project: Project, kafka: KafkaBroker, port: int) -> None:
-    create_topic(kafka.bootstrap, "t")
-    produce_json(kafka.bootstrap, "t", [{"id": n} for n in range(100)], key="id")
-    _declare(project, kafka, 1)
+FULL = Size(pairs=100, trigger="10s", looks=20, rest_s=15.0)
+SMALL = Size(pairs=2, trigger="500ms", looks=2, rest_s=1.0)
+
+
+def measure(stage: Stage) -> Table:
+    size = SMALL if stage.small else FULL
+    brokers = stage.kafka.bootstrap
+    port = free_port()
+    project = Project(stage.folder / "many_queries", {})
+    settings = project.folder / "mzplan.yaml"
+    settings.write_text(
+        settings.read_text() + f"instances: {{local: {{type: embedded, metrics: {{port: {port}}}}}}}\n"
+    )
+    create_topic(brokers, TOPIC)
+    produce_json(brokers, TOPIC, [{"id": n} for n in range(100)], key="id")
+    try:
+        return Table(("what", "figure", "aim"), _measure(project, brokers, port, size))
+    finally:
+        project.down()
+
+
+def _measure(project: Project, brokers: str, port: int, size: Size) -> list[tuple[str, ...]]:
+    _declare(project, brokers, 1, size.trigger)
     project.apply()
     _settled(project, 2)
     few = _resident(project)
-    _declare(project, kafka, PAIRS)
+    _declare(project, brokers, size.pairs, size.trigger)
     began = time.monotonic()
     project.run("apply", "--auto-approve", "--wait", "600s")
-    _settled(project, 2 * PAIRS)
-    say(f"  from 2 to {2 * PAIRS} queries, each past a first micro-batch: {time.monotonic() - began:.0f} s")
-    time.sleep(15.0)
+    _settled(project, 2 * size.pairs)
+    grown = time.monotonic() - began
+    say(f"    all {2 * size.pairs} queries run after {grown:.0f} s")
+    time.sleep(size.rest_s)
     rounds, statuses = [], []
-    for _ in range(ROUNDS):
+    for _ in range(size.looks):
         time.sleep(0.5)
         rounds.append(_round_seconds(port))
         began = time.monotonic()
         project.run("status")
         statuses.append(time.monotonic() - began)
-    for name, taken in (("round", rounds), ("status", statuses)):
-        middle = statistics.median(taken)
-        say(f"  {name:<8} {middle:6.3f} s (at most {max(taken):.3f}); {verdict(middle <= 1.0)}: 1 s")
     many = _resident(project)
-    for name in few:
-        each = (many[name] - few[name]) / (2 * PAIRS - 2)
-        say(f"  {name:<8} {many[name]:6.0f} MiB, {each:.1f} MiB for each query")
+    each = {name: (many[name] - few[name]) / (2 * size.pairs - 2) for name in few}
+    return [
+        _timed("a look at all queries that finds nothing to do", rounds),
+        _timed("`mzplan status --json`, from starting the process to its end", statuses),
+        *((f"memory for each query, {name}", f"{mib:.1f} MiB", "") for name, mib in each.items()),
+        *((f"memory in all, {name}", f"{many[name]:,.0f} MiB", "") for name in many),
+        (f"from 2 to {2 * size.pairs} queries, each past its first micro-batch", f"{grown:.0f} s", ""),
+    ]
 
 
-def _declare(project: Project, kafka: KafkaBroker, pairs: int) -> None:
+def _timed(what: str, taken: list[float]) -> tuple[str, ...]:
+    middle = statistics.median(taken)
+    return (what, f"{middle:.3f} s (at most {max(taken):.3f})", verdict("1 s", middle <= 1.0))
+
+
+def _declare(project: Project, brokers: str, pairs: int, interval: str) -> None:
+    trigger = {"interval": interval}
     source = {
         "connection": "k",
-        "topic": "t",
+        "topic": TOPIC,
         "format": {"type": "json", "schema": "id BIGINT"},
-        "trigger": {"interval": "10s"},
+        "trigger": trigger,
     }
-    sink = {"connection": "lake", "trigger": {"interval": "10s"}}
+    sink = {"connection": "lake", "trigger": trigger}
     content: dict[str, Mapping[str, Any]] = {
         "connections": {
-            "k": {"type": "kafka", "brokers": [kafka.bootstrap]},
+            "k": {"type": "kafka", "brokers": [brokers]},
             "lake": {"type": "files", "path": "./lake"},
         },
         "sources": {f"s{n}": source for n in range(pairs)},
@@ -95,7 +120,7 @@ def _settled(project: Project, queries: int) -> None:
         seen = project.queries().values()
         return len(seen) == queries and all(q["condition"] == "running" and q["step"] >= 0 for q in seen)
 
-    wait_until(f"{queries} queries run", settled, seconds=900.0, look=2.0)
+    wait_until(f"{queries} queries run", settled, seconds=900.0, look=min(2.0, queries * 0.1))
 
 
 def _round_seconds(port: int) -> float:
@@ -111,7 +136,7 @@ def _resident(project: Project) -> dict[str, float]:
     pid = int(lease["pid"])
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     java = [c for c in children if "java" in Path(f"/proc/{c}/comm").read_text()]
-    return {"python": _rss(pid), "jvm": sum(_rss(int(one)) for one in java)}
+    return {"Python": _rss(pid), "JVM": sum(_rss(int(one)) for one in java)}
 
 
 def _rss(pid: int) -> float:

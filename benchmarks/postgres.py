@@ -8,92 +8,87 @@ an upsert into a table with a unique index. Spark's JDBC append is at least once
 
 from __future__ import annotations
 
-import statistics
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from benchmarks.engine import Engine, describe_sink, describe_source
-from benchmarks.stage import alternate, postgres_at, ratio, say, scratch, verdict
+from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
+from benchmarks.stage import Stage
 from examples.servers import PostgresServer
 from mzplan.columns_of import columns_of
 from mzplan.connectors.kafka import KafkaSource
 from mzplan.inline import Description
 from mzplan.spark.collections import Collections
 
-RECORDS = 2_000_000
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 FILES = 4
-WARM_UP = 1
-ROUNDS = 4
 SCHEMA = "id BIGINT, customer STRING, amount DOUBLE, quantity INT, ts TIMESTAMP, note STRING"
 TABLE = "id bigint, customer text, amount double precision, quantity integer, ts timestamptz, note {note}"
-JDBC = "org.postgresql:postgresql:42.7.4"
-PASSWORD = "BENCH_PG_PASSWORD"  # the name of the variable
-DATABASE = "bench"
-# A machine's default of 128 MB makes both sides wait for the disk, in turns that nobody can compare.
-SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
+DATABASE = "postgres_sink"
 
 
-def main() -> None:
-    say(f"postgres: {RECORDS:,} rows of six columns, from a collection of {FILES} files")
-    with scratch() as folder, postgres_at(folder, SETTINGS) as server:
-        server.create_database(DATABASE)
-        with Engine(folder, {"spark.jars.packages": JDBC}, {PASSWORD: server.password}) as engine:
-            _measure(engine, server)
-
-
-def _measure(engine: Engine, server: PostgresServer) -> None:
+def measure(stage: Stage) -> Table:
+    records, rounds = (500, Rounds(0, 1)) if stage.small else (2_000_000, Rounds(1, 4))
+    engine, server = stage.engine, stage.postgres
+    server.create_database(DATABASE)
     source = describe_source(
         "kafka",
         {"type": "kafka", "brokers": ["localhost:1"]},
         topic="t",
         format={"type": "json", "schema": SCHEMA},
     )
-    _fill(engine, source)
-    connection = {
-        "type": "postgres",
-        "host": "127.0.0.1",
-        "port": server.port,
-        "database": DATABASE,
-        "user": server.user,
-        "password": f"${{env:{PASSWORD}}}",
-    }
+    _fill(engine, source, records)
 
     def ours(note: str = "text", primary: str = "", **body: Any) -> float:
         table = _table(server, note, primary)
-        seconds = engine.ours(describe_sink(source, "postgres", connection, table=table, **body))
-        _check(server, table)
+        seconds = engine.ours(describe_sink(source, "postgres", _connection(server), table=table, **body))
+        _check(server, table, records)
         return seconds
 
     def jdbc() -> float:
         table = _table(server, "text", "")
         seconds = engine.theirs(lambda: _jdbc(engine, source, server, table))
-        _check(server, table)
+        _check(server, table, records)
         return seconds
 
     sides = {
-        "straight": ours,
-        "staged": lambda: ours("jsonb", select=_NOTE_AS_JSON),
+        "append, straight": ours,
+        "append, staged (a cast to jsonb)": lambda: ours("jsonb", select=_NOTE_AS_JSON),
         "upsert": lambda: ours(primary="id", mode="upsert", key=["id"]),
-        "jdbc": jdbc,
+        "Spark's JDBC append": jdbc,
     }
-    taken = {name: seconds[WARM_UP:] for name, seconds in alternate(sides, WARM_UP + ROUNDS).items()}
-    for name, seconds in taken.items():
-        times = ratio(taken["jdbc"], seconds)
-        say(f"  {name:<9} {RECORDS / statistics.median(seconds):>9,.0f} rows/s, {times:.2f} × JDBC")
-    times = ratio(taken["jdbc"], taken["straight"])
-    say(f"  straight append / JDBC {times:.2f}; {verdict(times >= 3)}: 3")
+    taken = alternate(sides, rounds)
+    times = {name: ratio(taken["Spark's JDBC append"], seconds) for name, seconds in taken.items()}
+    aims = {"append, straight": verdict("3", times["append, straight"] >= 3)}
+    return Table(
+        ("sink", "rows/s", "× JDBC", "aim"),
+        [(name, rate(records, taken[name]), f"{times[name]:.2f}", aims.get(name, "")) for name in sides],
+    )
+
+
+def _connection(server: PostgresServer) -> dict[str, Any]:
+    return {
+        "type": "postgres",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "database": DATABASE,
+        "user": server.user,
+        "password": server.password,
+    }
 
 
 _NOTE_AS_JSON = ["id", "customer", "amount", "quantity", "ts", "to_json(named_struct('n', note)) AS note"]
 
 
-def _fill(engine: Engine, source: Description) -> None:
+def _fill(engine: Engine, source: Description, records: int) -> None:
     """The source's collection, as its query would have written it."""
     path = engine.collection(source)
     Collections().ensure(engine.spark, path, columns_of(source.type, source.body), KafkaSource.position)
-    rows = engine.spark.range(0, RECORDS, 1, FILES).selectExpr(
+    rows = engine.spark.range(0, records, 1, FILES).selectExpr(
         "id",
         "concat('customer ', id % 5000) AS customer",
         "(id % 100000) / 100D AS amount",
@@ -105,7 +100,7 @@ def _fill(engine: Engine, source: Description) -> None:
     rows.write.format("delta").mode("append").save(path)
 
 
-def _jdbc(engine: Engine, source: Description, server: PostgresServer, table: str) -> Any:
+def _jdbc(engine: Engine, source: Description, server: PostgresServer, table: str) -> DataStreamWriter:
     properties = {"user": server.user, "password": server.password, "driver": "org.postgresql.Driver"}
     url = f"jdbc:postgresql://127.0.0.1:{server.port}/{DATABASE}"
 
@@ -129,13 +124,9 @@ def _table(server: PostgresServer, note: str, key: str) -> str:
     return name
 
 
-def _check(server: PostgresServer, table: str) -> None:
+def _check(server: PostgresServer, table: str, records: int) -> None:
     """Each row is there once, with values."""
     with psycopg.connect(server.dsn(DATABASE)) as connection:
         query = f"SELECT count(ts), count(DISTINCT id), count(*) FROM {table}"
         found = connection.execute(query.encode()).fetchone()
-    assert found == (RECORDS, RECORDS, RECORDS), found
-
-
-if __name__ == "__main__":
-    main()
+    assert found == (records, records, records), found

@@ -9,8 +9,6 @@ transaction, and its memory is told: the source streams it.
 from __future__ import annotations
 
 import resource
-import shutil
-import statistics
 import subprocess
 import time
 import uuid
@@ -20,8 +18,10 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.stage import alternate, postgres_at, ratio, say, scratch, verdict
+from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
+from benchmarks.stage import Stage
 from examples.servers import PostgresServer
+from examples.servers.pgbinaries import find_programs
 from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name
 from mzplan.connectors.interface import resolve
 from mzplan.connectors.postgres_input import PostgresInput, PostgresInputFactory
@@ -30,51 +30,52 @@ from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
 from mzplan.secrets import Secrets
 
-ROWS = 1_000_000
-WARM_UP = 1
-ROUNDS = 5
+DATABASE = "postgres_source"
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(12,2), ts TIMESTAMP, status STRING, quantity INT"
 _TABLE = """
 CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), ts timestamptz, status text,
                      quantity int)
 """
-_FILL = f"""
+_FILL = """
 INSERT INTO orders SELECT g, 'customer ' || g % 1000, g % 100000 / 100.0, now(), 'new', g % 10
-FROM generate_series(1, {ROWS}) g
+FROM generate_series(1, {rows}) g
 """
 
 
-def main() -> None:
-    say(f"postgres_source: {ROWS:,} rows of six columns")
-    with scratch() as folder, postgres_at(folder, {"max_wal_size": "4GB"}) as server:
-        dsn = server.create_database("bench")
-        _run(dsn, _TABLE, _FILL, "VACUUM ANALYZE orders")
-        with _input(folder, server) as input_:
-            _snapshot(dsn, input_)
-            _changes(dsn, input_)
+def measure(stage: Stage) -> Table:
+    rows, rounds = (2_000, Rounds(0, 1)) if stage.small else (1_000_000, Rounds(1, 5))
+    dsn = stage.postgres.create_database(DATABASE)
+    _run(dsn, _TABLE, _FILL.format(rows=rows), "VACUUM ANALYZE orders")
+    with _input(stage.folder, stage.postgres) as input_:
+        return Table(
+            ("what is read", "mzplan, rows/s", "theirs, rows/s", "× theirs", "aim", "memory grew by"),
+            [_snapshot(dsn, input_, rows, rounds), _changes(dsn, input_, rows, rounds)],
+        )
 
 
-def _snapshot(dsn: str, input_: PostgresInput) -> None:
+def _snapshot(dsn: str, input_: PostgresInput, rows: int, rounds: Rounds) -> tuple[str, ...]:
     assert input_.offers(0)
     input_.commit(0)
     parts = input_.parts(0)
+    command = [str(find_programs() / "psql"), dsn, "-qc", "COPY orders TO STDOUT"]
 
     def ours() -> float:
         begun = time.perf_counter()
-        rows = sum(batch.num_rows for part in parts for batch in input_.batches(part))
+        found = sum(batch.num_rows for part in parts for batch in input_.batches(part))
         seconds = time.perf_counter() - begun
-        assert rows == ROWS
+        assert found == rows
         return seconds
 
     def copy() -> float:
         begun = time.perf_counter()
-        subprocess.run(["psql", dsn, "-qc", "COPY orders TO STDOUT"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - begun
 
-    _compare("snapshot", "COPY … TO STDOUT", alternate({"ours": ours, "theirs": copy}, WARM_UP + ROUNDS))
+    cells = _cells(rows, alternate({"ours": ours, "theirs": copy}, rounds))
+    return ("snapshot (theirs: `COPY … TO STDOUT`)", *cells, "")
 
 
-def _changes(dsn: str, input_: PostgresInput) -> None:
+def _changes(dsn: str, input_: PostgresInput, rows: int, rounds: Rounds) -> tuple[str, ...]:
     _run(dsn, "UPDATE orders SET status = 'paid'")
     end = _run(dsn, "SELECT pg_current_wal_insert_lsn()::text")
     while not input_.offers(1):
@@ -85,19 +86,19 @@ def _changes(dsn: str, input_: PostgresInput) -> None:
 
     def ours() -> float:
         begun = time.perf_counter()
-        rows = sum(batch.num_rows for batch in input_.batches(part))
+        found = sum(batch.num_rows for batch in input_.batches(part))
         seconds = time.perf_counter() - begun
-        assert rows == ROWS
+        assert found == rows
         return seconds
 
-    slot = _run(dsn, "SELECT slot_name FROM pg_replication_slots WHERE database = 'bench'")
+    slot = _run(dsn, f"SELECT slot_name FROM pg_replication_slots WHERE database = '{DATABASE}'")
     publication = _run(dsn, "SELECT pubname FROM pg_publication")
 
     def recvlogical() -> float:
         copied = f"copied_{uuid.uuid4().hex}"  # what it reads, it confirms
         _run(dsn, f"SELECT pg_copy_logical_replication_slot('{slot}', '{copied}')")
         command = [
-            *(shutil.which("pg_recvlogical") or "pg_recvlogical", "-d", dsn, "--slot", copied, "--start"),
+            *(str(find_programs() / "pg_recvlogical"), "-d", dsn, "--slot", copied, "--start"),
             *("-o", "proto_version=1", "-o", f"publication_names={publication}", "-f", "/dev/null"),
             *("--endpos", end, "--no-loop", "--fsync-interval", "0"),
         ]
@@ -107,18 +108,15 @@ def _changes(dsn: str, input_: PostgresInput) -> None:
         _run(dsn, f"SELECT pg_drop_replication_slot('{copied}')")
         return seconds
 
-    taken = alternate({"ours": ours, "theirs": recvlogical}, WARM_UP + ROUNDS)
-    _compare("changes, one transaction", "pg_recvlogical", taken)
+    cells = _cells(rows, alternate({"ours": ours, "theirs": recvlogical}, rounds))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    say(f"  the largest resident size grew by {grown:.0f} MiB for that transaction")
+    return (f"changes, one transaction of {rows:,} (theirs: `pg_recvlogical`)", *cells, f"{grown:.0f} MiB")
 
 
-def _compare(what: str, with_what: str, taken: dict[str, list[float]]) -> None:
-    ours, theirs = taken["ours"][WARM_UP:], taken["theirs"][WARM_UP:]
-    rates = [ROWS / statistics.median(seconds) for seconds in (ours, theirs)]
-    times = ratio(theirs, ours)
-    say(f"  {what}: {rates[0]:,.0f} rows/s, {with_what} {rates[1]:,.0f} rows/s")
-    say(f"  mzplan / {with_what} {times:.2f}; {verdict(times >= 0.5)}: 0.5")
+def _cells(rows: int, taken: dict[str, list[float]]) -> tuple[str, ...]:
+    times = ratio(taken["theirs"], taken["ours"])
+    rates = (rate(rows, taken[side]) for side in ("ours", "theirs"))
+    return (*rates, f"{times:.2f}", verdict("0.5", times >= 0.5))
 
 
 @contextmanager
@@ -127,7 +125,7 @@ def _input(folder: Path, server: PostgresServer) -> Iterator[PostgresInput]:
         "type": "postgres",
         "host": "127.0.0.1",
         "port": server.port,
-        "database": "bench",
+        "database": DATABASE,
         "user": server.user,
         "password": server.password,
     }
@@ -149,7 +147,7 @@ def _input(folder: Path, server: PostgresServer) -> Iterator[PostgresInput]:
             )
         },
     )
-    query = resolve(described, Secrets(folder), str(folder), str(folder / "warehouse"))
+    query = resolve(described, Secrets(str(folder)), str(folder), str(folder / "postgres_source"))
     assert Names.of(query).own_slot
     input_ = PostgresInputFactory(query).new_endpoint(endpoint_name(query), endpoint_config(query))
     try:

@@ -23,16 +23,28 @@ from typing import Any
 import psycopg
 
 from benchmarks.bare import BareLoop
-from benchmarks.stage import Project, alternate, kafka_at, postgres_at, ratio, say, scratch, verdict
+from benchmarks.figures import Rounds, Table, alternate, say, verdict
+from benchmarks.stage import Project, Stage
 from examples.servers import KafkaBroker, PostgresServer, create_topic, produce_json
 
-SOURCES = 12
-MOVING = 8  # sources on the connection that moves
-POSTGRES = 6  # sinks to PostgreSQL; the other six are Delta's
-WARM_UP = 3
-ROUNDS = 8
-WHOLE_ROUNDS = 2
+DATABASE = "restart"
 RECORDS = 100  # of each topic
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many sources, how many of them are on the connection that moves, how many sinks go to PostgreSQL
+    (the other sources have one to Delta each); and how often."""
+
+    sources: int
+    moving: int
+    postgres: int
+    rounds: Rounds
+    whole: Rounds
+
+
+FULL = Size(sources=12, moving=8, postgres=6, rounds=Rounds(3, 8), whole=Rounds(0, 2))
+SMALL = Size(sources=2, moving=1, postgres=1, rounds=Rounds(0, 1), whole=Rounds(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +65,37 @@ class Move:
         return body[self.key]
 
 
-def main() -> None:
-    say(f"restart: {2 * SOURCES} queries")
-    with scratch() as folder, kafka_at(folder) as kafka, postgres_at(folder) as postgres:
-        project = _project(folder / "project", kafka, postgres)
-        bare = BareLoop(project.folder, folder / "bare", project.environment)
-        sources = Move("moving", "brokers", ([kafka.bootstrap], [kafka.bootstrap2]), MOVING)
-        sinks = Move("pg", "host", ("127.0.0.1", "localhost"), POSTGRES)
-        try:
-            project.apply()
-            bare.open()
-            taken = _compare(project, bare, sources)
-            _compare(project, bare, sinks)
-            bare.close()
-            _whole(project, sources, taken)
-        finally:
-            bare.close()
-            project.down()
+def measure(stage: Stage) -> Table:
+    size = SMALL if stage.small else FULL
+    folder, kafka, postgres = stage.folder / "restart", stage.kafka, stage.postgres
+    project = _project(folder / "project", kafka, postgres, size)
+    bare = BareLoop(stage.spark, project.folder, folder / "bare", project.environment)
+    sources = Move("moving", "brokers", ([kafka.bootstrap], [kafka.bootstrap2]), size.moving)
+    sinks = Move("pg", "host", ("127.0.0.1", "localhost"), size.postgres)
+    try:
+        project.apply()
+        bare.open()
+        ours, first = _compare(project, bare, sources, size.rounds)
+        _, second = _compare(project, bare, sinks, size.rounds)
+        bare.close()
+        last = _whole(project, sources, ours, size.whole)
+    finally:
+        bare.close()
+        project.down()
+    return Table(
+        ("what restarts", "mzplan apply", "of it from the commit on", "bare loop", "aim"),
+        [
+            (f"the {size.moving} sources of a Kafka connection that moves", *first),
+            (f"the {size.postgres} sinks of a PostgreSQL connection that moves", *second),
+            (f"all {2 * size.sources} queries, with their application (down, apply)", *last),
+        ],
+    )
 
 
-def _compare(project: Project, bare: BareLoop, move: Move) -> list[float]:
-    """mzplan against the bare loop; returns mzplan's seconds."""
+def _compare(
+    project: Project, bare: BareLoop, move: Move, rounds: Rounds
+) -> tuple[list[float], tuple[str, ...]]:
+    """mzplan against the bare loop: mzplan's seconds, and the cells."""
     inside: list[float] = []
 
     def apply() -> float:
@@ -88,16 +110,16 @@ def _compare(project: Project, bare: BareLoop, move: Move) -> list[float]:
         return bare.restart(move.connection, move.key, move.places, move.queries)
 
     say(f"  {move.queries} of them use connection.{move.connection}, which moves")
-    taken = alternate({"mzplan": apply, "bare": loop}, WARM_UP + ROUNDS)
-    ours, theirs = taken["mzplan"][WARM_UP:], taken["bare"][WARM_UP:]
-    a, b, within = (statistics.median(values) for values in (ours, theirs, inside[WARM_UP:]))
-    limit = 1.2 * b + 0.5
-    say(f"  mzplan apply {a:.2f} s, of it from the commit to all applied {within:.2f} s; bare loop {b:.2f} s")
-    say(f"  mzplan / bare {ratio(ours, theirs):.2f}; {verdict(a <= limit)}: limit {limit:.2f} s")
-    return ours
+    taken = alternate({"mzplan": apply, "bare": loop}, rounds)
+    ours, theirs, within = (
+        statistics.median(seconds) for seconds in (taken["mzplan"], taken["bare"], inside[rounds.warm_up :])
+    )
+    limit = 1.2 * theirs + 0.5
+    aim = verdict(f"1.2 × bare + 0.5 s = {limit:.2f} s", ours <= limit)
+    return taken["mzplan"], (f"{ours:.2f} s", f"{within:.2f} s", f"{theirs:.2f} s", aim)
 
 
-def _whole(project: Project, move: Move, ours: list[float]) -> None:
+def _whole(project: Project, move: Move, ours: list[float], rounds: Rounds) -> tuple[str, ...]:
     say("  the whole application is restarted instead")
 
     def restart_all() -> float:
@@ -112,9 +134,9 @@ def _whole(project: Project, move: Move, ours: list[float]) -> None:
             assert query["run_id"] != before[address], query
         return seconds
 
-    whole = statistics.median(alternate({"whole": restart_all}, WHOLE_ROUNDS)["whole"])
+    whole = statistics.median(alternate({"whole": restart_all}, rounds)["whole"])
     times = whole / statistics.median(ours)
-    say(f"  whole application {whole:.1f} s; whole / mzplan {times:.1f}; {verdict(times >= 10)}: 10")
+    return (f"{whole:.1f} s", "", "", verdict(f"10 × the first row; {times:.1f} ×", times >= 10))
 
 
 def _check(document: Any, move: Move) -> float:
@@ -127,17 +149,17 @@ def _check(document: Any, move: Move) -> float:
     return max(float(change["seconds"]) for change in restarted)
 
 
-def _project(folder: Path, kafka: KafkaBroker, postgres: PostgresServer) -> Project:
+def _project(folder: Path, kafka: KafkaBroker, postgres: PostgresServer, size: Size) -> Project:
     """Topics with some records, target tables, and the YAML."""
     rows = [{"id": i, "name": f"n{i}", "amount": f"{i}.50"} for i in range(RECORDS)]
     columns = "id bigint, name text, amount numeric(10,2)"
-    with psycopg.connect(postgres.create_database("bench")) as connection:
-        for i in range(POSTGRES):
+    with psycopg.connect(postgres.create_database(DATABASE)) as connection:
+        for i in range(size.postgres):
             for prefix in ("", "bare_"):
                 connection.execute(f"CREATE TABLE {prefix}p{i} ({columns})".encode())
-    for i in range(SOURCES):
-        create_topic(kafka.bootstrap, f"t{i}")
-        produce_json(kafka.bootstrap, f"t{i}", rows, key="id")
+    for i in range(size.sources):
+        create_topic(kafka.bootstrap, f"restart{i}")
+        produce_json(kafka.bootstrap, f"restart{i}", rows, key="id")
     project = Project(folder, {"BENCH_PG_PASSWORD": postgres.password})
     (folder / "lake").mkdir()
     broker = {"type": "kafka", "brokers": [kafka.bootstrap]}
@@ -150,25 +172,26 @@ def _project(folder: Path, kafka: KafkaBroker, postgres: PostgresServer) -> Proj
         "type": "postgres",
         "host": "127.0.0.1",
         "port": postgres.port,
-        "database": "bench",
+        "database": DATABASE,
         "user": postgres.user,
         "password": "${env:BENCH_PG_PASSWORD}",
     }
     schema = {"type": "json", "schema": "id BIGINT, name STRING, amount DECIMAL(10,2)"}
     sources: dict[str, Any] = {
-        f"s{i}": {"connection": "moving" if i < MOVING else "still", "topic": f"t{i}", "format": schema}
-        for i in range(SOURCES)
+        f"s{i}": {
+            "connection": "moving" if i < size.moving else "still",
+            "topic": f"restart{i}",
+            "format": schema,
+        }
+        for i in range(size.sources)
     }
     sinks: dict[str, Any] = {
-        f"p{i}": {"from": f"s{i}", "connection": "pg", "table": f"public.p{i}"} for i in range(POSTGRES)
+        f"p{i}": {"from": f"s{i}", "connection": "pg", "table": f"public.p{i}"} for i in range(size.postgres)
     }
     sinks |= {
-        f"d{i}": {"from": f"s{i}", "connection": "lake", "path": f"d{i}"} for i in range(POSTGRES, SOURCES)
+        f"d{i}": {"from": f"s{i}", "connection": "lake", "path": f"d{i}"}
+        for i in range(size.postgres, size.sources)
     }
     project.write("connections", {"connections": connections})
     project.write("pipeline", {"sources": sources, "sinks": sinks})
     return project
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""What the benchmarks on real servers share: a folder with servers, a project, and fair comparisons."""
+"""What the benchmarks run on: servers and a Spark session, which start when asked for, and a project."""
 
 from __future__ import annotations
 
@@ -6,85 +6,80 @@ import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.engine import Engine
 from examples.servers import KafkaBroker, PostgresServer
+from mzplan.spark.session import open_session
 
-Side = Callable[[], float]
-"""One way of doing a thing, done once; returns its seconds."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """An empty folder, removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="mzplan-bench-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+# A machine's default of 128 MB makes all who write wait for the disk, in turns that nobody can compare.
+POSTGRES = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
+# Beside mzplan's own: what it is compared with. Jars can't be added to a JVM that runs.
+SPARK = {"spark.jars.packages": "org.postgresql:postgresql:42.7.4"}
 
 
-@contextlib.contextmanager
-def kafka_at(folder: Path) -> Iterator[KafkaBroker]:
-    """A broker of our own, gone with its data afterwards."""
-    broker = KafkaBroker(folder / "kafka")
-    try:
+class BenchmarkError(Exception):
+    """A benchmark can't go on: what it waited for did not come, or a command failed."""
+
+
+class Stage:
+    """All that a benchmark needs, made when it is first asked for, and gone with its data afterwards.
+
+    `small`: only to show that the benchmark still runs. Benchmarks then share a stage, one after the other,
+    so topics, databases and folders are named after the benchmark.
+    """
+
+    def __init__(self, *, small: bool):
+        self.small = small
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._exits.close()
+
+    @cached_property
+    def folder(self) -> Path:
+        made = Path(tempfile.mkdtemp(prefix="mzplan-bench-"))
+        self._exits.callback(shutil.rmtree, made, ignore_errors=True)
+        return made
+
+    @cached_property
+    def kafka(self) -> KafkaBroker:
+        broker = KafkaBroker(self.folder / "kafka")
+        self._exits.callback(broker.remove_data)
         broker.start()
-        yield broker
-    finally:
-        broker.remove_data()
+        return broker
 
-
-@contextlib.contextmanager
-def postgres_at(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
-    """A PostgreSQL server of our own, gone with its data afterwards."""
-    server = PostgresServer(folder / "postgres", settings=settings)
-    try:
+    @cached_property
+    def postgres(self) -> PostgresServer:
+        server = PostgresServer(self.folder / "postgres", settings=POSTGRES)
+        self._exits.callback(server.remove_data)
         server.start()
-        yield server
-    finally:
-        server.remove_data()
+        return server
 
+    @cached_property
+    def spark(self) -> SparkSession:
+        """A session in this process, with a runner's settings."""
+        session = open_session("bench", SPARK)
+        self._exits.callback(session.stop)
+        return session
 
-def alternate(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
-    """Run the sides in turns (A B A B …): what disturbs the machine meanwhile disturbs all of them."""
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            taken[name].append(side())
-            say(f"    {name:<24} {taken[name][-1]:8.2f} s")
-    return taken
-
-
-def ratio(a: list[float], b: list[float]) -> float:
-    """The median of the ratios of neighbours: a slow moment that hits both sides leaves it as it is."""
-    return statistics.median(x / y for x, y in zip(a, b, strict=True))
-
-
-def verdict(met: bool) -> str:
-    """Before the aim's figure."""
-    return f"aim {'met' if met else 'MISSED'}"
-
-
-def say(text: str) -> None:
-    """A line of the report, at once."""
-    print(text, flush=True)
-
-
-def wait_until(what: str, holds: Callable[[], bool], seconds: float = 120.0, look: float = 0.02) -> None:
-    """Wait until something holds; ends the benchmark when it does not in time."""
-    until = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > until:
-            sys.exit(f"not within {seconds:.0f} s: {what}")
-        time.sleep(look)
+    @cached_property
+    def engine(self) -> Engine:
+        """What runs single queries of mzplan's in that session."""
+        return self._exits.enter_context(Engine(self.folder / "engine", self.spark))
 
 
 class Project:
@@ -103,13 +98,14 @@ class Project:
         return path
 
     def run(self, *arguments: str) -> Any:
-        """A command's JSON document; anything but success ends the benchmark."""
+        """A command's JSON document. Raises BenchmarkError for anything but success."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), *arguments, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
         if done.returncode != 0:
             log = self.folder / ".mzplan" / "local.log"
             tail = log.read_text(errors="replace")[-4000:] if log.exists() else ""
-            sys.exit(f"mzplan {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{tail}")
+            said = f"{done.stdout}\n{done.stderr}\n{tail}"
+            raise BenchmarkError(f"mzplan {' '.join(arguments)}: {done.returncode}\n{said}")
         return json.loads(done.stdout)
 
     def apply(self) -> Any:
@@ -123,3 +119,12 @@ class Project:
         """Stop the runner."""
         command = [sys.executable, "-m", "mzplan", "-C", str(self.folder), "down"]
         subprocess.run(command, check=True, capture_output=True, env=self.environment)
+
+
+def wait_until(what: str, holds: Callable[[], bool], seconds: float = 120.0, look: float = 0.02) -> None:
+    """Wait until something holds. Raises BenchmarkError when it does not in time."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            raise BenchmarkError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(look)
