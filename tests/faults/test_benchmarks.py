@@ -1,0 +1,52 @@
+"""Each benchmark still runs and prints its figures. On as little as shows that, so no figure is asserted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.catalogue import BENCHMARKS
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(1500)  # the first one that asks runs them all
+
+
+@pytest.fixture(scope="module")
+def ran() -> subprocess.CompletedProcess[str]:
+    """All of them, in one process: so they share servers and a Spark session."""
+    command = [sys.executable, "-m", "benchmarks", "--small"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_it_prints_its_figures(name: str, ran: subprocess.CompletedProcess[str]) -> None:
+    _, rule, *rows = _table(ran.stdout, f"{name} (small)", ran.stderr)
+    assert set(rule) <= set("|-: ")
+    assert rows
+    for row in rows:
+        assert any(character.isdigit() for character in row), row
+
+
+def test_all_end_well(ran: subprocess.CompletedProcess[str]) -> None:
+    assert ran.returncode == 0, ran.stderr[-8000:]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_readme_has_the_table_that_it_prints(name: str, ran: subprocess.CompletedProcess[str]) -> None:
+    printed = _table(ran.stdout, f"{name} (small)", ran.stderr)
+    recorded = _table((ROOT / "benchmarks" / "README.md").read_text(), name, "")
+    assert recorded[:2] == printed[:2]
+
+
+def _table(text: str, title: str, log: str) -> list[str]:
+    """The lines of the first table under a heading."""
+    _, found, rest = f"\n{text}".partition(f"\n## {title}\n")
+    assert found, f"there is no {title!r}:\n{text}\n{log[-8000:]}"
+    lines = rest.partition("\n## ")[0].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    last = next((i for i, line in enumerate(lines[first:], first) if not line.startswith("|")), len(lines))
+    return lines[first:last]
