@@ -45,7 +45,7 @@ class Size:
 
 
 FULL = Size(steps=2_000, window=200, paused=range(500, 1_500), look_s=2.0)
-SMALL = Size(steps=12, window=4, paused=range(3, 9), look_s=0.2)
+SMALL = Size(steps=8, window=2, paused=range(2, 5), look_s=0.2)
 
 
 def measure(stage: Stage) -> Table:

@@ -27,6 +27,9 @@ POSTGRES = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
 # Beside mzplan's own: what it is compared with. Jars can't be added to a JVM that runs.
 SPARK = {"spark.jars.packages": "org.postgresql:postgresql:42.7.4"}
 
+# Compiled at once rather than well: a small run mostly starts JVMs, and takes two thirds of the CPU so.
+HASTY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 class BenchmarkError(Exception):
     """A benchmark can't go on: what it waited for did not come, or a command failed."""
@@ -41,6 +44,8 @@ class Stage:
 
     def __init__(self, *, small: bool):
         self.small = small
+        if small:
+            os.environ.setdefault("JAVA_TOOL_OPTIONS", HASTY_JAVA)
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> Stage:
