@@ -19,7 +19,7 @@ from mzplan.config.validators import is_valid
 from mzplan.kinds import is_type, resource_kind, types_of
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.resources import Instance, Resource
+from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
 
 
 class Checker:
@@ -36,6 +36,8 @@ class Checker:
     ):
         self.declared, self.instances, self.findings = declared, instances, findings
         self.references = References(declared, findings)
+        # Where a query runs that names no instance. Written into it, so that what is committed says so.
+        self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
 
     def resources(self) -> dict[Address, Resource]:
         """Check all; the resources are complete only when nothing was found."""
@@ -152,16 +154,16 @@ class Checker:
     def _instance(self, resource: Declared, wrong: set[Path]) -> None:
         if resource.address.kind == "connection" or ("instance",) in wrong:
             return
-        name = resource.body.get("instance", "local")
+        name = resource.body.get("instance", self.default)
         if name in self.instances:
             return
         explicit = "instance" in resource.body
+        says = f"runs on {shown(name)}, which mzplan.yaml does not declare" if explicit else "names none"
         self._add(
             resource,
             "MZ012",
-            "Unknown instance",
-            f"{resource.label} runs on {shown(name)}{'' if explicit else ' by default'}, which "
-            f"mzplan.yaml does not declare. Declared are: {listed(sorted(self.instances))}.",
+            "Unknown instance" if explicit else "No instance",
+            f"{resource.label} {says}. Declared are: {listed(sorted(self.instances))}.",
             (did_you_mean(name, sorted(self.instances)) if explicit else "")
             or f"write `instance: {min(self.instances)}`, or declare it under `instances:`.",
             ("instance",) if explicit else (),
@@ -169,10 +171,11 @@ class Checker:
 
     def _resource(self, resource: Declared) -> Resource:
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
+        placed = {} if resource.address.kind == "connection" else {"instance": self.default}
         return Resource(
             address=resource.address,
             type=kind.type,
-            body=kind.normalise(resource.body),
+            body=kind.normalise({**placed, **resource.body}),
             references={
                 reference.property: Address(reference.kind, resource.body[reference.property])
                 for reference in kind.references

@@ -312,11 +312,11 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
     ),
     "no default instance": (
         {
-            "mzplan.yaml": PROJECT + "instances: {prod: {type: cluster}}\n",
+            "mzplan.yaml": PROJECT + "instances: {prod: {type: cluster}, ci: {type: dry}}\n",
             "a.yaml": SHOP[: SHOP.index("sinks")],
         },
-        ["a.yaml:11:3 MZ012 Unknown instance"],
-        ['"local" by default', "instance: prod"],
+        ["a.yaml:11:3 MZ012 No instance"],
+        ["source.orders names none. Declared are: ci, prod.", "instance: ci"],
     ),
     "a connection of the wrong type": (
         {
