@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mzplan.extras import extras_told
 from mzplan.model.address import KINDS
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.plan import EFFECTS
@@ -86,8 +87,11 @@ def _entries() -> tuple[EntryPoint, ...]:
 def _loaded(entry: EntryPoint) -> Plugin:
     package = package_of(entry)
     try:
-        connector = entry.load()
+        with extras_told():
+            connector = entry.load()
         schemas = {str(name): dict(schema) for name, schema in connector.schemas().items()}
+    except MzplanError:
+        raise
     except Exception as problem:  # whatever a package does when it is imported
         said = f"{type(problem).__name__}: {problem}".splitlines()[0]
         raise _broken(entry.name, package, f"{entry.value} can't be loaded: {said}") from None

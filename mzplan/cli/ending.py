@@ -8,6 +8,7 @@ from collections.abc import Callable
 import click
 
 from mzplan.cli.context import Invocation
+from mzplan.extras import extras_told
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
 INTERRUPTED = 130  # what a shell makes of SIGINT
@@ -29,7 +30,8 @@ def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
 
 def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     try:
-        return int(run() or ExitCode.OK)
+        with extras_told():
+            return int(run() or ExitCode.OK)
     except MzplanError as problem:
         code = problem.exit_code
         return _told(invocation, problem.diagnostics, _failed(invocation) if code == ExitCode.ERROR else code)

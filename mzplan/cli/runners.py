@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mzplan.extras import RUNNER, require_extra
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings
 from mzplan.state.store import Store
@@ -26,9 +27,14 @@ class LocalRunners:
         self.reporter = reporter
         self._seen_dead: dict[str, float] = {}
 
+    def require(self, instance: Instance) -> None:
+        if self._is_to_start(instance):
+            require_extra(RUNNER)
+
     def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = _NOTHING) -> None:
-        if instance.type != "embedded" or self.store.leases.leader(instance.name) is not None:
+        if not self._is_to_start(instance):
             return
+        require_extra(RUNNER)
         from mzplan.runner.embedded import start
         from mzplan.spark.java import require_java
 
@@ -72,3 +78,6 @@ class LocalRunners:
         from mzplan.runner.embedded import failure
 
         return failure(self.settings, instance.name)
+
+    def _is_to_start(self, instance: Instance) -> bool:
+        return instance.type == "embedded" and self.store.leases.leader(instance.name) is None

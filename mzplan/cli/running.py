@@ -8,6 +8,7 @@ import click
 
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.types import INSTANCE
+from mzplan.extras import RUNNER, require_extra
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 
@@ -43,6 +44,8 @@ def command_run(
 
     settings = invocation.project().settings
     _declared(settings, instance)
+    if settings.instances[instance].type != "dry":
+        require_extra(RUNNER)  # before it leads
     configure_logging(log_format)
     place = MetricsPlace(port=port) if port is not None else None
     return run(settings, instance, stand_by=standby, metrics=place)

@@ -9,6 +9,7 @@ from mzplan.connectors.interface import Output, Probe, ResolvedQuery, resolve
 from mzplan.connectors.lookup import Connectors
 from mzplan.connectors.select import outputs_without_spark
 from mzplan.connectors.upstream_change import judge_upstream
+from mzplan.extras import extras_told
 from mzplan.inline import Description
 from mzplan.model.diagnostics import MzplanError
 from mzplan.secrets import Secrets
@@ -32,15 +33,16 @@ def check_description(
     """
     connectors = connectors or Connectors()
     try:
-        query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
-        if description.address.kind == "sink":
-            return connectors.sink(description.type).probe(query, outputs(query))
-        connector = connectors.source(description.type)
-        found = connector.probe(query)
-        if query.checkpoint is None or found.upstream is None:
-            return found
-        other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
-        return replace(found, diagnostics=(*found.diagnostics, other)) if other else found
+        with extras_told():
+            query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
+            if description.address.kind == "sink":
+                return connectors.sink(description.type).probe(query, outputs(query))
+            connector = connectors.source(description.type)
+            found = connector.probe(query)
+            if query.checkpoint is None or found.upstream is None:
+                return found
+            other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
+            return replace(found, diagnostics=(*found.diagnostics, other)) if other else found
     except MzplanError as problem:
         return Probe(
             diagnostics=tuple(

@@ -10,6 +10,7 @@ from mzplan.connectors.interface import (
     ResolvedQuery,
     resolve_connection,
 )
+from mzplan.extras import extras_told
 from mzplan.inline import Description, InlinedConnection
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import Secrets
@@ -29,7 +30,8 @@ def check_connection(
         return None
     try:
         resolved = resolve_connection(connection, secrets)
-        found = check(_standing_in(connection, resolved, directory))
+        with extras_told():
+            found = check(_standing_in(connection, resolved, directory))
     except MzplanError as problem:
         return problem.diagnostics
     return (found,) if found is not None else ()

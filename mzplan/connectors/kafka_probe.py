@@ -174,6 +174,8 @@ def _require_token(options: Mapping[str, Any]) -> None:
         return
     try:
         options["oauth_cb"]("")
+    except ModuleNotFoundError:  # told of as such
+        raise
     except Exception as problem:  # whatever AWS's client says
         said = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
         raise _Failed(

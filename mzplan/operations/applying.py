@@ -213,6 +213,8 @@ def _commit(
     instances = {i.name: i for i in _touched(new, state, changed, going_on)}
     environment = _environment(new)
     needed = _instances_used(new)
+    for name in sorted(needed):  # also those that only `_follow` starts, when it is committed
+        runners.require(_instance(new, name))
     for instance in instances.values():
         if instance.name in needed:  # no Spark is started only to see that there is nothing to stop
             runners.ensure(instance, packages_of(new.resources))
@@ -252,7 +254,7 @@ def _follow(
     left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
     outcomes: dict[Address, Outcome] = {}
     for name in sorted(needed | left):
-        instance = state.instances.get(name) or Instance(name=name, type="embedded")
+        instance = _instance(state, name)
         if name in needed:
             runners.ensure(instance)
         elif instance.type != "dry" and project.store.leases.leader(name) is None:
@@ -261,6 +263,10 @@ def _follow(
         follower = Follower(project.store, state, name, touched)
         outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
     return Applied(plan=plan, serial=state.serial, lineage=state.lineage, outcomes=outcomes, before=before)
+
+
+def _instance(state: State, name: str) -> Instance:
+    return state.instances.get(name) or Instance(name=name, type="embedded")
 
 
 def _instances_used(state: State) -> set[str]:

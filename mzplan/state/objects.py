@@ -172,15 +172,8 @@ class ObjectStoreBackend:
         return self._opened
 
     def _open(self) -> ObjectStore:
-        try:
-            from obstore.store import from_url
-        except ImportError:
-            raise error(
-                "MZ096",
-                "The object-store backend needs a package that is not installed",
-                "It speaks to object stores through obstore.",
-                "pip install 'mzplan[object-store]'.",
-            ) from None
+        from obstore.store import from_url
+
         settings = Secrets(self.directory).fill(dict(self.settings))
         config = {name: str(value) for name, value in settings.get("options", {}).items()}
         config |= {theirs: str(settings[ours]) for ours, theirs in _S3.items() if ours in settings}

@@ -1,0 +1,69 @@
+"""What is installed only with an extra, and what to type where it is missing.
+
+`pip install mzplan` is what planning needs. Each package beyond that is imported where it is used, and comes with
+an extra (pyproject.toml says the same, and a test compares the two). Where one is missing, Python's own
+ModuleNotFoundError goes up as far as `extras_told`, which makes MZ096 of it: nobody else has to think of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from mzplan.model.diagnostics import MzplanError, error
+
+RUNNER = "runner"
+
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "avro": ("fastavro",),
+    "aws": ("botocore",),
+    "collections": ("deltalake", "numpy", "pyarrow", "xxhash"),
+    "kafka": ("confluent_kafka",),
+    "object-store": ("obstore",),
+    "postgres": ("psycopg",),
+    "ssh": ("asyncssh",),
+    RUNNER: ("adbc_driver_manager", "adbc_driver_postgresql", "pandas", "prometheus_client", "pyspark"),
+}
+"""By extra: what is imported of the packages that it brings. `runner` brings all the others, too."""
+
+_PURPOSE = {
+    "avro": "Avro schemas are read with it",
+    "aws": "AWS is signed in to with it",
+    "collections": "Collections and files in a warehouse are read and written with it",
+    "kafka": "Kafka is spoken to through it",
+    "object-store": "A state in an object store is read and written with it",
+    "postgres": "PostgreSQL is spoken to through it",
+    "ssh": "Tunnels and their keys are made with it",
+    RUNNER: "A runner needs it, and this command would be one, or start one here",
+}
+_EXTRA_OF = {module: extra for extra, modules in MODULES.items() for module in modules}
+
+
+@contextmanager
+def extras_told() -> Iterator[None]:
+    """Raises MzplanError MZ096 for a package of an extra that is imported within, and is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as problem:
+        module = (problem.name or "").partition(".")[0]
+        if module not in _EXTRA_OF or find_spec(module) is not None:  # a module of ours, or a part of theirs
+            raise
+        raise _missing(module) from None
+
+
+def require_extra(extra: str) -> None:
+    """Raise MzplanError MZ096 when a package that this extra brings is not installed. Imports none of them."""
+    for module in MODULES[extra]:
+        if find_spec(module) is None:
+            raise _missing(module)
+
+
+def _missing(module: str) -> MzplanError:
+    extra = _EXTRA_OF[module]
+    return error(
+        "MZ096",
+        f"The package {module} is not installed",
+        f"{_PURPOSE[extra]}.",
+        f"pip install 'mzplan[{extra}]'",
+    )
