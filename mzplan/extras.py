@@ -1,7 +1,7 @@
 """What is installed only with an extra, and what to type where it is missing.
 
-`pip install mzplan` is what planning needs. Each package beyond that is imported where it is used, and comes with
-an extra (pyproject.toml says the same, and a test compares the two). Where one is missing, Python's own
+`pip install mzplan` is what planning needs. Each package beyond that is imported where it is used, and comes
+with an extra (pyproject.toml says the same, and a test compares the two). Where one is missing, Python's own
 ModuleNotFoundError goes up as far as `extras_told`, which makes MZ096 of it: nobody else has to think of it.
 """
 
@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from mzplan.model.diagnostics import MzplanError, error
 
 RUNNER = "runner"
+MISSING = "MZ096"
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "avro": ("fastavro",),
@@ -23,7 +24,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "object-store": ("obstore",),
     "postgres": ("psycopg",),
     "ssh": ("asyncssh",),
-    RUNNER: ("adbc_driver_manager", "adbc_driver_postgresql", "pandas", "prometheus_client", "pyspark"),
+    RUNNER: ("pyspark", "pandas", "prometheus_client", "adbc_driver_manager", "adbc_driver_postgresql"),
 }
 """By extra: what is imported of the packages that it brings. `runner` brings all the others, too."""
 
@@ -53,7 +54,7 @@ def extras_told() -> Iterator[None]:
 
 
 def require_extra(extra: str) -> None:
-    """Raise MzplanError MZ096 when a package that this extra brings is not installed. Imports none of them."""
+    """Raise MzplanError MZ096 when a package of this extra is not installed. Imports none of them."""
     for module in MODULES[extra]:
         if find_spec(module) is None:
             raise _missing(module)
@@ -62,7 +63,7 @@ def require_extra(extra: str) -> None:
 def _missing(module: str) -> MzplanError:
     extra = _EXTRA_OF[module]
     return error(
-        "MZ096",
+        MISSING,
         f"The package {module} is not installed",
         f"{_PURPOSE[extra]}.",
         f"pip install 'mzplan[{extra}]'",

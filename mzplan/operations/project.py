@@ -27,8 +27,8 @@ class Runners(Protocol):
     """How a command reaches the runners of this machine, without importing the running side."""
 
     def require(self, instance: Instance) -> None:
-        """Raise MzplanError MZ096 where `ensure` would have to start a runner, and what one needs is not installed
-        here. Starts nothing."""
+        """Raise MzplanError MZ096 where `ensure` would have to start a runner, and what one needs is not
+        installed here. Starts nothing."""
 
     def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ...) -> None:
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see

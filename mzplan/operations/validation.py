@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from mzplan.extras import MISSING
 from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
@@ -172,7 +173,18 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
         thread.start()
     for thread in threads:
         thread.join()
-    return [diagnostic for each in found for diagnostic in each]
+    return list(_once(diagnostic for each in found for diagnostic in each))
+
+
+def _once(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """A package that is missing here is told of once, however many queries need it."""
+    told: set[str] = set()
+    for diagnostic in found:
+        if diagnostic.code != MISSING:
+            yield diagnostic
+        elif diagnostic.summary not in told:
+            told.add(diagnostic.summary)
+            yield replace(diagnostic, address=None)
 
 
 def unused(state: State) -> list[Address]:
