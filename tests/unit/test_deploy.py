@@ -4,12 +4,14 @@ tests/integration/test_instances.py."""
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import yaml
 
+from mzplan import __version__
 from mzplan.config.load import load_project
 from mzplan.spark.session import PACKAGES, _configuration, _spark_defaults
 from tests.integration.test_instances import RUN
@@ -63,6 +65,21 @@ def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
     made = dict(_configuration("mzplan", {}, given).getAll())
     assert made["spark.driver.host"] == given["spark.driver.host"]
     assert made["spark.master"].startswith("k8s://")
+
+
+def test_what_is_installed_is_pinned_to_this_version_with_extras_that_there_are() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    examples = [path for folder in ("ci", "kubernetes") for path in (ROOT / "examples" / folder).iterdir()]
+    pinned = set()
+    for path in (*examples, ROOT / "docs" / "deploy.md"):
+        text = path.read_text()
+        for extra, version in re.findall(r"mzplan\[([a-z-]+)\]==([0-9][0-9.]*[0-9])", text):
+            assert extra in extras and version == __version__, (path, extra, version)
+            pinned.add(path.name)
+        for line in re.findall(r"pip install .*", text):
+            bare = path.name == "deploy.md" and line.startswith("pip install mzplan ")
+            assert bare or "$" in line or f"=={__version__}" in line, (path, line)
+    assert pinned >= {"Dockerfile", "action.yml", "deploy.md", "gitlab-ci.yml"}
 
 
 def test_the_commands_are_those_that_are_tested() -> None:
