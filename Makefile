@@ -64,12 +64,12 @@ bench: setup ## measure; takes hours (see benchmarks/README.md)
 docs: setup ## build the documentation site, into site/
 	$(BIN)/mkdocs build --strict
 
+# requirements.lock: everything. requirements-runner.lock: what runs, and no tools; a part of it, in the same versions.
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras \
   --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 lock: setup ## write both lock files anew; LOCK_FLAGS=--upgrade also takes newer versions
 	$(LOCK) $(LOCK_FLAGS) --group dev --output-file requirements.lock
-	# What runs, and no tools: a part of the former, in the same versions.
 	$(LOCK) --group quickstart --constraint requirements.lock --output-file requirements-runner.lock
 
 clean: ## delete the virtual environment, caches and builds (never data or state)
