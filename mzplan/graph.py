@@ -1,9 +1,8 @@
 """The dependency graph: what must come before what, what a change can reach, and why.
 
-Order and reachability are on the path of every plan, so they use plain dicts and the standard
-library's graphlib: importing networkx alone costs more CPU than a whole small plan may take. networkx
-is imported only inside the functions that deserve it: cycles and chains, for error messages and for
-`mzplan graph`. Everything is linear in nodes and edges.
+The graph and what is asked of it are networkx's. Importing that costs about as much CPU as half of a small
+plan, so it happens when the first question is asked that needs it: a plan with a change to propagate, a
+cycle to tell of, a drawing. A plan without changes asks none. Everything is linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -74,18 +73,19 @@ class DependencyGraph:
     def __len__(self) -> int:
         return len(self._dependencies)
 
-    @property
-    def edges(self) -> Iterator[tuple[Address, Address]]:
-        """Each (dependent, dependency)."""
-        return ((a, b) for a, needed in self._dependencies.items() for b in needed)
-
     @cached_property
-    def _dependents(self) -> dict[Address, list[Address]]:
-        found: dict[Address, list[Address]] = {}
-        for address, needed in self._dependencies.items():
-            for dependency in needed:
-                found.setdefault(dependency, []).append(address)
-        return found
+    def _graph(self) -> networkx.DiGraph[Address]:
+        """With an edge from each dependency to each of its dependents: the way that a change goes.
+
+        In the order of addresses, so that ties do not depend on the order of files.
+        """
+        import networkx
+
+        graph: networkx.DiGraph[Address] = networkx.DiGraph()
+        for address in sorted(self._dependencies):
+            graph.add_node(address)
+            graph.add_edges_from((needed, address) for needed in self._dependencies[address])
+        return graph
 
     def dependencies(self, address: Address) -> tuple[Address, ...]:
         """What it refers to itself, in the order of its references."""
@@ -93,33 +93,39 @@ class DependencyGraph:
 
     def dependents(self, address: Address) -> list[Address]:
         """What refers to it itself, sorted."""
-        return sorted(self._dependents.get(address, ()))
+        return list(self._graph.successors(address)) if address in self._graph else []
 
     def reach(self, addresses: Iterable[Address]) -> set[Address]:
         """Everything that depends on any of them, at any depth; they themselves are not in it, unless
         one depends on another."""
-        return _closure(addresses, self._dependents)
+        if not (start := list(addresses)):
+            return set()
+        import networkx
+
+        return {user for _, user in networkx.edge_bfs(self._graph, start)}
 
     def requirements(self, addresses: Iterable[Address]) -> set[Address]:
         """Everything that any of them depends on, at any depth."""
-        return _closure(addresses, self._dependencies)
+        if not (start := list(addresses)):
+            return set()
+        import networkx
+
+        return {used for used, _, _ in networkx.edge_bfs(self._graph, start, orientation="reverse")}
 
     def order(self, subset: Iterable[Address] | None = None) -> list[Address]:
         """The addresses (all, or a subset) in dependency order, and by address where it leaves a choice.
 
-        An address comes in the round after the last of its dependencies, so the order of a subset is that
-        of the whole. Costs the subset and its requirements, not the graph. Raises graphlib.CycleError.
+        An address comes in the generation after the last of its dependencies, so the order of a subset is
+        that of the whole. Raises networkx.NetworkXUnfeasible for a cycle.
         """
         chosen = set(self._dependencies if subset is None else subset)
-        needed = chosen if subset is None else chosen | self.requirements(chosen)
-        sorter = TopologicalSorter({address: self._dependencies.get(address, ()) for address in needed})
-        sorter.prepare()
-        result: list[Address] = []
-        while sorter.is_active():
-            ready = sorter.get_ready()
-            result += sorted(address for address in ready if address in chosen)
-            sorter.done(*ready)
-        return result
+        if not chosen:
+            return []
+        import networkx
+
+        needed = self._graph.subgraph(chosen | self.requirements(chosen))
+        generations = networkx.topological_generations(needed)
+        return [address for found in generations for address in sorted(chosen.intersection(found))]
 
     def cycles(self) -> list[tuple[Address, ...]]:
         """One cycle of each group of addresses that depend on each other, each from its first address.
@@ -130,13 +136,12 @@ class DependencyGraph:
             return []
         import networkx
 
-        graph = self.to_networkx()
         found = []
-        for group in networkx.strongly_connected_components(graph):
+        for group in networkx.strongly_connected_components(self._graph):
             first = min(group)
             if len(group) == 1 and first not in self._dependencies.get(first, ()):
                 continue
-            edges = networkx.find_cycle(graph.subgraph(group), first)
+            edges = networkx.find_cycle(self._graph.subgraph(group).reverse(), first)
             nodes = [edge[0] for edge in edges]
             start = nodes.index(min(nodes))
             found.append(tuple(nodes[start:] + nodes[:start]))
@@ -152,16 +157,11 @@ class DependencyGraph:
     def impact(self, address: Address) -> Impact:
         """What a change of one resource would restart: itself, if it is a query, or the queries that hold
         it inlined, through connections at any depth; and what is downstream of those."""
-        restarts: set[Address] = set()
-        waiting, seen = [address], {address}
-        while waiting:
-            found = waiting.pop()
-            if found.kind != "connection":
-                restarts.add(found)
-                continue
-            new = set(self._dependents.get(found, ())) - seen
-            seen |= new
-            waiting += new
+        import networkx
+
+        inlined = networkx.subgraph_view(self._graph, filter_edge=lambda used, _: used.kind == "connection")
+        holders = {address, *(user for _, user in networkx.edge_bfs(inlined, [address]))}
+        restarts = {holder for holder in holders if holder.kind != "connection"}
         downstream = self.reach(restarts) - restarts
         return Impact(address, tuple(sorted(restarts)), tuple(sorted(downstream)))
 
@@ -170,27 +170,6 @@ class DependencyGraph:
         included: why it is reached."""
         import networkx
 
-        graph = self.to_networkx().reverse(copy=False)
-        chains: dict[Address, list[Address]] = networkx.single_source_shortest_path(graph, cause)
-        chains.pop(cause, None)
-        return chains
-
-    def to_networkx(self) -> networkx.DiGraph[Address]:
-        """As a networkx graph, with an edge from each dependent to its dependency."""
-        import networkx
-
-        graph: networkx.DiGraph[Address] = networkx.DiGraph()
-        graph.add_nodes_from(sorted(self._dependencies))
-        graph.add_edges_from(sorted(self.edges))  # sorted, so that ties do not depend on the order of files
-        return graph
-
-
-def _closure(start: Iterable[Address], edges: Mapping[Address, Iterable[Address]]) -> set[Address]:
-    found: set[Address] = set()
-    waiting = list(start)
-    while waiting:
-        for address in edges.get(waiting.pop(), ()):
-            if address not in found:
-                found.add(address)
-                waiting.append(address)
-    return found
+        found: dict[Address, list[Address]] = networkx.single_source_shortest_path(self._graph, cause)
+        found.pop(cause, None)
+        return found

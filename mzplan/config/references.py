@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Path
 from mzplan.config.suggestions import nearest
 from mzplan.config.text import kind_of, listed, shown
+from mzplan.graph import DependencyGraph
 from mzplan.kinds import Reference, ResourceKind, resource_kind, types_of
 from mzplan.model.address import KINDS, Address, Kind
 
@@ -98,7 +99,8 @@ class References:
 
     def check_cycles(self) -> None:
         """Report every cycle once, at the resource of it that comes first."""
-        for cycle in find_cycles({a: [t for _, t in targets] for a, targets in self.edges.items()}):
+        graph = DependencyGraph({a: [target for _, target in found] for a, found in self.edges.items()})
+        for cycle in graph.cycles():
             first = self.declared[cycle[0]]
             role = next(role for role, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
             self._add(
@@ -175,33 +177,6 @@ class References:
     ) -> None:
         place = resource.place(path, at_key)
         self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
-
-
-def find_cycles(edges: Mapping[Address, Iterable[Address]]) -> list[list[Address]]:
-    """Cycles of a graph, each once, beginning at its smallest address; [] for a graph without any."""
-    done: set[Address] = set()
-    cycles: set[tuple[Address, ...]] = set()
-    for start in sorted(edges):
-        if start in done:
-            continue
-        path: list[Address] = [start]
-        on_path = {start}
-        below = [iter(edges.get(start, ()))]
-        while below:
-            target = next(below[-1], None)
-            if target is None:
-                below.pop()
-                on_path.discard(path[-1])
-                done.add(path.pop())
-            elif target in on_path:
-                cycle = path[path.index(target) :]
-                turn = cycle.index(min(cycle))
-                cycles.add(tuple(cycle[turn:] + cycle[:turn]))
-            elif target not in done:
-                path.append(target)
-                on_path.add(target)
-                below.append(iter(edges.get(target, ())))
-    return [list(cycle) for cycle in sorted(cycles)]
 
 
 def _needs_connection(kind: Kind, type_: str) -> bool:

@@ -1,16 +1,15 @@
 """Compare: the leaves in which two normalised bodies of one resource differ.
 
-A diff of our own, because a resource's body is a small JSON tree with a schema: what is wanted is each
-leaf with its effect (`x-change`), sensitive leaves without their values, and columns compared as
-columns. deepdiff gives none of these, and its import alone (through pandas) costs several times the
-CPU that a whole small plan may take.
+deepdiff finds them. What is ours is what the schema says of them: each leaf's effect (`x-change`),
+sensitive leaves without their values, and columns compared as columns. It is imported only for two bodies
+that differ: alone it costs a third of what a small plan may take, and where pandas is installed (beside a
+runner) it imports that, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any
 
 from mzplan.columns import Column, DdlError, parse_columns
@@ -26,7 +25,7 @@ class _Absent:
     """What a leaf is where the body does not have it (None could be a value)."""
 
 
-_ABSENT = _Absent()
+ABSENT = _Absent()
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -38,7 +37,7 @@ def same_body(before: Body, after: Body) -> bool:
         return False
     # Python's == holds for True, 1 and 1.0. A repr costs a microsecond or two and tells them apart; the
     # leaves are compared only where it differs, which may be just the order of keys.
-    return repr(before) == repr(after) or not any(_leaves(before, after, ()))
+    return repr(before) == repr(after) or not differing_leaves(before, after)
 
 
 def compare_bodies(kind: ResourceKind, before: Body, after: Body) -> tuple[FieldChange, ...]:
@@ -73,8 +72,9 @@ def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
     """Every leaf of a resource that is created, for showing it. Nothing runs yet, so no effect."""
     kind = resource_kind(resource.address.kind, resource.type)
     return tuple(
-        _leaf(path, _ABSENT, value, kind.is_sensitive(path), "none")
-        for path, _, value in _leaves({}, dict(resource.body), ())
+        _leaf(path, ABSENT, value, kind.is_sensitive(path), "none")
+        for path, value in _leaves_of(dict(resource.body), ())
+        if path  # a body that is empty has no leaf
     )
 
 
@@ -96,7 +96,7 @@ def _field_changes(
     kind: ResourceKind, former: ResourceKind, before: Body, after: Body
 ) -> Iterator[FieldChange]:
     """`former` is the kind of `before`: what either calls sensitive is."""
-    for path, old, new in _leaves(before, after, ()):
+    for path, old, new in differing_leaves(before, after):
         schema = kind.property_schema(path)
         both_text = isinstance(old, str) and isinstance(new, str)
         if both_text and schema.get("x-diff") == "columns":
@@ -109,42 +109,54 @@ def _field_changes(
 def _leaf(path: Path, old: Any, new: Any, sensitive: bool, effect: Effect) -> FieldChange:
     return FieldChange(
         path=format_path(path),
-        before=None if sensitive or old is _ABSENT else old,
-        after=None if sensitive or new is _ABSENT else new,
+        before=None if sensitive or old is ABSENT else old,
+        after=None if sensitive or new is ABSENT else new,
         sensitive=sensitive,
         effect=effect,
     )
 
 
 def _edit(old: Any, new: Any) -> EditKind:
-    if old is _ABSENT:
+    if old is ABSENT:
         return "added"
-    return "removed" if new is _ABSENT else "changed"
+    return "removed" if new is ABSENT else "changed"
 
 
-def _leaves(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """The leaves that differ, by key and by index. An empty object or list is a leaf."""
-    if _are_branches(old, new, dict):
-        left, right = _or_empty(old, {}), _or_empty(new, {})
-        for key in sorted({*left, *right}):
-            yield from _leaves(left.get(key, _ABSENT), right.get(key, _ABSENT), (*path, key))
-    elif _are_branches(old, new, list):
-        pairs = zip_longest(_or_empty(old, []), _or_empty(new, []), fillvalue=_ABSENT)
-        for index, (one, other) in enumerate(pairs):
-            yield from _leaves(one, other, (*path, index))
-    elif type(old) is not type(new) or old != new:
-        yield path, old, new
+def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
+    """The leaves that differ, by key and by index, sorted by path. An empty object or list is a leaf."""
+    from deepdiff import DeepDiff
+
+    found = DeepDiff(
+        dict(before),
+        dict(after),
+        view="tree",
+        zip_ordered_iterables=True,  # by index: an item that moves is two changes
+        threshold_to_diff_deeper=0,  # leaf by leaf, however little two objects have in common
+        ignore_private_variables=False,  # a key that begins with __ is one like any other
+    )
+    leaves: list[tuple[Path, Any, Any]] = []
+    for report, levels in found.items():
+        for level in levels:
+            path = tuple(level.path(output_format="list"))
+            if report.endswith("_item_added"):
+                leaves += ((below, ABSENT, new) for below, new in _leaves_of(level.t2, path))
+            elif report.endswith("_item_removed"):
+                leaves += ((below, old, ABSENT) for below, old in _leaves_of(level.t1, path))
+            else:
+                leaves.append((path, level.t1, level.t2))
+    return sorted(leaves, key=lambda leaf: leaf[0])
 
 
-def _are_branches(old: Any, new: Any, type_: type) -> bool:
-    """Whether both are of the type, or one is absent, with something in one of them to look at."""
-    if isinstance(old, type_):
-        return bool(old or new) if isinstance(new, type_) else new is _ABSENT and bool(old)
-    return old is _ABSENT and isinstance(new, type_) and bool(new)
-
-
-def _or_empty(value: Any, empty: Any) -> Any:
-    return empty if value is _ABSENT else value
+def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """The leaves of what only one of two bodies has."""
+    if isinstance(value, dict) and value:
+        for key in sorted(value):
+            yield from _leaves_of(value[key], (*path, key))
+    elif isinstance(value, list) and value:
+        for index, item in enumerate(value):
+            yield from _leaves_of(item, (*path, index))
+    else:
+        yield path, value
 
 
 def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Iterator[FieldChange]:
@@ -179,5 +191,5 @@ def _type_of(column: Column) -> tuple[str, bool]:
 
 def _shown(column: Column | None) -> Any:
     if column is None:
-        return _ABSENT
+        return ABSENT
     return column.type if column.nullable else f"{column.type} NOT NULL"

@@ -68,7 +68,7 @@ def build_plan(
             difference = find_difference(wanted, committed)
             renamed = originals.keys() & wanted.keys()
             difference = dataclasses.replace(difference, updated=difference.updated | renamed)
-    if targets:
+    if targets and difference.all:
         difference = select(difference, targets, wanted, committed)
     if rotated:
         renamed_to = {original.address: address for address, original in originals.items()}

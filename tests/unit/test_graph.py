@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from graphlib import CycleError
+from pathlib import Path
 
+import networkx
 import pytest
 
 from mzplan.graph import DependencyGraph
@@ -82,7 +83,7 @@ def test_each_cycle_is_reported_once_from_its_first_address() -> None:
 
 
 def test_order_refuses_a_cycle() -> None:
-    with pytest.raises(CycleError):
+    with pytest.raises(networkx.NetworkXUnfeasible):
         graph(a="b", b="a").order()
 
 
@@ -125,10 +126,34 @@ def test_a_chain_says_why_something_is_reached() -> None:
     }
 
 
-def test_planning_does_not_import_networkx() -> None:
+def test_a_plan_imports_networkx_and_deepdiff_when_it_has_a_change_and_not_before(tmp_path: Path) -> None:
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: p\ninstances: {local: {type: dry}}\n")
+    text = (
+        "connections: {k: {type: kafka, brokers: ['a:1']}}\n"
+        "sources: {s: {connection: k, topic: t, format: {type: json, schema: id BIGINT}}}\n"
+    )
+    code = (
+        "import sys; from mzplan.cli.main import main\n"
+        "try: main(['-C', *sys.argv[1:]])\n"
+        "except SystemExit: print(sorted({'networkx', 'deepdiff'} & set(sys.modules)))\n"
+    )
+
+    def imported(*command: str) -> str:
+        program = [sys.executable, "-c", code, str(tmp_path), *command]
+        ran = subprocess.run(program, check=True, capture_output=True, text=True)
+        return ran.stdout.splitlines()[-1]
+
+    (tmp_path / "p.yaml").write_text(text)
+    assert imported("plan") == imported("apply", "--auto-approve") == "['networkx']", "nothing is compared"
+    assert imported("plan") == imported("plan", "--target", "connection.k") == "[]"
+    (tmp_path / "p.yaml").write_text(text.replace("a:1", "b:1"))
+    assert imported("plan") == "['deepdiff', 'networkx']"
+
+
+def test_planning_imports_nothing_heavy() -> None:
     code = (
         "import sys; from mzplan.graph import DependencyGraph; import mzplan.plan, mzplan.render.human\n"
-        "graph = DependencyGraph({}); graph.order(); graph.cycles(); graph.reach([])\n"
+        "graph = DependencyGraph({at: [] for at in 'ab'}); graph.cycles(); graph.reach([]); graph.order([])\n"
         "heavy = {'networkx', 'pyspark', 'yaml', 'deepdiff', 'rich', 'uuid', 'click'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mzplan.kinds import resource_kind
 from mzplan.model.state import ResourceState
-from mzplan.plan.compare import all_fields, compare_bodies, compare_resources, format_path, same_body
+from mzplan.plan.compare import (
+    ABSENT,
+    all_fields,
+    compare_bodies,
+    compare_resources,
+    differing_leaves,
+    format_path,
+    same_body,
+)
 from tests.unit.small_projects import at
 
 KAFKA = resource_kind("connection", "kafka")
@@ -50,6 +62,57 @@ def columns(before: str, after: str) -> dict[str, tuple[Any, Any, str]]:
 def test_leaves(before: dict[str, Any], after: dict[str, Any], expected: dict[str, Any]) -> None:
     assert diff(before, after) == expected
     assert same_body(before, after) is (not expected)
+
+
+scalars = st.sampled_from([None, True, False, 0, 1, 2, 1.0, 0.5, "", "1", "x", "x\ny", "X", "ä"])
+keys = st.sampled_from(["a", "b.c", "d['e']", 'f"', "__g", "", "0", "[0]", "root", "'", "\\", "\n"])
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4)
+)
+bodies = st.dictionaries(keys, values, max_size=5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(bodies, bodies)
+def test_the_leaves_are_those_of_a_plain_walk_and_lead_from_one_body_to_the_other(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    found = differing_leaves(before, after)
+    assert [path for path, _, _ in found] == sorted(path for path, _, _ in found)
+    assert repr(found) == repr(list(walk(before, after, ())))
+    assert same_body(before, after) is (not found)
+    there = dict(scalars_of(before, ()))
+    for path, old, new in found:
+        assert dict(scalars_of(old, path)).items() <= there.items()
+        there = {other: value for other, value in there.items() if other[: len(path)] != path}
+        there |= dict(scalars_of(new, path))
+    assert repr(sorted(there.items())) == repr(sorted(scalars_of(after, ())))
+
+
+def walk(old: Any, new: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, Any, Any]]:
+    """The oracle: object by object and list by list, beside what is absent as beside an empty one."""
+    branches = [one for one in (old, new) if one is not ABSENT and isinstance(one, dict | list)]
+    alike = len({type(one) for one in (old, new) if one is not ABSENT}) == 1
+    if alike and any(branches):
+        if isinstance(branches[0], dict):
+            left, right = ({} if one is ABSENT else one for one in (old, new))
+            for key in sorted({*left, *right}):
+                yield from walk(left.get(key, ABSENT), right.get(key, ABSENT), (*path, key))
+        else:
+            lists = ([] if one is ABSENT else one for one in (old, new))
+            for index, (one, other) in enumerate(zip_longest(*lists, fillvalue=ABSENT)):
+                yield from walk(one, other, (*path, index))
+    elif type(old) is not type(new) or old != new:
+        yield path, old, new
+
+
+def scalars_of(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What is in a value, by path, without what is only a container (an emptied one is none of a diff's)."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from scalars_of(inner, (*path, key))
+    elif value is not ABSENT:
+        yield path, value
 
 
 @pytest.mark.parametrize(
