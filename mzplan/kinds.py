@@ -4,8 +4,8 @@ The schemas are the single source: validation, the planner (`x-change`), secrets
 option names (`x-sql`) and references (`x-reference`) all come from them, through this module. That is
 why no other module says `if type == "kafka"` to decide what a change does.
 
-Files are standard JSON Schema (draft 2020-12); `allOf: [{$ref}]` and `$ref` between files are resolved
-at load, so that a loaded schema stands alone.
+Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.dialect); `allOf: [{$ref}]`
+and `$ref` between files are resolved at load, so that a loaded schema stands alone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from mzplan.columns import canonical
+from mzplan.dialect import fault_of, schema_folder
 from mzplan.model.address import KINDS, Kind
 from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
@@ -28,27 +28,24 @@ from mzplan.plugins import all_plugins, broken_schema, find_plugin
 EditKind = Literal["added", "removed", "changed"]
 Json = dict[str, Any]
 
-_PACKAGED = Path(__file__).parent / "_schemas"
-_CHECKOUT = Path(__file__).parent.parent / "schemas"
 _TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 _COMMON = {"type", "description", "labels", "lifecycle"}
-
-
-def schema_folder() -> Path:
-    """The folder of the JSON Schema files: inside the wheel, or beside the package in a checkout."""
-    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
 
 
 @cache
 def load_schema(name: str) -> Json:
     """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
 
-    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a plug-in that is broken.
+    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a plug-in that is broken,
+    ValueError when it is one of mzplan's own that breaks the dialect of schemas.
     """
     path = schema_folder() / f"{name}.json"
     if not path.is_file():
         return _of_plugin(name)
-    return _standalone(json.loads(path.read_text(encoding="utf-8")))
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    if fault := fault_of(schema, own=True):
+        raise ValueError(f"{path.name} {fault}")
+    return _standalone(schema)
 
 
 def _of_plugin(name: str) -> Json:

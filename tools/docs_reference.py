@@ -10,6 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from mzplan.cli.main import COMMANDS, cli
+from mzplan.dialect import words
 from mzplan.kinds import load_schema, schema_names
 
 WIDTH = 100
@@ -17,7 +18,7 @@ WIDTH = 100
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    pages = {"commands": commands(), "project": project(), "connectors": connectors()}
+    pages = {"commands": commands(), "project": project(), "connectors": connectors(), "dialect": dialect()}
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
@@ -61,6 +62,16 @@ def connectors() -> str:
         schema = load_schema(name)
         parts += [f"## {name}", schema.get("title", ""), _table(schema, effects=True)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def dialect() -> str:
+    """The words of a schema that are mzplan's own."""
+    intro = (
+        "A connector's schemas are JSON Schema (draft 2020-12) with these words of mzplan's. Each property says "
+        "`x-change`, `x-sensitive` and `x-sql`; a word that begins with `x-` and is not among these is an error."
+    )
+    rows = [f"| `{word}` | {_cell(said)} |" for word, said in words().items()]
+    return "\n".join(["# The words of a schema", "", intro, "", "| word | what it says |", "|---|---|", *rows, ""])
 
 
 def _table(schema: dict[str, Any], *, effects: bool) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.cli.main import COMMANDS
+from mzplan.dialect import words
 from mzplan.kinds import schema_names
 from tests.docs_commands import DOCS, commands, matches, run_page
 from tests.unit.small_projects import at, commit, shop
@@ -78,6 +79,9 @@ def test_the_reference_has_every_command_option_and_kind(site: Path) -> None:
         assert f">{kind}<" in kinds, kind
     project = (site / "reference/project/index.html").read_text(encoding="utf-8")
     assert "state.secret_access_key" in project and "retain_dropped" in project
+    dialect = (site / "reference/dialect/index.html").read_text(encoding="utf-8")
+    for word in words():
+        assert f"<code>{word}</code>" in dialect, word
 
 
 def test_the_table_of_steps_is_what_is_printed() -> None:

@@ -33,22 +33,25 @@ from tests.unit.small_projects import (
     source,
 )
 
+
+def told(change: Any, **schema: Any) -> dict[str, Any]:
+    """A property's schema, with all that a schema has to say of it."""
+    return {"description": "One.", "x-change": change, "x-sensitive": False, "x-sql": None, **schema}
+
+
 TUNNEL = {
     "type": "object",
     "allOf": [{"$ref": "common.json"}],
     "properties": {
-        "type": {"const": "tunnel", "x-change": "replace"},
-        "host": {"type": "string", "x-change": "restart"},
-        "zone": {"type": "string", "x-change": "replace"},
-        "region": {"type": "string", "x-change": "forbidden"},
-        "secret": {"type": "string", "x-change": "restart", "x-sensitive": True},
-        "via": {"type": "string", "x-reference": "connection", "x-change": "restart"},
-        "home": {"type": "string", "x-reference": "connection", "x-change": "replace"},
-        "checks": {"type": "object", "x-change": "in-place", "properties": {"n": {"x-change": "restart"}}},
-        "keys": {
-            "type": "object",
-            "x-change": {"added": "in-place", "removed": "restart", "changed": "replace"},
-        },
+        "type": told("replace", const="tunnel"),
+        "host": told("restart", type="string"),
+        "zone": told("replace", type="string"),
+        "region": told("forbidden", type="string"),
+        "secret": told("restart", type="string", **{"x-sensitive": True}),
+        "via": told("restart", type="string", **{"x-reference": "connection"}),
+        "home": told("replace", type="string", **{"x-reference": "connection"}),
+        "checks": told("in-place", type="object", properties={"n": told("restart")}),
+        "keys": told({"added": "in-place", "removed": "restart", "changed": "replace"}, type="object"),
     },
 }
 
@@ -60,7 +63,7 @@ def extra_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     (folder / "connection.tunnel.json").write_text(json.dumps(TUNNEL))
     path = folder / "connection.kafka.json"
     schema = json.loads(path.read_text())
-    schema["properties"]["tunnel"] = {"type": "string", "x-reference": "connection", "x-change": "restart"}
+    schema["properties"]["tunnel"] = told("restart", type="string", **{"x-reference": "connection"})
     path.write_text(json.dumps(schema))
     monkeypatch.setattr(kinds, "schema_folder", lambda: folder)
     caches = (kinds.load_schema, kinds.schema_names, kinds.types_of, kinds.resource_kind)

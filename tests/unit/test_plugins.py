@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,13 +156,48 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ("del schema['allOf']", '"allOf": [{"$ref": "query.json"}]'),
         ("schema['allOf'] = [{'$ref': 'quary.json'}]", "refers to 'quary', which is no schema of mzplan's"),
         ("schema['allOf'] = [{'$ref': 'format.json'}]", "lacks the keys that every resource has"),
-        ("del schema['properties']['table']['description']", "has no description of table"),
+        (
+            "del schema['properties']['table']['description']",
+            "source.acme is wrong at /properties/table: 'description' is a required property",
+        ),
         (
             "schema['properties']['table']['x-change'] = 'maybe'",
-            "has no x-change that mzplan knows for table",
+            "source.acme is wrong at /properties/table/x-change: 'maybe' is not one of "
+            "['in-place', 'restart', 'replace', 'forbidden']; x-change: what a change of the property does",
         ),
-        ("del schema['properties']['table']['x-sensitive']", "x-sensitive: true or false of table"),
-        ("del schema['properties']['table']['x-sql']", "has no x-sql (a name, or null) for table"),
+        (
+            "schema['properties']['table']['x-change'] = {'aded': 'restart'}",
+            "at /properties/table/x-change: Additional properties are not allowed ('aded' was unexpected)",
+        ),
+        (
+            "del schema['properties']['table']['x-sensitive']",
+            "at /properties/table: 'x-sensitive' is a required property; x-sensitive: true or false: whether",
+        ),
+        (
+            "del schema['properties']['table']['x-sql']",
+            "at /properties/table: 'x-sql' is a required property; x-sql: the option's name in ALTER",
+        ),
+        (
+            "schema['properties']['table']['x-chnage'] = 'restart'",
+            "at /properties/table: x-chnage is no word of mzplan's schemas; did you mean x-change?",
+        ),
+        (
+            "schema['x-author'] = 1",
+            "is wrong: x-author is no word of mzplan's schemas; the words are x-at, x-change",
+        ),
+        (
+            "schema['properties']['table']['items'] = {'properties': {'a/b': {'type': 'string'}}}",
+            "at /properties/table/items/properties/a~1b: 'x-change' is a required property",
+        ),
+        ("schema['properties']['table']['type'] = 'text'", "at /properties/table/type: 'text' is not valid"),
+        (
+            "schema['properties']['table']['pattern'] = '('",
+            "at /properties/table/pattern: '(' is not a 'regex'",
+        ),
+        ("schema['properties']['table'] = True", "at /properties/table: True is not of type 'object'"),
+        ("schema['properties'] = 5", "is wrong at /properties: 5 is not of type 'object'"),
+        ("schema['allOf'] = [True]", "is wrong at /allOf/0: True is not of type 'object'"),
+        ("schema['required'] = {'table'}", "is wrong at /required: {'table'} is not of type 'array'"),
         ("del schema['properties']['schema']['x-diff']", 'has no property with "x-diff": "columns"'),
     ],
 )
@@ -205,4 +241,7 @@ def test_an_example_schema_is_left_as_it_is(site: Path, monkeypatch: pytest.Monk
 
 
 def _path() -> dict[str, str]:
-    return {"PYTHONPATH": str(Path(kinds.__file__).parents[1])}
+    import jsonschema_rs  # without `site`, packages are found by their folder
+
+    folders = (Path(kinds.__file__).parents[1], Path(jsonschema_rs.__file__).parents[1])
+    return {"PYTHONPATH": os.pathsep.join(map(str, folders))}

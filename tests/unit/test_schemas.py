@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from mzplan.kinds import load_schema, resource_kind, schema_folder, schema_names, walk_properties
+from mzplan import kinds
+from mzplan.dialect import dialect, fault_of, schema_folder, words
+from mzplan.kinds import load_schema, resource_kind, schema_names, walk_properties
 from mzplan.model.address import KINDS, Kind
 from mzplan.model.plan import EFFECTS, Effect
 
@@ -61,6 +64,117 @@ def test_a_schema_is_one(path: Path) -> None:
     assert schema["$id"] == f"mzplan:{path.name}" and schema["title"]
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema_rs.meta.validate(schema)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_schema_keeps_to_the_dialect(path: Path) -> None:
+    """As jsonschema sees it, and as jsonschema-rs does when the schema is loaded."""
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    assert fault_of(schema) == fault_of(schema, own=True) == ""
+
+
+def test_the_dialect_has_the_words_that_schemas_use_and_no_others() -> None:
+    known = set(words())
+    assert known == set(dialect()["$defs"]["schema"]["$defs"]["word"]["enum"])
+    assert known == {word for path in FILES for word in _words(json.loads(path.read_text(encoding="utf-8")))}
+    assert all(said and not said.endswith(".") for said in words().values())
+
+
+def _words(schema: Any) -> Iterator[str]:
+    """The words of a file, wherever a schema may be; the dialect itself uses none."""
+    if isinstance(schema, dict) and schema.get("$id") != "mzplan:dialect.json":
+        yield from (key for key in schema if key.startswith("x-"))
+        schema = list(schema.values())
+    for inner in schema if isinstance(schema, list) else ():
+        yield from _words(inner)
+
+
+def _drop(*path: str | int) -> Callable[[Any], None]:
+    def change(schema: Any) -> None:
+        *above, last = path
+        for key in above:
+            schema = schema[key]
+        del schema[last]
+
+    return change
+
+
+def _set(value: Any, *path: str | int) -> Callable[[Any], None]:
+    def change(schema: Any) -> None:
+        *above, last = path
+        for key in above:
+            schema = schema[key]
+        schema[last] = value
+
+    return change
+
+
+TOPIC = ("properties", "topic")
+KEY = ("properties", "envelope", "properties", "key")
+RULE = ("allOf", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            _drop(*TOPIC, "x-change"),
+            "at /properties/topic: 'x-change' is a required property; x-change: what",
+        ),
+        (_drop(*TOPIC, "description"), "at /properties/topic: 'description' is a required property"),
+        (_drop(*KEY, "x-sql"), "at /properties/envelope/properties/key: 'x-sql' is a required property"),
+        (_set("none", *TOPIC, "x-change"), "at /properties/topic/x-change: 'none' is not one of"),
+        (
+            _set({"added": "no"}, *TOPIC, "x-change"),
+            "at /properties/topic/x-change/added: 'no' is not one of",
+        ),
+        (_set("yes", *TOPIC, "x-sensitive"), "'yes' is not of type 'boolean'; x-sensitive: true or false"),
+        (_set("topic", *TOPIC, "x-sql"), "at /properties/topic/x-sql: 'topic' does not match"),
+        (_set("sink", *TOPIC, "x-reference"), "at /properties/topic/x-reference: 'sink' is not one of"),
+        (
+            _set(["kafka"], *TOPIC, "x-reference-types"),
+            "'x-reference' is a dependency of 'x-reference-types'",
+        ),
+        (
+            _set("x", *TOPIC, "x-chnage"),
+            "at /properties/topic: x-chnage is no word of mzplan's schemas; did you",
+        ),
+        (
+            _set("x", *RULE, "if", "properties", "format", "x-a"),
+            "at /allOf/1/if/properties/format: x-a is no",
+        ),
+        (_drop(*RULE, "x-hint"), "at /allOf/1: 'x-hint' is a dependency of 'x-summary'; x-hint: of a rule"),
+        (_set("E1", *RULE, "x-code"), "at /allOf/1/x-code: 'E1' does not match"),
+        (
+            _set({"safe": {}}, "x-replace"),
+            "at /x-replace: 'property' is a required property; x-replace: of a",
+        ),
+        (_set("text", *TOPIC, "type"), "at /properties/topic/type: 'text' is not valid"),
+        (_set("x", *RULE, "then", "required"), "at /allOf/1/then/required: 'x' is not of type 'array'"),
+        (
+            _set({"properties": {"a": {}}}, *TOPIC, "additionalProperties"),
+            "additionalProperties/properties/a: ",
+        ),
+    ],
+)
+def test_what_breaks_the_dialect_is_told_with_its_place(change: Callable[[Any], None], said: str) -> None:
+    schema = json.loads((schema_folder() / "source.kafka.json").read_text(encoding="utf-8"))
+    whole = copy.deepcopy(schema)
+    assert fault_of(whole) == ""
+    change(schema)
+    assert said in fault_of(schema)
+    assert fault_of(schema, own=True) == fault_of(schema), "jsonschema-rs takes it for a fault, too"
+
+
+def test_a_schema_is_held_against_the_dialect_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = json.loads((schema_folder() / "source.kafka.json").read_text(encoding="utf-8"))
+    _drop(*TOPIC, "x-change")(schema)
+    (tmp_path / "source.new.json").write_text(json.dumps(schema))
+    monkeypatch.setattr(kinds, "schema_folder", lambda: tmp_path)
+    with pytest.raises(ValueError, match=r"source\.new\.json is wrong at /properties/topic: 'x-change'"):
+        load_schema("source.new")
 
 
 @pytest.mark.parametrize("name", schema_names())
