@@ -67,11 +67,12 @@ def connectors() -> str:
 def dialect() -> str:
     """The words of a schema that are mzplan's own."""
     intro = (
-        "A connector's schemas are JSON Schema (draft 2020-12) with these words of mzplan's. Each property says "
-        "`x-change`, `x-sensitive` and `x-sql`; a word that begins with `x-` and is not among these is an error."
+        "A connector's schemas are JSON Schema (draft 2020-12) with these words of mzplan's. Each property "
+        "says `x-change`, `x-sensitive` and `x-sql`; a word with `x-` that is not among these is an error."
     )
-    rows = [f"| `{word}` | {_cell(said)} |" for word, said in words().items()]
-    return "\n".join(["# The words of a schema", "", intro, "", "| word | what it says |", "|---|---|", *rows, ""])
+    rows = ["| word | what it says |", "|---|---|"]
+    rows += [f"| `{word}` | {_cell(said)} |" for word, said in words().items()]
+    return "\n".join(["# The words of a schema", "", intro, "", *rows, ""])
 
 
 def _table(schema: dict[str, Any], *, effects: bool) -> str:
