@@ -1,25 +1,21 @@
 """`make cdc`: changes of a PostgreSQL database, captured on real servers.
 
 Starts PostgreSQL and Kafka here, applies a copy of examples/cdc, and changes orders while it runs: what is in
-the other database and in the topic follows. Everything it starts it ends again; its folder (build/cdc) can
-be deleted.
+the other database and in the topic follows. Everything it starts it ends again; what it leaves (build/cdc,
+state/cdc) can be deleted.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-from pathlib import Path
 
 import psycopg
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from examples.quickstart import KAFKA_PORTS, POSTGRES_PORT, mzplan, say, wait_for
-from examples.servers import KafkaBroker, PostgresServer, ServerError, create_topic
+from examples.phases import Phases, say
+from examples.servers import KafkaBroker, create_topic
+from examples.stage import Stage, options, perform
 
-HERE = Path(__file__).parent
-FOLDER = HERE.parent / "build" / "cdc"
 CHANGES = """
 UPDATE orders SET status = 'paid' WHERE id % 2 = 0;
 DELETE FROM orders WHERE id % 10 = 5;
@@ -30,32 +26,19 @@ INSERT INTO orders VALUES (2000, 'grace', 99.90, 'open', 'while it runs');
 
 def main() -> int:
     """Returns the exit code: 0 when both targets are as the orders are."""
-    shutil.rmtree(FOLDER / "cdc", ignore_errors=True)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    kafka, postgres = KafkaBroker(FOLDER / "kafka"), PostgresServer(FOLDER / "postgres")
-    kafka.remove_data()
-    postgres.remove_data()
-    project = Path(shutil.copytree(HERE / "cdc", FOLDER / "cdc"))
-    try:
-        say("Starting PostgreSQL (wal_level = logical) and Kafka …")
-        kafka.start(ports=KAFKA_PORTS)
-        postgres.start(port=POSTGRES_PORT)
-        os.environ["SHOP_PG_PASSWORD"] = postgres.password
-        return show(project, kafka, postgres)
-    except ServerError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 1
-    finally:
-        mzplan(project, "down", quiet=True)
-        kafka.stop()
-        postgres.stop()
+    given = options(__doc__ or "")
+    phases = Phases(given.since)
+    code = perform(Stage("cdc", given.root.resolve(), phases), show)
+    if code == 0:
+        say("Where the time went")
+        print(phases.table())
+    return code
 
 
-def show(project: Path, kafka: KafkaBroker, postgres: PostgresServer) -> int:
-    """The story itself."""
-    shop, report = postgres.create_database("shop"), postgres.create_database("report")
-    create_topic(kafka.bootstrap, "orders", 1)
-    run(shop, (project / "tables.sql").read_text())
+def make_tables(stage: Stage) -> None:
+    """Both databases, one with a hundred orders."""
+    shop, report = stage.postgres.create_database("shop"), stage.postgres.create_database("report")
+    run(shop, (stage.project / "tables.sql").read_text())
     run(
         shop,
         "INSERT INTO orders SELECT g, 'ada', g + 0.5, 'open', repeat('note ', 1000) "
@@ -63,28 +46,41 @@ def show(project: Path, kafka: KafkaBroker, postgres: PostgresServer) -> int:
     )
     run(report, "CREATE TABLE open_orders (id bigint PRIMARY KEY, customer text, amount numeric(10,2))")
 
+
+def show(stage: Stage) -> int:
+    """The story itself."""
+    kafka, phases = stage.kafka, stage.phases
+    shop, report = stage.postgres.dsn("shop"), stage.postgres.dsn("report")
+    stage.start(lambda: create_topic(kafka.bootstrap, "orders", 1), lambda: make_tables(stage))
+
     def as_it_is() -> bool:
         is_open = rows(shop, "SELECT id, customer, amount FROM orders WHERE status = 'open'")
         return rows(report, "SELECT * FROM open_orders") == is_open and ids_in(kafka) == {
             one[0] for one in rows(shop, "SELECT id FROM orders")
         }
 
-    say("mzplan apply   (the first one also starts the runner, a Spark application)")
-    mzplan(project, "apply", "--auto-approve")
-    wait_for("100 orders in the other database and in the topic", as_it_is)
+    say("mzplan apply")
+    with phases.phase("mzplan apply"):
+        stage.mzplan("apply", "--auto-approve")
+    with phases.phase("the first 100 orders"):
+        phases.wait_for("100 orders in the other database and in the topic", as_it_is)
 
     say("Orders are paid, deleted, renumbered and added:")
     print(CHANGES.strip())
     run(shop, CHANGES)
-    wait_for("the same in the other database and in the topic", as_it_is)
+    with phases.phase("the changes"):
+        phases.wait_for("the same in the other database and in the topic", as_it_is)
 
     say("mzplan status")
-    mzplan(project, "status")
+    stage.mzplan("status")
     say(f"{len(rows(report, 'SELECT * FROM open_orders'))} open orders, {len(ids_in(kafka))} in the topic.")
     say("mzplan destroy   (the slot and the publication go, too)")
-    mzplan(project, "destroy", "--auto-approve")
-    wait_for("the slot is gone", lambda: rows(shop, "SELECT slot_name FROM pg_replication_slots") == set())
-    print("\nIt works.")
+    with phases.phase("mzplan destroy"):
+        stage.mzplan("destroy", "--auto-approve")
+        phases.wait_for(
+            "the slot is gone", lambda: rows(shop, "SELECT slot_name FROM pg_replication_slots") == set()
+        )
+    print("\nIt works.", flush=True)
     return 0
 
 

@@ -10,16 +10,20 @@ This package may not import mzplan: it stands for the world outside.
 """
 
 from examples.servers.errors import ServerError
+from examples.servers.java import broker_is_here
 from examples.servers.kafka import KafkaBroker
 from examples.servers.postgres import PostgresServer
+from examples.servers.process import LastingThread
 from examples.servers.ssh import SshServer
 from examples.servers.topics import create_topic, delete_topic, produce_json
 
 __all__ = [
     "KafkaBroker",
+    "LastingThread",
     "PostgresServer",
     "ServerError",
     "SshServer",
+    "broker_is_here",
     "create_topic",
     "delete_topic",
     "produce_json",

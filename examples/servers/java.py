@@ -68,6 +68,11 @@ def jar_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache" / "mzplan") / f"kafka-{KAFKA_VERSION}"
 
 
+def broker_is_here() -> bool:
+    """Whether the broker has been downloaded."""
+    return jar_folder().is_dir()
+
+
 def broker_jars(java: Path) -> Path:
     """The folder of the broker's jars (46 MB), downloaded if it isn't there yet. Raises ServerError."""
     folder = jar_folder()

@@ -16,7 +16,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,6 +124,26 @@ def wait_until_gone(pids: Sequence[int], *, timeout_s: float) -> bool:
     return True
 
 
+class LastingThread(threading.Thread):
+    """Does some work, whose ``outcome`` is a future, and then lives on until this process ends: the processes
+    that it has started are tied to this process, as if the main thread had started them."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self.outcome: Future[None] = Future()
+        self._work = work
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as problem:
+            self.outcome.set_exception(problem)
+        else:
+            self.outcome.set_result(None)
+        threading.Event().wait()
+
+
 class ServerProcess:
     """At most one process, with its pid file ``<name>.pid`` and its log ``<name>.log`` in ``workdir``."""
 
@@ -160,7 +181,8 @@ class ServerProcess:
         having ended it (Linux, with util-linux's setpriv).
         """
         # The kernel ties a child to the *thread* that started it; one that will end soon can't be a parent.
-        if not detached and threading.current_thread() is threading.main_thread():
+        thread = threading.current_thread()
+        if not detached and (thread is threading.main_thread() or isinstance(thread, LastingThread)):
             setpriv = shutil.which("setpriv")
             command = [setpriv, "--pdeathsig", when_orphaned, *command] if setpriv else command
         with self.log.open("ab") as log:

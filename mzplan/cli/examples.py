@@ -42,6 +42,7 @@ def example_folder(name: str) -> Path:
 def copy_example(name: str, to: Path) -> list[Path]:
     """Copy an example's files, without what running it has left there; returns what was written.
 
+    The examples of a checkout keep their states together, in its folder `state`; a copy keeps its own.
     Nothing is overwritten: raises MzplanError MZ070 before the first file when one of them exists.
     """
     folder = example_folder(name)
@@ -57,7 +58,11 @@ def copy_example(name: str, to: Path) -> list[Path]:
         )
     for file, path in zip(files, written, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, path)
+        if file == folder / "mzplan.yaml":
+            text = file.read_text(encoding="utf-8")
+            path.write_text(text.replace(f"../../state/{name}", "state"), encoding="utf-8")
+        else:
+            shutil.copyfile(file, path)
     return written
 
 
