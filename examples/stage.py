@@ -35,8 +35,9 @@ class Stage:
         self.phases = phases
         self.project = root / "build" / example
         self.state = root / "state" / example
-        self.kafka = KafkaBroker(root / "build" / f"{example}-servers" / "kafka")
-        self.postgres = PostgresServer(root / "build" / f"{example}-servers" / "postgres")
+        servers = root / "build" / f"{example}-servers"
+        self.kafka = KafkaBroker(servers / "kafka", KAFKA_PORTS)
+        self.postgres = PostgresServer(servers / "postgres", POSTGRES_PORT)
 
     def clear(self) -> None:
         """Begin anew: end what an earlier run that was killed has left running, and delete what it kept."""
@@ -58,11 +59,11 @@ class Stage:
         os.environ["JDK_JAVA_OPTIONS"] = f"{_JAVA_OPTIONS} {given}".strip()
 
         def kafka() -> None:
-            self.kafka.start(ports=KAFKA_PORTS)
+            self.kafka.start()
             topics()
 
         def postgres() -> None:
-            self.postgres.start(port=POSTGRES_PORT)
+            self.postgres.start()
             tables()
 
         broker = "Kafka" if broker_is_here() else "Kafka (46 MB to download, once)"
