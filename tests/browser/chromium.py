@@ -1,5 +1,5 @@
-"""A headless Chromium, and Mermaid to draw with. Neither is optional in CI: what is missing is an error that
-says how to get it. `make test` elsewhere asks for Python and Java alone, and skips what it can't draw."""
+"""A headless Chromium, and Mermaid to draw with. `make test` says before the first test what of it is missing
+(tools/prerequisites.sh); pytest by hand skips what it can't draw, except in CI: there it is an error."""
 
 from __future__ import annotations
 

@@ -1,22 +1,66 @@
-"""`make quickstart` and `make cdc`: they check themselves what they show."""
+"""`make quickstart` and `make cdc`: they check themselves what they show, and end what they start."""
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from examples.phases import Phases
+from examples.quickstart import NEXT
+from examples.stage import KAFKA_PORTS, Stage
+from mzplan.state.process import is_alive
 
-@pytest.mark.parametrize("module", ["examples.quickstart", "examples.capture"])
-def test_it_shows_what_it_says(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", module],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=550,
-    )
+ROOT = Path(__file__).parents[2]
+
+
+def run(module: str, root: Path) -> subprocess.CompletedProcess[str]:
+    """One demonstration, with its servers and its state under a folder of the test's."""
+    command = [sys.executable, "-m", module, "--root", str(root)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
+
+
+def nothing_runs(example: str, root: Path) -> bool:
+    stage = Stage(example, root, Phases())
+    lease = json.loads((stage.state / "leases" / "local.json").read_text() or "{}")
+    runs = lease and is_alive(lease["pid"], lease["pid_started"])
+    return not runs and stage.kafka.pid is None and stage.postgres.pid is None
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "phases"),
+    [
+        ("examples.quickstart", "shop", {"mzplan apply", "mzplan plan", "mzplan apply, of the change"}),
+        ("examples.capture", "cdc", {"mzplan apply", "the changes", "mzplan destroy"}),
+    ],
+)
+def test_it_shows_what_it_says(module: str, example: str, phases: set[str], tmp_path: Path) -> None:
+    done = run(module, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+    assert nothing_runs(example, tmp_path)
+    timed = {line[2:].rpartition("  ")[0].strip() for line in done.stdout.splitlines() if line.endswith(" s")}
+    assert timed >= {"servers and runner", "PostgreSQL", "the runner", "all", *phases}
+    state = tmp_path / "state" / example / "mzplan.state.json"
+    assert state.exists()
+    if module == "examples.quickstart":
+        last = done.stdout.splitlines()[-1 - len(NEXT) :]
+        assert last[0] == f"  {state} is the state (state/README.md)"
+        for line in last[1:]:  # they work, now that nothing runs any more
+            assert f"mzplan -C {tmp_path / 'build' / 'shop'} " in line
+            tried = [sys.executable, "-m", "mzplan", *line.split()[1:]]
+            shown = subprocess.run(tried, cwd=ROOT, capture_output=True, text=True)
+            assert shown.returncode == 0 and shown.stdout, line + shown.stderr
+
+
+def test_what_can_not_be_started_ends_the_others(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", KAFKA_PORTS[1])):
+        done = run("examples.quickstart", tmp_path)
+    assert done.returncode == 1
+    assert f"{KAFKA_PORTS[1]}" in done.stderr and "Traceback" not in done.stdout + done.stderr
+    assert "✗ Kafka" in done.stdout and "mzplan apply" not in done.stdout
+    assert nothing_runs("shop", tmp_path)

@@ -1,0 +1,29 @@
+"""Where the examples keep their state: together in a checkout, each for itself in a copy."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mzplan.cli.examples import copy_example
+from mzplan.config import load_project
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["cdc", "files", "local", "shop"])
+def test_an_example_keeps_its_state_in_the_checkout(name: str, tmp_path: Path) -> None:
+    settings = load_project(ROOT / "examples" / name)
+    assert (ROOT / "examples" / name / settings.state["path"]).resolve() == ROOT / "state" / name
+    copy_example(name, tmp_path)
+    assert load_project(tmp_path).state["path"] == "state"
+
+
+def test_only_the_readme_of_the_states_is_in_version_control() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    paths = ["state/shop/mzplan.state.json", "state/README.md", "state/.gitignore"]
+    done = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["state/shop/mzplan.state.json"]
