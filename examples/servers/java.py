@@ -24,24 +24,33 @@ _GET_JAVA = (
 )
 
 # A settings file of our own with one resolver, at Ivy's built-in address. Ivy's default settings, like
-# Spark's, would ask ~/.m2 first, and fail if that holds a .pom without its .jar.
+# Spark's, would ask ~/.m2 first, and fail if that holds a .pom without its .jar. Of POMs nothing is needed.
 _IVY_SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="central"/>
-  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
 </ivysettings>
 """
 
-# The broker's own dependencies hold no logging back end: without one, its log would be empty.
-_IVY_MODULE = f"""\
-<ivy-module version="2.0">
-  <info organisation="mzplan.examples" module="kafka-broker"/>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}" conf="default->default"/>
-    <dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36" conf="default->default"/>
-  </dependencies>
-</ivy-module>
-"""
+
+def _ivy_module() -> str:
+    """A module that depends on each jar of kafka-jars.txt, and on nothing of theirs."""
+    lines = Path(__file__).with_name("kafka-jars.txt").read_text().splitlines()
+    jars = [line.split() for line in lines if not line.startswith("#")]
+    return "\n".join(
+        [
+            '<ivy-module version="2.0">',
+            '<info organisation="mzplan.examples" module="kafka-broker"/>',
+            "<dependencies>",
+            *(
+                f'<dependency org="{org}" name="{name}" rev="{version}" conf="default->default" '
+                'transitive="false"/>'
+                for org, name, version in jars
+            ),
+            "</dependencies>",
+            "</ivy-module>",
+        ]
+    )
 
 
 def find_java() -> Path:
@@ -102,7 +111,7 @@ def _download(java: Path, folder: Path) -> None:
         settings = work / "ivysettings.xml"
         settings.write_text(_IVY_SETTINGS)
         module = work / "ivy.xml"
-        module.write_text(_IVY_MODULE)
+        module.write_text(_ivy_module())
         log = folder.with_name(f"{folder.name}.log")
         command = [
             *(java, f"-Divy.default.ivy.user.dir={work}", "-jar", _ivy_jar()),
