@@ -15,7 +15,7 @@ prerequisites: ## see whether Python and Java are there and new enough
 doctor: ## see whether all is there that the tests need: Java, a browser, npm, sshd
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh test
 
-# uv installs in a third of pip's time. Where only pip knows the way to packages (a mirror in pip.conf), pip does.
+# uv installs with half of pip's processor time, and downloads at once. Where only pip knows the way to packages (a mirror in pip.conf), pip does.
 # Spark comes as source, whose wheel would be compressed only to be unpacked at once: dist.cfg says not to.
 install = DIST_EXTRA_CONFIG=$(CURDIR)/tools/dist.cfg; export DIST_EXTRA_CONFIG; \
   $(BIN)/uv pip install --quiet --python .venv $(1) || $(BIN)/pip install -q $(1)
