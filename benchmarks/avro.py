@@ -23,8 +23,8 @@ from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
 from benchmarks.stage import Stage
 from examples.servers import create_topic
 from examples.servers.registry import SchemaRegistry
-from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
+from mzplan.schema.description import Description, InlinedConnection
 
 PARTITIONS = 4
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(10,2), quantity INT, ts TIMESTAMP, note STRING"

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import say
 from benchmarks.stage import wait_until
-from mzplan.connectors.checkpoints import Checkpoint, collection_path
-from mzplan.connectors.interface import ResolvedQuery, resolve
-from mzplan.connectors.lookup import Connectors
-from mzplan.inline import Description, describe
+from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.protocols import ResolvedQuery, resolve
 from mzplan.model.address import Address
 from mzplan.operations.project import open_project
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, describe
+from mzplan.secrets.references import Secrets
 from mzplan.spark.collections import Collections
 from mzplan.spark.streams import sink_writer, source_writer, trigger_interval
-from mzplan.steps.history import StepHistory
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

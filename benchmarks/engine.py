@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.checkpoints import collection_path
 from mzplan.controller.executor import ExecutorContext, QueryName
-from mzplan.inline import Description, InlinedConnection, Upstream
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
+from mzplan.warehouse.checkpoints import collection_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

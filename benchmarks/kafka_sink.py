@@ -14,7 +14,7 @@ from benchmarks.engine import Engine, describe_sink, describe_source
 from benchmarks.figures import Rounds, Table, alternate, rate, ratio, say, verdict
 from benchmarks.stage import Stage, wait_until
 from examples.servers import create_topic, delete_topic
-from mzplan.inline import Description
+from mzplan.schema.description import Description
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

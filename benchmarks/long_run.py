@@ -25,8 +25,8 @@ from deltalake import DeltaTable
 from benchmarks.figures import Table, say, verdict
 from benchmarks.stage import Project, Stage, wait_until
 from examples.servers import create_topic, produce_json
-from mzplan.connectors.checkpoints import collection_path
-from mzplan.steps.history import StepHistory
+from mzplan.warehouse.checkpoints import collection_path
+from mzplan.warehouse.step_history import StepHistory
 
 TOPIC = "long_run"
 KEPT = 200  # steps that can be read, and so how far back a look at them sees

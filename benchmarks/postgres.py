@@ -17,9 +17,9 @@ from benchmarks.engine import Engine, describe_sink, describe_source
 from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
 from benchmarks.stage import Stage
 from examples.servers import PostgresServer
-from mzplan.columns_of import columns_of
-from mzplan.connectors.kafka import KafkaSource
-from mzplan.inline import Description
+from mzplan.connectors.kafka.source import KafkaSource
+from mzplan.schema.description import Description
+from mzplan.schema.source_columns import columns_of
 from mzplan.spark.collections import Collections
 
 if TYPE_CHECKING:

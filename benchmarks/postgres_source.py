@@ -22,13 +22,13 @@ from benchmarks.figures import Rounds, Table, alternate, rate, ratio, verdict
 from benchmarks.stage import Stage
 from examples.servers import PostgresServer
 from examples.servers.pgbinaries import find_programs
-from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name
-from mzplan.connectors.interface import resolve
-from mzplan.connectors.postgres_input import PostgresInput, PostgresInputFactory
-from mzplan.connectors.postgres_slots import Names
-from mzplan.inline import Description, InlinedConnection
+from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
+from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
+from mzplan.connectors.postgres.source.slots import Names
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection
+from mzplan.secrets.references import Secrets
 
 DATABASE = "postgres_source"
 COLUMNS = "id BIGINT, customer STRING, amount DECIMAL(12,2), ts TIMESTAMP, status STRING, quantity INT"

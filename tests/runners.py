@@ -9,8 +9,8 @@ from concurrent.futures import Executor as Pool
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 from mzplan.model.state import Lease
 from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
-from mzplan.state.store import Store
+from mzplan.secrets.references import Secrets
+from mzplan.store.store import Store
 
 
 def runner_in_memory(

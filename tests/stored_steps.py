@@ -12,10 +12,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from pyarrow import parquet
 
-from mzplan.connectors.checkpoints import Checkpoint, collection_path
-from mzplan.content_hash import ContentHash, content_hash
-from mzplan.steps.history import StepHistory
-from mzplan.steps.record import StepRecord
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
 
 Row = dict[str, Any]
 TABLE = "7f4c1c4e-1b0e-4c0e-9d0e-2f4d9c1f7a11"

@@ -10,8 +10,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from mzplan.cli.main import COMMANDS, cli
-from mzplan.dialect import words
-from mzplan.kinds import load_schema, schema_names
+from mzplan.schema.dialect import words
+from mzplan.schema.kinds import load_schema, schema_names
 
 WIDTH = 100
 

@@ -1,4 +1,4 @@
-"""`mzplan`: the command group. How a command line ends is told by mzplan.cli.ending."""
+"""`mzplan`: the command group. How a command line ends is told by mzplan.cli.exit."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import click
 
 from mzplan import __version__
 from mzplan.cli.context import Invocation, global_options
-from mzplan.cli.ending import ended
+from mzplan.cli.exit import ended
 
 # command → module; the function in it is `command_<name>` with - as _.
 COMMANDS: dict[str, str] = {
     "init": "project",
     "validate": "project",
     "schema": "project",
-    "plan": "planning",
-    "graph": "planning",
-    "show": "planning",
-    "drift": "planning",
-    "apply": "applying",
-    "alter": "altering",
-    "destroy": "applying",
-    "pause": "applying",
-    "resume": "applying",
-    "restart": "applying",
-    "status": "watching",
-    "append": "appending",
-    "snapshot": "snapshotting",
-    "steps": "stepping",
-    "verify": "stepping",
-    "expire": "stepping",
-    "run": "running",
-    "up": "running",
-    "down": "running",
-    "state": "stating",
-    "import": "stating",
+    "plan": "plan",
+    "graph": "plan",
+    "show": "plan",
+    "drift": "plan",
+    "apply": "apply",
+    "alter": "alter",
+    "destroy": "apply",
+    "pause": "apply",
+    "resume": "apply",
+    "restart": "apply",
+    "status": "status",
+    "append": "append",
+    "snapshot": "snapshot",
+    "steps": "steps",
+    "verify": "steps",
+    "expire": "steps",
+    "run": "run",
+    "up": "run",
+    "down": "run",
+    "state": "state",
+    "import": "state",
     "completion": "completion",
 }
 COMPLETE = "_MZPLAN_COMPLETE"  # set by the shell's completion script

@@ -10,7 +10,7 @@ import shutil
 import sys
 from typing import Any, TextIO
 
-from mzplan.files import write_whole
+from mzplan.host.files import write_whole
 from mzplan.model.diagnostics import error
 
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from mzplan.cli.output import Output, width
 from mzplan.model.address import Address
-from mzplan.operations.following import Outcome
+from mzplan.operations.follower import Outcome
 from mzplan.render.text import count, cut, safe
 
 PATIENCE = 1.0  # seconds that something may take in silence

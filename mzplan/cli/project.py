@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mzplan.cli.arguments import EXAMPLE, SCHEMA
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.types import EXAMPLE, SCHEMA
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.render.text import count
 
@@ -63,7 +63,7 @@ def _begin(folder: Path) -> Path:
 @click.option("--live", is_flag=True, help="Also reach every connection, through what uses it.")
 def command_validate(invocation: Invocation, live: bool) -> int:
     """Check every file; with --live also the servers behind them."""
-    from mzplan.operations.planning import validate, validate_live
+    from mzplan.operations.plan import validate, validate_live
 
     project = invocation.project(whole=True)
     if live:
@@ -104,7 +104,7 @@ def command_schema(invocation: Invocation, kind: str | None) -> int:
 
     KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
     """
-    from mzplan.kinds import load_schema, schema_names
+    from mzplan.schema.kinds import load_schema, schema_names
 
     names = (*schema_names(), "project")
     if kind is None:
@@ -117,7 +117,7 @@ def command_schema(invocation: Invocation, kind: str | None) -> int:
         raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
     schema = load_schema(kind)
     connection = schema["properties"].get("connection", {})
-    if "x-reference" in connection:  # by its name, or written out: see mzplan.config.declared
+    if "x-reference" in connection:  # by its name, or written out: see mzplan.config.declarations
         schema = {
             **schema,
             "properties": {

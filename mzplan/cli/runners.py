@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mzplan.extras import RUNNER, require_extra
+from mzplan.host.extras import RUNNER, require_extra
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import Instance, ProjectSettings
-from mzplan.state.store import Store
+from mzplan.store.store import Store
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Reporter

@@ -10,10 +10,10 @@ wrong ends as a Diagnostic inside one MzplanError; a secret written out is never
 
 from typing import TYPE_CHECKING, Any
 
-from mzplan.config.load import load_configuration, load_project
+from mzplan.config.loader import load_configuration, load_project
 
 if TYPE_CHECKING:
-    from mzplan.config.places import locate, range_of
+    from mzplan.config.locations import locate, range_of
 
 __all__ = ["load_configuration", "load_project", "locate", "range_of"]
 
@@ -21,7 +21,7 @@ __all__ = ["load_configuration", "load_project", "locate", "range_of"]
 def __getattr__(name: str) -> Any:
     # Places are for errors: a run without any does not pay for the import.
     if name in ("locate", "range_of"):
-        from mzplan.config import places
+        from mzplan.config import locations
 
-        return getattr(places, name)
+        return getattr(locations, name)
     raise AttributeError(name)

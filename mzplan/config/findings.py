@@ -1,7 +1,7 @@
 """What is wrong, before it has a line and column: findings, and how they become diagnostics.
 
 A check says *what* (a path of keys in a file); only when there is something to tell are the files parsed
-again to find *where* (mzplan.config.positions).
+again to find *where* (mzplan.config.yaml.positions).
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from functools import cache
 
 from mzplan.config.files import SECTIONS
 from mzplan.config.findings import Path
-from mzplan.config.positions import scalars_on
 from mzplan.config.text import LIKE_A_REFERENCE
-from mzplan.kinds import resource_kind, types_of, walk_properties
-from mzplan.secrets import is_reference
+from mzplan.config.yaml.positions import scalars_on
+from mzplan.schema.kinds import resource_kind, types_of, walk_properties
+from mzplan.secrets.references import is_reference
 
 _SOUNDS_SECRET = re.compile(r"(?i)pass|pwd|secret|token|jaas|credential|private|api.?key")
 # For text that can't be parsed: a name that sounds secret, up to its colon; and any name at a line's start.

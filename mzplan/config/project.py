@@ -9,18 +9,18 @@ from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.builder import Document
+from mzplan.config.checks.schema_check import BodyCheck
+from mzplan.config.checks.validators import is_valid
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Place
-from mzplan.config.parse import load
-from mzplan.config.schema_check import BodyCheck
 from mzplan.config.text import kind_of, shown
-from mzplan.config.validators import is_valid
-from mzplan.durations import seconds
-from mzplan.kinds import load_schema
+from mzplan.config.yaml.builder import Document
+from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import error
+from mzplan.model.durations import seconds
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, MetricsPlace, ProjectSettings, Retries
-from mzplan.secrets import is_reference
+from mzplan.schema.kinds import load_schema
+from mzplan.secrets.references import is_reference
 
 _SCHEMA = "project"
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from mzplan.config.builder import Document
-from mzplan.config.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Place
-from mzplan.config.parse import load
-from mzplan.config.scalars import ScalarError, resolve
 from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.secrets import REFERENCE
+from mzplan.config.yaml.builder import Document
+from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
+from mzplan.config.yaml.parser import load
+from mzplan.config.yaml.scalars import ScalarError, resolve
+from mzplan.secrets.references import REFERENCE
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"

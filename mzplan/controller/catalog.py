@@ -17,8 +17,8 @@ from mzplan.controller.types import (
     Step,
     StorageError,
 )
-from mzplan.inline import Description
 from mzplan.model.address import Address, Place
+from mzplan.schema.description import Description
 
 
 class Catalog:

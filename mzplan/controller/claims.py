@@ -9,14 +9,14 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
 from mzplan.controller.executor import Executor
-from mzplan.failpoints import Failpoint, failpoint
-from mzplan.inline import Description
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
-from mzplan.state.claims import instances_noted
-from mzplan.state.former import read_former, write_former
-from mzplan.state.journal import Dropped
-from mzplan.state.store import Store
+from mzplan.schema.description import Description
+from mzplan.store.claims import instances_noted
+from mzplan.store.journal import Dropped
+from mzplan.store.past_runs import read_former, write_former
+from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.storage")
 

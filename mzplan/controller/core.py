@@ -45,14 +45,14 @@ from mzplan.controller.types import (
     StorageError,
     StorageParameters,
 )
-from mzplan.inline import Description
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease
-from mzplan.secrets import Secrets
-from mzplan.state.claims import places_noted, unclaimed
-from mzplan.state.journal import Prepared
-from mzplan.state.store import Store
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
+from mzplan.store.claims import places_noted, unclaimed
+from mzplan.store.journal import Prepared
+from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.controller")
 

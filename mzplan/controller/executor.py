@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
 
 _NAME = re.compile(r"mzplan:(?P<project>[^:]+):(?P<address>[^:]+):g(?P<generation>\d+):(?P<digest>.+)\Z")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mzplan.controller.claims import Claims
 from mzplan.controller.types import GlobalId
-from mzplan.state.store import Store
+from mzplan.store.store import Store
 
 
 def was_known(store: Store, claims: Claims | None, kind: str, id_: GlobalId) -> bool:

@@ -15,7 +15,7 @@ from mzplan.controller.types import (
     StorageError,
 )
 from mzplan.model.state import Lease
-from mzplan.state.store import Store
+from mzplan.store.store import Store
 
 
 class Instances:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Lease
-from mzplan.state.leases import HEARTBEAT
-from mzplan.state.store import Store
+from mzplan.store.leases import HEARTBEAT
+from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.lease")
 

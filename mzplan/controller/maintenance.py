@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from mzplan.controller.storage import Extent, Storage
 from mzplan.controller.types import CollectionState, GlobalId, LagDuration, ReadPolicy, Step
-from mzplan.durations import seconds
-from mzplan.inline import Description
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address, Place
+from mzplan.model.durations import seconds
+from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
 
 log = logging.getLogger("mzplan.storage")
 

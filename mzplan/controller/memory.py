@@ -10,9 +10,7 @@ from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import Any
 
-from mzplan.columns import CHANGE, DELETE
-from mzplan.columns_of import keys_of
-from mzplan.controller.appending import appended_columns, planned_steps, to_table
+from mzplan.controller.append_steps import appended_columns, planned_steps, to_table
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
 from mzplan.controller.storage import Extent
@@ -25,12 +23,14 @@ from mzplan.controller.types import (
     StorageParameters,
     consolidated,
 )
-from mzplan.inline import Description
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import Status
-from mzplan.secrets import Secrets
-from mzplan.state.store import Store
+from mzplan.schema.columns import CHANGE, DELETE
+from mzplan.schema.description import Description
+from mzplan.schema.source_columns import keys_of
+from mzplan.secrets.references import Secrets
+from mzplan.store.store import Store
 
 
 class InMemoryExecutor:

@@ -34,11 +34,11 @@ from mzplan.controller.reconcile import (
     start_failed,
 )
 from mzplan.controller.secrets_used import SecretsUsed
-from mzplan.failpoints import Failpoint, failpoint
-from mzplan.inline import Description, references_of
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, references_of
+from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.runner")
 

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, replace
 
 from mzplan.controller.executor import QueryName, QueryReport
-from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.state import Condition
+from mzplan.schema.description import Description
 
 PATIENCE = 10.0  # times longer, while a fallback runs that a retry would have to stop
 STABLE = 60.0  # seconds after which a query that runs is forgiven its failures

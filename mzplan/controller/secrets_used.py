@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Mapping
 
-from mzplan.inline import Description, references_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.secret_digests import digest_secret, new_salt, salt_of
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, references_of
+from mzplan.secrets.digests import digest_secret, new_salt, salt_of
+from mzplan.secrets.references import Secrets
 
 
 class SecretsUsed:

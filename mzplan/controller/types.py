@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mzplan.controller.reconcile import DEFAULT_PACE, Pace
-from mzplan.inline import Description
 from mzplan.model.address import Place
 from mzplan.model.state import Condition
+from mzplan.schema.description import Description
 
 GlobalId: TypeAlias = str
 """A resource's id: it names a collection or an export for life, whatever it is called and however often it is

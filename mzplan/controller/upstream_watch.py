@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
-from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.description import Description
 
 log = logging.getLogger("mzplan.runner")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mzplan.columns import Column, parse_columns
+from mzplan.schema.columns import Column, parse_columns
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
@@ -46,7 +46,7 @@ def arrow_schema(columns: Sequence[Column]) -> Schema:
 
 
 def arrow_type(type_: str) -> DataType:
-    """`DECIMAL(10,2)` → decimal128(10, 2). Of canonical Spark DDL (see mzplan.columns)."""
+    """`DECIMAL(10,2)` → decimal128(10, 2). Of canonical Spark DDL (see mzplan.schema.columns)."""
     import pyarrow as pa
 
     word, _, rest = type_.partition("<")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from mzplan.content_hash import ContentHash, hash_of
 from mzplan.endpoints.interface import Step, StepError, checked_step
+from mzplan.warehouse.content_hash import ContentHash, hash_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mzplan.endpoints.folder import Folder, open_folder
 from mzplan.endpoints.interface import Step, StepError, checked_step
+from mzplan.warehouse.folder import Folder, open_folder
 
 _DIGITS = 20
 _START = "start.json"

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mzplan.columns import parse_columns
 from mzplan.endpoints.interface import (
     MAX_STEP,
     DurableInputEndpoint,
@@ -26,6 +25,7 @@ from mzplan.endpoints.interface import (
     Step,
     StepError,
 )
+from mzplan.schema.columns import parse_columns
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -20,10 +20,10 @@ CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 class ResourceState:
     """A committed resource.
 
-    `id` names it for life: checkpoints and collections live under it, never under its name.
-    `generation` counts replacements; a new one has its own checkpoint and collection. `digest` is that
-    of its inlined description (see mzplan.inline): a running query whose digest differs must restart.
-    `override` and `restart_token` come from `pause`, `resume` and `restart`.
+    `id` names it for life: checkpoints and collections live under it, never under its name. `generation`
+    counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
+    description (see mzplan.schema.description): a running query whose digest differs must restart. `override`
+    and `restart_token` come from `pause`, `resume` and `restart`.
     """
 
     address: Address

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mzplan.failpoints import Failpoint, failpoint
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model import reading
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
 
 if TYPE_CHECKING:
-    from mzplan.config.edit import FileEdit
-    from mzplan.state.store import Store
+    from mzplan.config.edits import FileEdit
+    from mzplan.store.store import Store
 
 FORMAT_VERSION = 1
 LOCK_WAIT = 2.0  # seconds that a command waits for another one that edits
@@ -105,7 +105,7 @@ def _locked(handle: int) -> bool:
 def committing(directory: str, store: Store, edit: FileEdit, statement: str, new: State) -> Iterator[None]:
     """Around the commit of `new`: the file is written if it is committed, and left alone if it is not.
     The caller holds `editing` and the lock of the state."""
-    from mzplan.state.store import digest_of_state
+    from mzplan.store.store import digest_of_state
 
     prepared = _prepare(edit)
     try:

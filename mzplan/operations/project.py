@@ -13,10 +13,10 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import State
 from mzplan.render.text import count
-from mzplan.state.store import Store, open_store
+from mzplan.store.store import Store, open_store
 
 if TYPE_CHECKING:
-    from mzplan.operations.following import Outcome
+    from mzplan.operations.follower import Outcome
 
 
 _NO_VALUES: Mapping[str, Any] = {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mzplan.graph import DependencyGraph
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import State, Status
-from mzplan.secret_digests import is_same_secret
-from mzplan.secrets import Secrets, references_in
+from mzplan.secrets.digests import is_same_secret
+from mzplan.secrets.references import Secrets, references_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.paths import absolute
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
-from mzplan.steps.history import StepHistory, Steps
-from mzplan.steps.replay import GoneError
-from mzplan.steps.snapshot import ConditionError, TableSnapshot, snapshot_of
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
+from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.step_history import StepHistory, Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa

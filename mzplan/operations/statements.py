@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from mzplan.kinds import ResourceKind, resource_kind, types_of
 from mzplan.model.address import Address, Kind
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.resources import Configuration, Resource
-from mzplan.operations.keys import key_reference, next_keys
+from mzplan.operations.key_pairs import key_reference, next_keys
+from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
+from mzplan.sql.locations import point
 from mzplan.sql.meaning import clear_places, meaning_of, type_name
-from mzplan.sql.places import point
 from mzplan.sql.statements import (
     AlterConnection,
     At,
@@ -26,7 +26,7 @@ from mzplan.sql.statements import (
 )
 
 if TYPE_CHECKING:
-    from mzplan.config.edit import FileEdit
+    from mzplan.config.edits import FileEdit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

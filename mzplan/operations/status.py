@@ -134,9 +134,9 @@ def _is_on_its_way(
 def _missing_storage(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
     """The collections and checkpoints that queries have written, and that are no longer there, where they
     lie on this machine. Of a warehouse elsewhere its runner tells, in the status."""
-    from mzplan.connectors.paths import absolute, local_path
-    from mzplan.connectors.stored import missing_storage
     from mzplan.plan.drift import LOST
+    from mzplan.warehouse.paths import absolute, local_path
+    from mzplan.warehouse.presence import missing_storage
 
     warehouse = absolute(project.settings.directory, state.warehouse)
     place = local_path(warehouse)

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from mzplan.connectors.paths import absolute
-from mzplan.content_hash import ContentHash, content_hash
 from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
-from mzplan.steps.history import StepHistory, Steps
-from mzplan.steps.needs import needed_by
-from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import GoneError, collection_batches, collection_hash
+from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.source_replay import GoneError, collection_batches, collection_hash
+from mzplan.warehouse.step_history import StepHistory, Steps
+from mzplan.warehouse.step_needs import needed_by
+from mzplan.warehouse.step_record import StepRecord
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both in it; None: up to the newest."""
@@ -225,7 +225,7 @@ def _difference(history: StepHistory, record: StepRecord, upstream: Upstream | N
 
 
 def _hash_without_positions(history: StepHistory, record: StepRecord) -> ContentHash:
-    from mzplan.columns import POSITION
+    from mzplan.schema.columns import POSITION
 
     batches = collection_batches(history.collection, record)
     return content_hash(batch.drop_columns([POSITION]) for batch in batches)

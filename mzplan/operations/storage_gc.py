@@ -6,17 +6,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mzplan.connectors.checkpoints import Checkpoint, collection_path, places_below, stored_in
-from mzplan.connectors.paths import absolute
-from mzplan.connectors.storage import remove_storage
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
-from mzplan.operations.applying import LOCK_WAIT
+from mzplan.operations.apply import LOCK_WAIT
 from mzplan.operations.project import Project, Reporter, read_state
-from mzplan.secrets import Secrets
-from mzplan.state.claims import instances_noted, places_noted, places_of, unclaimed
-from mzplan.state.store import Store
+from mzplan.secrets.references import Secrets
+from mzplan.store.claims import instances_noted, places_noted, places_of, unclaimed
+from mzplan.store.store import Store
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path, places_below, stored_in
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.removal import remove_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def remove_unclaimed(
 
 def _remove(project: Project, warehouse: str, place: Place) -> None:
     """First what it has made on its upstream: that is noted down in the storage, and nowhere else."""
-    from mzplan.connectors.leaving import leave
+    from mzplan.connectors.api.releases import leave
 
     directory = project.settings.directory
     leave(warehouse, place, Secrets(directory), directory)

@@ -12,12 +12,12 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
-from mzplan.operations.applying import LOCK_WAIT, refuse
+from mzplan.operations.apply import LOCK_WAIT, refuse
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.plan.surgery import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
-from mzplan.state.formats import decode_state, encode_state
-from mzplan.state.local import STATE_KEY
-from mzplan.state.store import Store, serial_key
+from mzplan.store.backends.local import STATE_KEY
+from mzplan.store.formats import decode_state, encode_state
+from mzplan.store.store import Store, serial_key
 
 DAMAGED = frozenset({"MZ030", "MZ032"})
 
@@ -75,7 +75,7 @@ def plan_import(
 ) -> Plan:
     """`import`: the plan that takes a declared resource in with the checkpoint and table of an id (None: what
     `state rm` left behind under this name)."""
-    from mzplan.operations.planning import validate
+    from mzplan.operations.plan import validate
 
     configuration = validate(project, reporter)
     if id_ is None:
@@ -102,7 +102,7 @@ def plan_import(
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
     """`state pull`: the state file (or an earlier serial), byte for byte; what its runners have noted down
     (see moving), or None; and the instances whose runner is alive. MZ030 where there is none."""
-    from mzplan.operations.moving import belongings, settle_edit
+    from mzplan.operations.migration import belongings, settle_edit
 
     settle_edit(project)
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
@@ -137,7 +137,7 @@ def push(
     Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both,
     and a state that is damaged.
     """
-    from mzplan.operations.moving import bring, bring_epoch, read_belongings, refuse_open_edit
+    from mzplan.operations.migration import bring, bring_epoch, read_belongings, refuse_open_edit
 
     given = decode_state(data, name)
     refuse_open_edit(project)
@@ -270,7 +270,7 @@ def _tell(runners: Runners, state: State) -> None:
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
     """MZ039 where the warehouse is on this machine and does not have what is to be adopted. Elsewhere the
     runner finds out."""
-    from mzplan.connectors.paths import absolute, local_path
+    from mzplan.warehouse.paths import absolute, local_path
 
     place = local_path(absolute(project.settings.directory, warehouse))
     if place is None:

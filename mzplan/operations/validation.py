@@ -12,16 +12,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from mzplan.extras import MISSING
-from mzplan.inline import Description, InlinedConnection, describe
+from mzplan.host.extras import MISSING
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.following import ask
+from mzplan.operations.follower import ask
 from mzplan.plan.stages import is_validated
 from mzplan.render.text import count
+from mzplan.schema.description import Description, InlinedConnection, describe
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project, Reporter, Runners
@@ -109,10 +109,10 @@ def _ask(
 def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
     """Check queries from this process, without Spark: with its network, its environment, its files. Where
     the warehouse is not on this machine, checkpoints are left to the runner."""
-    from mzplan.connectors.checks import check_description
-    from mzplan.connectors.lookup import Connectors
-    from mzplan.connectors.paths import absolute, local_path
-    from mzplan.secrets import Secrets
+    from mzplan.connectors.api.checks import check_description
+    from mzplan.connectors.api.lookup import Connectors
+    from mzplan.secrets.references import Secrets
+    from mzplan.warehouse.paths import absolute, local_path
 
     secrets, connectors = Secrets(directory), Connectors()
     place = local_path(absolute(directory, warehouse))
@@ -129,9 +129,9 @@ def reach_alone(
     project: Project, reporter: Reporter, state: State, connections: Sequence[Address]
 ) -> list[Diagnostic]:
     """Reach connections that nothing uses, from here: there is no place where their queries would run."""
-    from mzplan.connectors.connections import check_connection
-    from mzplan.inline import inline_connection
-    from mzplan.secrets import Secrets
+    from mzplan.connectors.api.connection_checks import check_connection
+    from mzplan.schema.description import inline_connection
+    from mzplan.secrets.references import Secrets
 
     directory = project.settings.directory
     secrets = Secrets(directory)
@@ -208,7 +208,7 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
 
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
     """Every connection of a state, and which of the queries reach it, at any depth."""
-    from mzplan.connectors.connections import is_reached_alone
+    from mzplan.connectors.api.connection_checks import is_reached_alone
 
     alone = set(unused(state))
     through: dict[Address, set[Address]] = {a: set() for a in state.resources if a.kind == "connection"}

@@ -8,15 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-from mzplan.graph import DependencyGraph
-from mzplan.inline import digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.plan.difference import did_you_mean
 from mzplan.plan.guards import check_changes
 from mzplan.plan.pending import find_pending
+from mzplan.schema.description import digest_of
 
 _NO_STATUS: Mapping[str, Status] = {}
 

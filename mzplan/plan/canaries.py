@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mzplan.graph import DependencyGraph
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State, Status
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mzplan.inline import collection_columns
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import ResourceState
 from mzplan.plan.compare import compare_resources
+from mzplan.schema.description import collection_columns
 
 World = Mapping[Address, ResourceState]
 Causes = dict[Address, Effect]

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mzplan.columns import Column, DdlError, parse_columns
-from mzplan.kinds import EditKind, ResourceKind, resource_kind
 from mzplan.model.plan import Effect, FieldChange
 from mzplan.model.resources import Body
 from mzplan.model.state import ResourceState
+from mzplan.schema.columns import Column, DdlError, parse_columns
+from mzplan.schema.kinds import EditKind, ResourceKind, resource_kind
 
 if TYPE_CHECKING:
     from deepdiff import DeepDiff

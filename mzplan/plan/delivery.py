@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Change
 from mzplan.model.state import ResourceState
+from mzplan.schema.kinds import resource_kind
 
 EXACTLY_ONCE = "exactly-once"
 

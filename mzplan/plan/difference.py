@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mzplan.graph import DependencyGraph
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState
 from mzplan.plan.compare import same_body

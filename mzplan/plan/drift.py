@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mzplan.durations import seconds
-from mzplan.inline import DIGEST_VERSION, digest_of
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
+from mzplan.model.durations import seconds
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.schema.description import DIGEST_VERSION, digest_of
+from mzplan.schema.kinds import resource_kind
 
 STALLED = 300.0  # seconds; and at least three triggers
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}

@@ -11,8 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mzplan.files import read_regular, write_whole
-from mzplan.kinds import is_type
+from mzplan.host.files import read_regular, write_whole
 from mzplan.model import reading
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
@@ -29,6 +28,7 @@ from mzplan.model.plan import (
 from mzplan.model.reading import Fields
 from mzplan.model.resources import INSTANCE_TYPES, Instance
 from mzplan.model.state import ResourceState
+from mzplan.schema.kinds import is_type
 
 FORMAT_VERSION = 1
 

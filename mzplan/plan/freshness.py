@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.graph import DependencyGraph
-from mzplan.inline import digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, DriftItem, Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.commit import apply_changes
 from mzplan.plan.compare import compare_resources, same_body
+from mzplan.schema.description import digest_of
 
 MAX_TOLD = 8  # things that a stale plan names
 MAX_FIELDS = 3

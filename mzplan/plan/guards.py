@@ -5,12 +5,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.plan import Change
 from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
+from mzplan.schema.kinds import resource_kind
 
 
 def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:

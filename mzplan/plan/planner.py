@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mzplan.graph import DependencyGraph
-from mzplan.inline import digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status
@@ -26,7 +25,8 @@ from mzplan.plan.guards import check_changes, check_project, check_replaceable, 
 from mzplan.plan.moves import find_moves, moved, moved_references
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
-from mzplan.secrets import references_in
+from mzplan.schema.description import digest_of
+from mzplan.secrets.references import references_in
 
 _NO_STATUS: Mapping[str, Status] = {}
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}

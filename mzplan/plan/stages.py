@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mzplan.inline import collection_columns
 from mzplan.model.address import Address
 from mzplan.model.plan import Action, Change, Plan
 from mzplan.model.state import ResourceState
+from mzplan.schema.description import collection_columns
 
 StageName = Literal["lock", "validate", "commit", "switch", "follow"]
 

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from mzplan.graph import DependencyGraph
-from mzplan.inline import digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
@@ -17,6 +16,7 @@ from mzplan.plan.by_hand import committed, plan_of
 from mzplan.plan.compare import compare_resources
 from mzplan.plan.moves import moved, moved_references
 from mzplan.plan.planner import wanted_state
+from mzplan.schema.description import digest_of
 
 
 def plan_move(state: State, former: Address, new: Address) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.model.plan import Plan
 from mzplan.plan.stages import Run, Stage, Step, stages_of
-from mzplan.render.human import MAX_LISTED, SIGNS
+from mzplan.render.plan_text import MAX_LISTED, SIGNS
 from mzplan.render.text import Paint, count, safe
 
 _WIDTH = 100

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from mzplan.graph import DependencyGraph, Impact
 from mzplan.model.address import Address
+from mzplan.model.graph import DependencyGraph, Impact
 from mzplan.model.resources import Configuration
 from mzplan.render.text import count
 

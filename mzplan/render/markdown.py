@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.compare import all_fields
 from mzplan.render.diagnostics import render_diagnostics
-from mzplan.render.human import SIGNS, edit_of, turns
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
+from mzplan.render.plan_text import SIGNS, edit_of, turns
 from mzplan.render.text import cut, safe, value
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get all that is left

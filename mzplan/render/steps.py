@@ -10,7 +10,7 @@ from mzplan.render.text import Paint, count, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.steps import Difference, ShownSteps, Verified
-    from mzplan.steps.record import StepRecord
+    from mzplan.warehouse.step_record import StepRecord
 
 _RANGE = 60  # characters
 

@@ -22,10 +22,10 @@ from mzplan.controller.reconcile import (
     key_of,
     runs,
 )
-from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.state import State
+from mzplan.schema.description import Description
 
 _THEN = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes back."
 

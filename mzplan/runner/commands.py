@@ -15,10 +15,10 @@ from mzplan.controller.types import (
     ReadPolicy,
     RetainFrom,
 )
-from mzplan.durations import seconds
-from mzplan.inline import describe
-from mzplan.kinds import resource_kind
+from mzplan.model.durations import seconds
 from mzplan.model.state import State
+from mzplan.schema.description import describe
+from mzplan.schema.kinds import resource_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

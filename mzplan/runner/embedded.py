@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.wake import runtime_folder
-from mzplan.state.leases import is_of_here
-from mzplan.state.process import is_alive, send, started_at
-from mzplan.state.store import Store
+from mzplan.store.leases import is_of_here
+from mzplan.store.store import Store
 
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
 _NOTHING: Mapping[str, tuple[str, ...]] = {}

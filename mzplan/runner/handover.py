@@ -17,7 +17,7 @@ from mzplan.controller.types import InstanceId
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import State
-from mzplan.state.store import Store
+from mzplan.store.store import Store
 
 BEHIND = 50  # serials; whoever is further behind is waited for, and its past not looked up
 

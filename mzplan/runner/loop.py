@@ -14,17 +14,17 @@ from typing import TypeVar, assert_never
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import QueryReport
-from mzplan.controller.observing import differs, observe
+from mzplan.controller.observations import differs, observe
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory, Pace
 from mzplan.controller.types import NotAttachedError, StorageError
 from mzplan.controller.upstream_watch import UpstreamWatch
-from mzplan.failpoints import Failpoint, failpoint
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Observation, Status
-from mzplan.runner.answering import Answering
+from mzplan.runner.answers import Answering
 from mzplan.runner.canaries import Canaries
 from mzplan.runner.commands import (
     NOTHING,
@@ -39,9 +39,9 @@ from mzplan.runner.commands import (
     wanted_of,
 )
 from mzplan.runner.handover import Handover
-from mzplan.state.claims import places_of
-from mzplan.state.limits import limited
-from mzplan.state.store import Store
+from mzplan.store.claims import places_of
+from mzplan.store.limits import limited
+from mzplan.store.store import Store
 
 T = TypeVar("T")
 log = logging.getLogger("mzplan.runner")

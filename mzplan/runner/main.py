@@ -21,8 +21,7 @@ from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
-from mzplan.failpoints import Failpoint, failpoint
-from mzplan.inline import packages_of
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 from mzplan.model.state import Lease
@@ -30,8 +29,9 @@ from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.wake import WakeListener, runtime_folder
-from mzplan.secrets import Secrets
-from mzplan.state.store import Store, open_store
+from mzplan.schema.description import packages_of
+from mzplan.secrets.references import Secrets
+from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mzplan.secrets import Secrets
+from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.wake")
 _LIMIT = 1 << 20  # bytes of one message

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from mzplan.spark.running import Running
+from mzplan.spark.query import Running
 
 EVERY_S = 10.0
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.columns import POSITION, Column
-from mzplan.connectors.spark_types import ddl, quoted
+from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.schema.columns import POSITION, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 
-from mzplan.connectors.paths import absolute
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.types import StorageParameters
-from mzplan.secrets import Secrets
+from mzplan.secrets.references import Secrets
 from mzplan.spark.delta_storage import DeltaStorage
 from mzplan.spark.executor import SparkExecutor
-from mzplan.state.store import Store
+from mzplan.store.store import Store
+from mzplan.warehouse.paths import absolute
 
 
 class SparkStorageController(Controller):

@@ -11,10 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mzplan.columns_of import keys_of
-from mzplan.connectors.checkpoints import Checkpoint, places_below
-from mzplan.connectors.paths import local_path
-from mzplan.controller.appending import appended_columns, planned_steps, step_key, to_table
+from mzplan.controller.append_steps import appended_columns, planned_steps, step_key, to_table
 from mzplan.controller.storage import Extent
 from mzplan.controller.types import (
     AppendCommand,
@@ -26,14 +23,17 @@ from mzplan.controller.types import (
     StorageError,
     consolidated,
 )
-from mzplan.failpoints import Failpoint, failpoint
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
-from mzplan.spark.delta_log import clean_log, tidy_log
-from mzplan.steps.history import StepHistory
-from mzplan.steps.needs import needed_by
-from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import GoneError
-from mzplan.steps.snapshot import small_files, snapshot_batches
+from mzplan.schema.source_columns import keys_of
+from mzplan.warehouse.checkpoints import Checkpoint, places_below
+from mzplan.warehouse.delta_log import clean_log, tidy_log
+from mzplan.warehouse.paths import local_path
+from mzplan.warehouse.snapshot import small_files, snapshot_batches
+from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_needs import needed_by
+from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -148,7 +148,7 @@ class DeltaStorage:
         return commit is not None and commit.merged is not None
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        from mzplan.endpoints.local import LocalSteps, Turn
+        from mzplan.connectors.local.endpoint import LocalSteps, Turn
 
         folders = {
             description.query.id: Checkpoint.of(

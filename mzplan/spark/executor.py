@@ -10,32 +10,32 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.aws import ROLE as AWS
-from mzplan.connectors.aws_spark import require_packages
-from mzplan.connectors.checkpoints import Checkpoint, collection_path
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.interface import Connector, Output, ResolvedQuery, resolve
-from mzplan.connectors.leaving import leave, remember_leaving
-from mzplan.connectors.lookup import Connectors
-from mzplan.connectors.paths import absolute
-from mzplan.connectors.select import outputs_without_spark
-from mzplan.connectors.storage import remove_storage
-from mzplan.connectors.stored import ensure_collection, missing_storage, remember_collection
-from mzplan.connectors.tunnels import close_forwards
-from mzplan.connectors.upstream_change import take_upstream
+from mzplan.connectors.api.checks import check_description
+from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.outputs import outputs_without_spark
+from mzplan.connectors.api.protocols import Connector, Output, ResolvedQuery, resolve
+from mzplan.connectors.api.releases import leave, remember_leaving
+from mzplan.connectors.api.upstream_change import take_upstream
+from mzplan.connectors.network.aws import ROLE as AWS
+from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
-from mzplan.inline import Description
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.spark.backlogs import Backlogs
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.running import Running
+from mzplan.spark.query import Running
 from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
-from mzplan.steps.history import StepHistory
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
+from mzplan.warehouse.removal import remove_storage
+from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.connectors.records import MARK
+from mzplan.connectors.formats.records import MARK
 from mzplan.model.diagnostics import MzplanError
 
 OTHER = "MZ064"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mzplan.connectors.records import LEFT_OUT
+from mzplan.connectors.formats.records import LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mzplan.content_hash import ContentHash
-from mzplan.spark.content_hash import of_progress
-from mzplan.steps.history import StepHistory
-from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import collection_hash
+from mzplan.connectors.frames.row_hash import of_progress
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.source_replay import collection_hash
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
 
 log = logging.getLogger("mzplan.steps")
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from mzplan.columns import POSITION
-from mzplan.connectors.checkpoints import Checkpoint, is_untouched
-from mzplan.connectors.dead_letters import WORD, DeadLetters
-from mzplan.connectors.interface import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
-from mzplan.connectors.latest import latest_rows
-from mzplan.connectors.merging import append, merge
-from mzplan.connectors.select import canonical_type
-from mzplan.connectors.spark_types import ddl_of, quoted, spark_type
-from mzplan.failpoints import Failpoint, failpoint
+from mzplan.connectors.api.outputs import canonical_type
+from mzplan.connectors.api.protocols import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
+from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
+from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
+from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.merges import append, merge
+from mzplan.connectors.frames.row_hash import observed
+from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.spark.changes import CHANGE_FEED, with_change, with_order
+from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import table_at
-from mzplan.spark.content_hash import observed
+from mzplan.warehouse.checkpoints import Checkpoint, is_untouched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.kinds import ResourceKind, SqlOption
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.edits import PropertyEdit
-from mzplan.secrets import has_login, is_reference
-from mzplan.sql.places import point
+from mzplan.schema.kinds import ResourceKind, SqlOption
+from mzplan.secrets.references import has_login, is_reference
+from mzplan.sql.locations import point
 from mzplan.sql.statements import Action, AlterConnection, At, Value
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.sql.places import masked_broken, point
+from mzplan.sql.locations import masked_broken, point
 from mzplan.sql.statements import (
     Action,
     AlterConnection,

@@ -18,9 +18,9 @@ from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.render.human import render_plan
-from mzplan.render.json import plan_to_json
 from mzplan.render.markdown import render_plan_markdown
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan
 from tests.unit.small_projects import at, commit, commit_plan, observe
 
 FOLDER = Path(__file__).parent

@@ -24,11 +24,11 @@ from mzplan.controller.types import (
     Step,
     Update,
 )
-from mzplan.inline import Description, Upstream, packages_of
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.schema.description import Description, Upstream, packages_of
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 
 SECONDS = 120.0
 D = TypeVar("D", CollectionDescription, ExportDescription)

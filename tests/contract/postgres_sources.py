@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mzplan.connectors.endpoint_config import endpoint_config, endpoint_name
-from mzplan.connectors.interface import ResolvedQuery, resolve
-from mzplan.connectors.postgres_input import PostgresInput, PostgresInputFactory
-from mzplan.inline import Description, InlinedConnection
+from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
+from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection
+from mzplan.secrets.references import Secrets
 
 Row = dict[str, Any]
 

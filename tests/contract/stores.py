@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.model.resources import ProjectSettings
-from mzplan.state.store import Store, open_store
+from mzplan.store.store import Store, open_store
 
 Make = Callable[[], Store]
 

@@ -41,7 +41,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
-from mzplan.state.journal import Prepared
+from mzplan.store.journal import Prepared
 from tests.contract.controllers import (
     SECONDS,
     World,

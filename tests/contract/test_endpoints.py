@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import RecordBatch
 
+from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps
 from mzplan.endpoints import OutputEndpoint, Step, StepError, checked_step
-from mzplan.endpoints.local import LocalFactory, LocalSteps
 from mzplan.endpoints.replay import StepReplay, Written
 from mzplan.endpoints.testing import (
     InputSubject,

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import RecordBatch
 
-from mzplan.connectors.kafka_options import transaction_options
-from mzplan.connectors.kafka_output import KafkaOutput
-from mzplan.connectors.kafka_record import StepRecord
-from mzplan.connectors.kafka_transaction import Transaction
-from mzplan.content_hash import HASH, row_hashes
+from mzplan.connectors.kafka.options import transaction_options
+from mzplan.connectors.kafka.output import KafkaOutput
+from mzplan.connectors.kafka.step_record import StepRecord
+from mzplan.connectors.kafka.transaction import Transaction
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, output_contract
+from mzplan.warehouse.content_hash import HASH, row_hashes
 from tests.integration.committed import committed
 
 if TYPE_CHECKING:

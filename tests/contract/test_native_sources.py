@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyarrow import RecordBatch
 
-from mzplan.columns import POSITION
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
+from mzplan.endpoints.collection import CollectionFactory
 from mzplan.endpoints.testing import InputSubject, Recorder, input_contract, read_step, rows
-from mzplan.steps.endpoint import CollectionFactory
+from mzplan.schema.columns import POSITION
 from tests.stored_steps import StoredSource
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from mzplan.connectors.interface import resolve
-from mzplan.connectors.postgres_moves import Move
-from mzplan.connectors.postgres_probe import PostgresProbe
-from mzplan.connectors.postgres_target import Connection, find_table
-from mzplan.connectors.select import outputs_without_spark
-from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.connectors.api.outputs import outputs_without_spark
+from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.postgres.sink.probe import PostgresProbe
+from mzplan.connectors.postgres.sink.staging import Move
+from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.secrets.references import Secrets
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer

@@ -13,17 +13,17 @@ import pytest
 from psycopg.rows import dict_row
 from pyarrow import RecordBatch
 
-from mzplan.connectors.interface import Output
-from mzplan.connectors.postgres_client import connect
-from mzplan.connectors.postgres_ledger import shape_of
-from mzplan.connectors.postgres_moves import Move, staging_shape
-from mzplan.connectors.postgres_output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres_staged import StagedOutput
-from mzplan.connectors.postgres_target import find_table
-from mzplan.connectors.postgres_writer import Writer
-from mzplan.content_hash import HASH, row_hashes
+from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.postgres.client import connect
+from mzplan.connectors.postgres.sink.ledger import shape_of
+from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
+from mzplan.connectors.postgres.sink.staged_output import StagedOutput
+from mzplan.connectors.postgres.sink.staging import Move, staging_shape
+from mzplan.connectors.postgres.sink.writer import Writer
+from mzplan.connectors.postgres.tables import find_table
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, batch_of, output_contract, rows, write_step
+from mzplan.warehouse.content_hash import HASH, row_hashes
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from mzplan.connectors import postgres_input, postgres_progress
-from mzplan.connectors.endpoint_config import endpoint_config
-from mzplan.connectors.postgres_slots import Names, find_slot, unpublish
-from mzplan.connectors.postgres_source import PostgresSource
+from mzplan.connectors.adapter.config import endpoint_config
+from mzplan.connectors.postgres.source import endpoint as postgres_input
+from mzplan.connectors.postgres.source import snapshot_progress
+from mzplan.connectors.postgres.source.connector import PostgresSource
+from mzplan.connectors.postgres.source.slots import Names, find_slot, unpublish
 from mzplan.model.diagnostics import MzplanError
 from tests.contract.postgres_sources import Collection, committed_step, endpoint, offered, source
 from tests.support import eventually
@@ -74,7 +75,7 @@ def test_an_interrupted_snapshot_goes_on_in_a_later_one(
 ) -> None:
     """After each step the process dies; rows change, move to blocks that were read, and the file is written
     anew in between. The collection is the table in the end."""
-    monkeypatch.setattr(postgres_progress, "_CHUNK_BLOCKS", 2)
+    monkeypatch.setattr(snapshot_progress, "_CHUNK_BLOCKS", 2)
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(100)) WITH (fillfactor = 50)",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from mzplan.connectors.postgres_source import PostgresSource
-from mzplan.connectors.postgres_stream import ReplicationLink
+from mzplan.connectors.postgres.source.connector import PostgresSource
+from mzplan.connectors.postgres.source.replication import ReplicationLink
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, offered, source
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from mzplan.connectors import postgres_stream
-from mzplan.connectors.postgres_source import PostgresSource
+from mzplan.connectors.postgres.source import replication
+from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.model.diagnostics import MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, source
 from tests.support import eventually, execute
@@ -128,7 +128,7 @@ def test_a_stream_that_ended_between_two_polls_is_opened_again(
     database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a trigger that comes less often than the server waits for an idle reader."""
-    monkeypatch.setattr(postgres_stream, "_SENDER_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(replication, "_SENDER_TIMEOUT_S", 3.0)
     dsn = postgres.dsn(database())
     run(dsn, TABLE, "CREATE TABLE other (x int)", "INSERT INTO t VALUES (1, 'a')")
     input_, collection = endpoint(source(dsn, tmp_path)), Collection("id")
@@ -152,20 +152,20 @@ def test_a_server_that_decodes_what_is_not_published_is_no_dead_one(
 ) -> None:
     """While it does so it speaks when half of its time-out has passed, and is waited for longer than that."""
     dsn = postgres.dsn(database())
-    link = postgres_stream.ReplicationLink(dsn)
+    link = replication.ReplicationLink(dsn)
     try:
         setting = "SELECT setting, unit FROM pg_settings WHERE name = 'wal_sender_timeout'"
         ((setting, unit),) = link.command(setting.encode())
     finally:
         link.close()
     assert unit == "ms" and setting is not None
-    assert postgres_stream._SILENCE_S >= 2 * int(setting) / 1000 > 0
+    assert replication._SILENCE_S >= 2 * int(setting) / 1000 > 0
 
 
 def test_a_slot_that_waits_for_open_transactions_says_for_which(
     database: Database, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_stream, "SESSION", postgres_stream.SESSION.replace("'60s'", "'1s'"))
+    monkeypatch.setattr(replication, "SESSION", replication.SESSION.replace("'60s'", "'1s'"))
     dsn = postgres.dsn(database())
     run(dsn, TABLE, "CREATE TABLE other (x text)")
     input_ = endpoint(source(dsn, tmp_path))
@@ -181,7 +181,7 @@ def test_a_slot_that_waits_for_open_transactions_says_for_which(
     with psycopg.connect(dsn) as other:
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         late = endpoint(source(dsn, tmp_path, "cd34"))
-        monkeypatch.setattr("mzplan.connectors.postgres_snapshot.SESSION", postgres_stream.SESSION)
+        monkeypatch.setattr("mzplan.connectors.postgres.source.snapshot.SESSION", replication.SESSION)
         with pytest.raises(MzplanError, match=r"MZ239.*too long for a lock"):
             late.offers(0)
         late.close()

@@ -24,10 +24,10 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
-from mzplan.state.backend import ConflictError
-from mzplan.state.formats import decode_state, encode_state
-from mzplan.state.local import STATE_KEY, LocalBackend
-from mzplan.state.store import Store
+from mzplan.store.backends.backend import ConflictError
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.formats import decode_state, encode_state
+from mzplan.store.store import Store
 from tests.contract import stores
 from tests.contract.stores import Case, Make, ObjectServer
 from tests.runners import runner_in_memory
@@ -416,7 +416,7 @@ def test_a_runner_is_woken_by_a_commit_that_it_would_else_not_see(
     postgres: Any, database: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks by itself once an hour here: without NOTIFY, this test ends by its time limit."""
-    monkeypatch.setattr("mzplan.state.postgres.PostgresBackend.idle", 3600.0)
+    monkeypatch.setattr("mzplan.store.backends.postgres.PostgresBackend.idle", 3600.0)
     case = stores.postgres(tmp_path, postgres, database("notified"))
     store, seen = case.make(), case.make()
     lease = store.leases.acquire("local", "test")

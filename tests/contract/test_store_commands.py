@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
-from mzplan.state.former import read_former, write_former
-from mzplan.state.journal import Dropped, Prepared, encode_journal
+from mzplan.store.journal import Dropped, Prepared, encode_journal
+from mzplan.store.past_runs import read_former, write_former
 from tests.contract import stores
 from tests.contract.stores import ObjectServer, opened
 from tests.unit.cli_runs import apply, mzplan, write

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.columns import parse_columns
-from mzplan.connectors import adoption, checkpoints, stored
-from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_there
-from mzplan.connectors.storage import remove_storage
+from mzplan.connectors.api import adoption
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import parse_columns
+from mzplan.warehouse import checkpoints, presence
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_there
+from mzplan.warehouse.removal import remove_storage
 from tests.contract.stores import ObjectServer
 from tests.left_by_hand import leave
 
@@ -69,7 +70,7 @@ def make_table(table: str, id_: str) -> str:
 
 
 def codes(warehouse: str, address: Address = A, place: tuple[str, int] = ("o", 1)) -> list[str]:
-    return [d.code for d in stored.missing_storage(warehouse, address, place, (A, "o", 1))]
+    return [d.code for d in presence.missing_storage(warehouse, address, place, (A, "o", 1))]
 
 
 def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
@@ -79,17 +80,17 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     checkpoints._write(metadata, "{}")
     entry = make_table(table, "one")
     assert codes(warehouse) == [] and is_there(metadata)
-    stored.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
-    stored.remember_collection(checkpoint, table)
-    stored.remember_collection(checkpoint, table)
-    stored.ensure_collection(checkpoint, A, table)
+    presence.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
+    presence.remember_collection(checkpoint, table)
+    presence.remember_collection(checkpoint, table)
+    presence.ensure_collection(checkpoint, A, table)
     assert checkpoint.collection() == "one" and codes(warehouse) == []
     assert codes(warehouse, SINK, ("k", 1)) == ["MZ160"]  # its own checkpoint, its source's collection
 
     make_table(table, "another")  # removed, and made anew by the query that ran
     assert codes(warehouse) == ["MZ161"] and codes(warehouse, SINK, ("o", 1)) == ["MZ161"]
     with pytest.raises(MzplanError) as caught:
-        stored.ensure_collection(checkpoint, A, table)
+        presence.ensure_collection(checkpoint, A, table)
     assert "another one was made there" in caught.value.diagnostics[0].detail
 
     remove(entry)
@@ -102,7 +103,7 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
 def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     (tmp_path / "collections").write_text("a file")
-    assert stored.missing_storage("s3a://no bucket/x", A, ("o", 1), (A, "o", 1)) == ()
+    assert presence.missing_storage("s3a://no bucket/x", A, ("o", 1), (A, "o", 1)) == ()
 
 
 def test_what_was_left_is_copied_there_and_from_there(
@@ -116,7 +117,7 @@ def test_what_was_left_is_copied_there_and_from_there(
     adoption.copy(left, warehouse, "one")
     checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
     assert codes(warehouse, place=("one", 1)) == ["MZ161"]  # of `o`, which is another one
-    assert stored.missing_storage(warehouse, A, ("one", 1), (A, "one", 1)) == ()
+    assert presence.missing_storage(warehouse, A, ("one", 1), (A, "one", 1)) == ()
     assert checkpoint.position() == left.position
 
     there = adoption.look(checkpoint.spark, table)
@@ -125,4 +126,4 @@ def test_what_was_left_is_copied_there_and_from_there(
     adoption.copy(there, warehouse, "two")
     assert Checkpoint.of(warehouse, "two", 1).position() == left.position
     remove_storage(warehouse, "two", 1)
-    assert stored.missing_storage(warehouse, A, ("two", 1), (A, "two", 1)) != ()
+    assert presence.missing_storage(warehouse, A, ("two", 1), (A, "two", 1)) != ()

@@ -28,7 +28,7 @@ from confluent_kafka import Producer
 
 from examples.servers import KafkaBroker, PostgresServer, create_topic
 from examples.servers.process import descendants_of, send
-from mzplan.connectors.manifest import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from tests.faults.proxy import Proxy
 from tests.integration.committed import committed
 from tests.support import Project, execute, kafka_connection, orders_source, postgres_connection

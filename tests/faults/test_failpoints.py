@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.failpoints import Failpoint
+from mzplan.host.failpoints import Failpoint
 from mzplan.model.state import Status
 from mzplan.runner.commands import Command
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.stored_steps import StoredSource
 from tests.unit.cli_runner import following
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from mzplan.failpoints import Failpoint
+from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import Doomed
 from tests.integration.committed import committed
 from tests.support import (

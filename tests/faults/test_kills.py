@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.servers import produce_json
-from mzplan.failpoints import Failpoint
+from mzplan.host.failpoints import Failpoint
 from tests.support import (
     Project,
     eventually,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mzplan.failpoints import Failpoint
+from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import Doomed
 from tests.support import Project, eventually, execute, postgres_connection, rows_of
 

@@ -12,8 +12,8 @@ import pytest
 
 from examples.servers import produce_json
 from examples.servers.process import frozen
-from mzplan.connectors.manifest import committed_files
-from mzplan.failpoints import Failpoint
+from mzplan.connectors.files.manifest import committed_files
+from mzplan.host.failpoints import Failpoint
 from tests.faults.doomed import Doomed
 from tests.integration.committed import committed
 from tests.support import (

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.types import ReplicaLocation
 from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
+from mzplan.secrets.references import Secrets
 from mzplan.spark.controller import SparkStorageController
 from mzplan.spark.executor import SparkExecutor
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.support import eventually
 from tests.unit.cli_runs import mzplan
 

@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 
 from examples.servers import KafkaBroker, PostgresServer, produce_json
-from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
-from mzplan.inline import Description, InlinedConnection, Upstream, packages_of
 from mzplan.model.address import Address
 from mzplan.model.state import ResourceState
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection, Upstream, packages_of
+from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
+from mzplan.warehouse.checkpoints import Checkpoint
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"

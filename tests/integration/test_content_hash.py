@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mzplan.content_hash import content_hash, row_hashes
-from mzplan.steps.files import read_batches
+from mzplan.warehouse.content_hash import content_hash, row_hashes
+from mzplan.warehouse.parquet import read_batches
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -88,7 +88,7 @@ ROW = st.tuples(*(st.none() | values for values in TYPES.values()))
 @given(rows=st.lists(ROW, max_size=12))
 def test_the_same_hashes_as_spark_for_any_rows(lab: Lab, tmp_path: Path, rows: list[Any]) -> None:
     """Written by Spark as a collection's files are, and read without it."""
-    from mzplan.spark import content_hash as spark_side
+    from mzplan.connectors.frames import row_hash as spark_side
 
     spark = lab.executor._spark
     assert spark is not None
@@ -105,7 +105,7 @@ def test_the_same_hashes_as_spark_for_any_rows(lab: Lab, tmp_path: Path, rows: l
 def test_texts_of_any_length(lab: Lab, length: int) -> None:
     import pyarrow as pa
 
-    from mzplan.spark import content_hash as spark_side
+    from mzplan.connectors.frames import row_hash as spark_side
 
     spark = lab.executor._spark
     assert spark is not None
@@ -116,7 +116,7 @@ def test_texts_of_any_length(lab: Lab, length: int) -> None:
 
 
 def test_neither_order_of_rows_nor_of_columns_nor_an_added_column_changes_it(lab: Lab) -> None:
-    from mzplan.spark import content_hash as spark_side
+    from mzplan.connectors.frames import row_hash as spark_side
 
     spark = lab.executor._spark
     assert spark is not None

@@ -19,7 +19,7 @@ import pytest
 from examples.servers import create_topic, delete_topic, produce_json
 from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
-from mzplan.state.local import STATE_KEY
+from mzplan.store.backends.local import STATE_KEY
 from tests.integration.crew import Crew
 from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
 from tests.unit.cli_runs import Ran, apply, mzplan
@@ -179,7 +179,7 @@ def test_a_stalled_one(
     crew: Crew, kafka: KafkaBroker, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Input waits, and its target does not take it: another session holds the table."""
-    monkeypatch.setattr("mzplan.controller.observing.QUIET", 11.0)
+    monkeypatch.setattr("mzplan.controller.observations.QUIET", 11.0)
     monkeypatch.setattr("mzplan.plan.drift.STALLED", 13.0)  # what is idle says so every ten seconds
     with psycopg.connect(postgres.dsn("drifting")) as holder:
         holder.execute("LOCK TABLE stuck IN ACCESS EXCLUSIVE MODE")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from examples.servers import create_topic, produce_json
-from mzplan.connectors.checks import check_description
+from mzplan.connectors.api.checks import check_description
 from tests.integration.secured_kafka import (
     PLAIN_PASSWORD,
     PROTOCOLS,
@@ -24,7 +24,7 @@ from tests.integration.spark_lab import until
 from tests.support import Project, eventually
 
 if TYPE_CHECKING:
-    from mzplan.inline import Description
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 WRONG = "Zq7-wrong"

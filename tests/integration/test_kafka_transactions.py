@@ -22,13 +22,13 @@ from confluent_kafka.admin import (
 )
 
 from examples.servers import KafkaBroker, create_topic
-from mzplan.connectors.kafka_options import transaction_options
-from mzplan.connectors.kafka_output import report
-from mzplan.connectors.kafka_problems import FENCED
-from mzplan.connectors.kafka_record import KEPT_STEPS, StepRecord
-from mzplan.connectors.kafka_transaction import Transaction
-from mzplan.content_hash import HASH
+from mzplan.connectors.kafka.options import transaction_options
+from mzplan.connectors.kafka.output import report
+from mzplan.connectors.kafka.problems import FENCED
+from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
+from mzplan.connectors.kafka.transaction import Transaction
 from mzplan.endpoints.replay import Written
+from mzplan.warehouse.content_hash import HASH
 from tests.integration.committed import committed, step_record
 from tests.support import eventually
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from mzplan.connectors.checkpoints import Checkpoint
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.support import Project, eventually
 
 

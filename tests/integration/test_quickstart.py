@@ -13,7 +13,7 @@ import pytest
 from examples.phases import Phases
 from examples.quickstart import NEXT
 from examples.stage import KAFKA_PORTS, Stage
-from mzplan.state.process import is_alive
+from mzplan.host.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 

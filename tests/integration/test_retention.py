@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from mzplan.connectors.checkpoints import collection_path
 from mzplan.controller.types import ExportDescription, LagSteps, ReadBeforeSinceError, StorageParameters
-from mzplan.inline import InlinedConnection
 from mzplan.model.address import Address
+from mzplan.schema.description import InlinedConnection
 from mzplan.spark.delta_storage import DeltaStorage, _Reclaimed
-from mzplan.steps.snapshot import small_files
+from mzplan.warehouse.checkpoints import collection_path
+from mzplan.warehouse.snapshot import small_files
 from tests.contract.controllers import (
     World,
     appending,

@@ -12,16 +12,16 @@ import asyncssh
 import pytest
 
 from examples.servers.registry import SchemaRegistry
-from mzplan.columns import parse_columns
-from mzplan.connectors import tunnels
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.connections import check_connection
-from mzplan.connectors.interface import Output
-from mzplan.connectors.registry_fit import readable, writable
-from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.connectors.api.checks import check_description
+from mzplan.connectors.api.connection_checks import check_connection
+from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.formats.registry_fit import readable, writable
+from mzplan.connectors.network import tunnels
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.secrets import Secrets
+from mzplan.schema.columns import parse_columns
+from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.secrets.references import Secrets
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, SshServer

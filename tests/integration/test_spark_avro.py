@@ -15,8 +15,8 @@ import fastavro
 from confluent_kafka import Producer
 
 from examples.servers.registry import SchemaRegistry
-from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
+from mzplan.schema.description import Description, InlinedConnection
 from tests.integration.committed import committed
 from tests.integration.spark_lab import until
 

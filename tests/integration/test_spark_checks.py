@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.kafka_probe import KafkaProbe
-from mzplan.connectors.memo import Memo
+from mzplan.connectors.api.checks import check_description
+from mzplan.connectors.api.probe_memo import Memo
+from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.spark.executor import SparkExecutor
 
 if TYPE_CHECKING:
-    from mzplan.inline import Description
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]

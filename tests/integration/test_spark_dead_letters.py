@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from mzplan.spark import streams
-from mzplan.steps.history import StepHistory
+from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.endpoint_sink import EndpointSink
+from mzplan.connectors.adapter.sink import EndpointSink
+from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.endpoints import OutputEndpoint, Step
-from mzplan.endpoints.local import LocalSteps
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
-    from mzplan.inline import Description
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 COLUMNS = (

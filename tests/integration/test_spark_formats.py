@@ -105,8 +105,8 @@ def test_csv_records(lab: Lab, topic: Make) -> None:
 def test_a_malformed_csv_record_has_a_reason(lab: Lab, record: bytes | None, why: str) -> None:
     from pyspark.sql import functions as f
 
-    from mzplan.columns import parse_columns
-    from mzplan.connectors.records import Records, parse_records
+    from mzplan.connectors.formats.records import Records, parse_records
+    from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
     assert spark is not None

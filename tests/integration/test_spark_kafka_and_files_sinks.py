@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from mzplan.connectors.manifest import committed_files
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.model.diagnostics import MzplanError
 from tests.integration.spark_lab import until
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from examples.servers import create_topic, delete_topic
-from mzplan.inline import Description
+from mzplan.schema.description import Description
 from tests.integration.committed import committed, step_record
 from tests.integration.spark_lab import until
 
@@ -162,11 +162,11 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
 
 
 def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) -> None:
-    from mzplan.connectors.interface import resolve
-    from mzplan.connectors.kafka_options import transaction_options
-    from mzplan.connectors.kafka_output import report
-    from mzplan.connectors.kafka_record import StepRecord
-    from mzplan.connectors.kafka_transaction import Transaction
+    from mzplan.connectors.api.protocols import resolve
+    from mzplan.connectors.kafka.options import transaction_options
+    from mzplan.connectors.kafka.output import report
+    from mzplan.connectors.kafka.step_record import StepRecord
+    from mzplan.connectors.kafka.transaction import Transaction
 
     pipe = Pipe(lab, topic)
     pipe.produce(10)

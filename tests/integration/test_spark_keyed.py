@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from mzplan.inline import Description
-from mzplan.steps.history import StepHistory
-from mzplan.steps.replay import collection_batches, collection_hash
-from mzplan.steps.snapshot import TableSnapshot, snapshot_of
+from mzplan.schema.description import Description
+from mzplan.warehouse.snapshot import TableSnapshot, snapshot_of
+from mzplan.warehouse.source_replay import collection_batches, collection_hash
+from mzplan.warehouse.step_history import StepHistory
 from tests.integration.committed import committed
 from tests.integration.spark_lab import until
 from tests.integration.test_spark_verify_sinks import verified
@@ -126,9 +126,9 @@ RECORDS: list[tuple[str, Sequence[str], bytes | None, bytes | None, Any]] = [
 def test_what_a_record_does_to_its_key(lab: Lab) -> None:
     from pyspark.sql import functions as f
 
-    from mzplan.columns import parse_columns
-    from mzplan.connectors.records import Records
-    from mzplan.connectors.tombstones import Tombstones
+    from mzplan.connectors.formats.records import Records
+    from mzplan.connectors.formats.tombstones import Tombstones
+    from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
     assert spark is not None
@@ -165,11 +165,11 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     schema's id before it."""
     from pyspark.sql import functions as f
 
-    from mzplan.columns import parse_columns
-    from mzplan.connectors.delta import _merge_latest
-    from mzplan.connectors.formats import unframed
-    from mzplan.connectors.latest import latest_rows
-    from mzplan.connectors.records import Records
+    from mzplan.connectors.delta.sink import _merge_latest
+    from mzplan.connectors.formats.parsers import unframed
+    from mzplan.connectors.formats.records import Records
+    from mzplan.connectors.frames.latest import latest_rows
+    from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
     assert spark is not None
@@ -200,7 +200,7 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
 
 
 def _parsed(read: Any, columns: Any, on_error: str) -> Any:
-    from mzplan.connectors.records import parse_records
+    from mzplan.connectors.formats.records import parse_records
 
     return parse_records(read, {"type": "json"}, columns, on_error)
 

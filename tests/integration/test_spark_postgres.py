@@ -101,9 +101,10 @@ def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, datab
 def test_a_task_that_is_tried_twice_doubles_nothing(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    from mzplan.connectors import postgres, postgres_staged
+    from mzplan.connectors.postgres.sink import connector as postgres
+    from mzplan.connectors.postgres.sink import staged_output
 
-    module, function = (postgres_staged, "staging_task") if way == "staged" else (postgres, "straight_task")
+    module, function = (staged_output, "staging_task") if way == "staged" else (postgres, "straight_task")
     made = getattr(module, function)
 
     def failing_once(*arguments: Any) -> Any:
@@ -246,7 +247,7 @@ def test_a_value_that_does_not_fit_says_which_table_and_why(lab: Lab, topic: Mak
 
 
 def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) -> None:
-    from mzplan.connectors.postgres_writer import Writer
+    from mzplan.connectors.postgres.sink.writer import Writer
 
     name, shop = topic(), database()
     lab.execute(shop, TABLE)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 import psycopg
 
-from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
+from mzplan.schema.description import Description, InlinedConnection
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from moto.server import ThreadedMotoServer
 
-from mzplan.inline import Description, InlinedConnection
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection
+from mzplan.secrets.references import Secrets
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:

@@ -50,8 +50,8 @@ def send(lab: Lab, topic: str, *values: bytes | None) -> None:
 def test_a_malformed_record_has_a_reason(lab: Lab, record: bytes | None, why: str) -> None:
     from pyspark.sql import functions as f
 
-    from mzplan.columns import parse_columns
-    from mzplan.connectors.records import Records, parse_records
+    from mzplan.connectors.formats.records import Records, parse_records
+    from mzplan.schema.columns import parse_columns
 
     spark = lab.executor._spark
     assert spark is not None

@@ -17,7 +17,7 @@ from tests.support import execute, rows_of
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
-    from mzplan.inline import Description
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]

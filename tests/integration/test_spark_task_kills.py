@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mzplan import failpoints
-from mzplan.failpoints import Failpoint
-from mzplan.inline import Description
+from mzplan.host import failpoints
+from mzplan.host.failpoints import Failpoint
+from mzplan.schema.description import Description
 from tests.integration.committed import committed
 from tests.integration.spark_lab import until
 

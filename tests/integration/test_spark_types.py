@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mzplan.columns import parse_columns
-from mzplan.endpoints.files import read_rows
-from mzplan.endpoints.rows_out import json_lines
-from mzplan.steps.history import StepHistory
-from mzplan.steps.snapshot import snapshot_of
+from mzplan.connectors.local.row_files import read_rows
+from mzplan.render.row_files import json_lines
+from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.snapshot import snapshot_of
+from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:
-    from mzplan.inline import Description
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]

@@ -11,12 +11,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from examples.servers import KafkaBroker, create_topic
-from mzplan.connectors.checkpoints import Checkpoint
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
-    from mzplan.inline import Description
+    from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
 Make = Callable[..., str]

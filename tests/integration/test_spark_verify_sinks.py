@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mzplan.connectors.manifest import committed_files
-from mzplan.connectors.paths import absolute
-from mzplan.inline import Description
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.steps import Verified, _compare_target
-from mzplan.spark.downstream import Downstream
-from mzplan.steps.history import StepHistory
+from mzplan.schema.description import Description
+from mzplan.spark.sink_verification import Downstream
+from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.step_history import StepHistory
 from tests.integration.spark_lab import until
 from tests.unit.reporters import SilentReporter
 

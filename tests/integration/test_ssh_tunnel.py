@@ -16,18 +16,18 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors import ssh_forward, tunnels
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.connections import check_connection
-from mzplan.connectors.interface import resolve_connection
-from mzplan.connectors.postgres_client import conninfo
-from mzplan.connectors.postgres_output import Target, staging_task
-from mzplan.connectors.ssh_forward import Forwards, Hop, TunnelError
-from mzplan.connectors.tunnels import Through
-from mzplan.content_hash import HASH
-from mzplan.inline import Description, InlinedConnection, Upstream
+from mzplan.connectors.api.checks import check_description
+from mzplan.connectors.api.connection_checks import check_connection
+from mzplan.connectors.api.protocols import resolve_connection
+from mzplan.connectors.network import ssh, tunnels
+from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
+from mzplan.connectors.network.tunnels import Through
+from mzplan.connectors.postgres.client import conninfo
+from mzplan.connectors.postgres.sink.output import Target, staging_task
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.secrets.references import Secrets
+from mzplan.warehouse.content_hash import HASH
 from tests.support import eventually, execute, rows_of
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_what_stands_in_the_way(door: SshServer, ssh_servers: Servers, forwards:
 def test_what_nobody_uses_is_closed(
     door: SshServer, forwards: Forwards, echo: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_forward, "IDLE_S", 0.6)
+    monkeypatch.setattr(ssh, "IDLE_S", 0.6)
     with forwards.to((hop(door),), "127.0.0.1", echo) as port:
         time.sleep(1.0)
         assert says(port) == b"hello" and door.sessions() == 1  # it is in use
@@ -170,7 +170,7 @@ def test_a_frozen_ssh_server_is_given_up(
     with forwards.to((hop(door),), "127.0.0.1", echo) as port:
         assert says(port) == b"hello"
         with door.frozen(), monkeypatch.context() as hurried:
-            hurried.setattr(ssh_forward, "OPEN_TIMEOUT_S", 1.0)
+            hurried.setattr(ssh, "OPEN_TIMEOUT_S", 1.0)
             assert says(port) == b""
             problem = forwards.problem((hop(door),), "127.0.0.1", echo)
             assert problem is not None and "no answer" in problem.text

@@ -14,15 +14,15 @@ from confluent_kafka import Producer, TopicPartition
 from pyarrow import parquet
 
 from examples.servers.topics import admin
-from mzplan.connectors.interface import resolve
-from mzplan.connectors.lookup import Connectors
-from mzplan.connectors.paths import local_path
-from mzplan.content_hash import ContentHash, content_hash
-from mzplan.inline import Description
-from mzplan.spark.upstream import SparkUpstream
-from mzplan.steps.history import StepHistory
-from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import GoneError, collection_batches
+from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.protocols import resolve
+from mzplan.schema.description import Description
+from mzplan.spark.source_verification import SparkUpstream
+from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.paths import local_path
+from mzplan.warehouse.source_replay import GoneError, collection_batches
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import until
 from tests.support import orders
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mzplan.controller.lease import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 
 

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import Observation, State, Status
 from mzplan.plan import apply_changes, build_plan
+from mzplan.schema.kinds import resource_kind
 
 LOCAL = {"local": Instance(name="local", type="embedded")}
 

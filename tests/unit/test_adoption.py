@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.connectors import adoption
+from mzplan.connectors.api import adoption
 from tests.left_by_hand import QUERY, leave
 from tests.unit.cli_runs import Ran, mzplan, write
 

@@ -18,16 +18,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
 
-from mzplan.columns import parse_columns
-from mzplan.endpoints import local
-from mzplan.endpoints.files import BadFileError, Format, read_rows
-from mzplan.endpoints.folder import RemoteFolder
-from mzplan.endpoints.local import LocalSteps
+from mzplan.connectors.local import endpoint
+from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.operations import appending
-from mzplan.operations.appending import Rows, append
+from mzplan.operations import append as appending
+from mzplan.operations.append import Rows, append
 from mzplan.operations.project import open_project
+from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.folder import RemoteFolder
 from tests.unit.cli_runs import run
 
 COLUMNS = "id BIGINT NOT NULL, name VARCHAR(5), amount DECIMAL(6,2), at TIMESTAMP, day DATE, ok BOOLEAN"
@@ -311,7 +311,7 @@ def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
     project = open_project(str(folder))
     place = folder / "bucket"
     monkeypatch.setattr(appending, "local_path", lambda _: None)
-    monkeypatch.setattr(local, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
+    monkeypatch.setattr(endpoint, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
 
     def work(worker: int) -> None:
         for i in range(5):

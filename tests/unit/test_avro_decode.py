@@ -15,11 +15,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from mzplan.columns import parse_columns
-from mzplan.connectors.avro_decode import Decoder, UnknownError, column_readers
-from mzplan.connectors.avro_schema import parse_avro
-from mzplan.connectors.avro_values import UnfitError
+from mzplan.connectors.formats.avro.decoder import Decoder, UnknownError, column_readers
+from mzplan.connectors.formats.avro.schema import parse_avro
+from mzplan.connectors.formats.avro.values import UnfitError
 from mzplan.endpoints.arrow import arrow_schema
+from mzplan.schema.columns import parse_columns
 
 Schema = Any
 

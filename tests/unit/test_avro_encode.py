@@ -12,9 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from mzplan.connectors.avro_encode import Encoder
-from mzplan.connectors.avro_writable import avro_writable
-from mzplan.connectors.interface import Output
+from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.formats.avro.encoder import Encoder
+from mzplan.connectors.formats.avro.sink_fit import avro_writable
 
 LINE = {
     "name": "line",

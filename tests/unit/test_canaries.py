@@ -29,10 +29,10 @@ from mzplan.plan.drift import drift_between
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.plan.surgery import plan_move, plan_rollback
 from mzplan.render.explain import render_stages
-from mzplan.render.human import render_plan
-from mzplan.render.json import plan_to_json
 from mzplan.render.markdown import render_plan_markdown
-from mzplan.state.formats import decode_state, encode_state
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan
+from mzplan.store.formats import decode_state, encode_state
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, mzplan
 from tests.unit.small_projects import (

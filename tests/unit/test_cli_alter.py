@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.inline import Description
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.operations import alter_journal
+from mzplan.schema.description import Description
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, run, write
 
@@ -262,7 +262,7 @@ def test_a_full_disk_leaves_everything_as_it_was(folder: Path) -> None:
 
 def test_a_commit_that_fails_leaves_everything_as_it_was(folder: Path) -> None:
     before = contents(folder)
-    with mock.patch("mzplan.state.store.encode_state", full):
+    with mock.patch("mzplan.store.store.encode_state", full):
         ran = alter(folder, SET, "--auto-approve", "--json")
     assert ran.code == 1 and contents(folder) == before
     assert not (folder / ".mzplan" / "alter.json").exists()

@@ -17,8 +17,8 @@ import pytest
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.state import Lease
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, apply, mzplan, run, write
 
@@ -75,7 +75,7 @@ def test_a_stale_plan_is_5(folder: Path) -> None:
 
 
 def test_a_locked_state_is_6(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.applying.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.apply.LOCK_WAIT", 0.05)
     with Store(LocalBackend(folder / "state"), "shop").lock("apply"):
         ran = mzplan(folder, "apply", "--auto-approve", "--json")
         assert mzplan(folder, "plan").code == 0  # reading needs no lock
@@ -223,7 +223,7 @@ def test_an_unforeseen_error_is_told_without_what_it_says(
     def broken(*_: Any, **__: Any) -> Any:
         raise KeyError("geheim")
 
-    monkeypatch.setattr("mzplan.operations.planning.make_plan", broken)
+    monkeypatch.setattr("mzplan.operations.plan.make_plan", broken)
     for options, shown in (((), False), (("-v",), True)):
         with pytest.raises(SystemExit) as left:
             from mzplan.cli.main import main
@@ -286,7 +286,7 @@ def test_nobody_is_asked_without_a_terminal_or_with_json(folder: Path) -> None:
 
 
 def test_an_interrupted_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.planning.make_plan", _interrupt)
+    monkeypatch.setattr("mzplan.operations.plan.make_plan", _interrupt)
     ran = mzplan(folder, "plan")
     assert (ran.code, ran.out, ran.err) == (130, "", "Interrupted.\n")
     ran = mzplan(folder, "plan", "--json")
@@ -307,13 +307,13 @@ def test_an_apply_interrupted_at_the_question(folder: Path, monkeypatch: pytest.
 
 
 def test_an_apply_interrupted_at_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.state.store.Store.commit", _interrupt)
+    monkeypatch.setattr("mzplan.store.store.Store.commit", _interrupt)
     ran = mzplan(folder, "apply", "--auto-approve")
     assert ran.code == 130 and "serial 1 was just being committed" in ran.err
 
 
 def test_an_apply_interrupted_while_following(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.following.Follower.follow", _interrupt)
+    monkeypatch.setattr("mzplan.operations.follower.Follower.follow", _interrupt)
     ran = mzplan(folder, "apply", "--auto-approve")
     assert ran.code == 130
     assert ran.err.splitlines()[-1].startswith("Interrupted: serial 1 is committed and stays")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.inline import Description
 from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.schema.description import Description
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import Ran, apply, mzplan, write
 
@@ -167,7 +167,7 @@ def test_from_here_needs_no_pyspark(servers: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_check_that_breaks_down_hides_no_other(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.connectors import checks
+    from mzplan.connectors.api import checks
 
     real: Callable[..., Any] = checks.check_description
 
@@ -218,8 +218,8 @@ def test_what_nothing_uses_is_reached_by_itself(servers: Path) -> None:
 def test_from_here_a_checkpoint_on_this_machine_is_looked_at(
     servers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mzplan.connectors.interface import Probe
-    from mzplan.connectors.kafka_probe import KafkaProbe
+    from mzplan.connectors.api.protocols import Probe
+    from mzplan.connectors.kafka.probe import KafkaProbe
 
     (servers / "pipeline.yaml").write_text(
         "connections:\n  k: {type: kafka, brokers: ['a:9092']}\n"

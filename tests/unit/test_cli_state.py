@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mzplan.model.address import Address
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import apply, mzplan, write
 
@@ -175,7 +175,7 @@ def test_pull_and_push(folder: Path, tmp_path: Path) -> None:
 
 
 def test_lock_and_unlock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.applying.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.apply.LOCK_WAIT", 0.05)
     ran = mzplan(folder, "state", "lock", "--reason", "moving house", "--json")
     id_ = ran.json()["lock"]["id"]
     for command in (("apply", "--auto-approve"), ("state", "rm", "sink.few"), ("pause", "sink.few")):

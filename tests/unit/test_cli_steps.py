@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mzplan.content_hash import ContentHash
-from mzplan.steps.record import StepRecord
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import mzplan, write
 

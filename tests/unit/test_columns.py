@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.columns import MAX_LENGTH, Column, DdlError, canonical, check_storable, parse_columns
+from mzplan.schema.columns import MAX_LENGTH, Column, DdlError, canonical, check_storable, parse_columns
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mzplan.columns_of import columns_of, keys_of
 from mzplan.config import load_configuration
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.state import State
 from mzplan.plan import build_plan
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of, keys_of
 from tests.unit.config_files import PROJECT, brief, errors, write
 from tests.unit.small_projects import (
     actions,

@@ -253,9 +253,9 @@ def test_a_file_that_changes_between_two_looks(
     after: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places are looked up in a second reading: the file may be another by then, or gone."""
-    from mzplan.config import places
+    from mzplan.config import locations
 
-    read_text = places.read_text
+    read_text = locations.read_text
 
     def read(file: Any, findings: Any) -> str | None:
         (tmp_path / "a.yaml").unlink()
@@ -264,7 +264,7 @@ def test_a_file_that_changes_between_two_looks(
         return read_text(file, findings)
 
     write(tmp_path, {"a.yaml": SHOP.replace("mode: upsert", "mode: x")})
-    monkeypatch.setattr(places, "read_text", read)
+    monkeypatch.setattr(locations, "read_text", read)
     with pytest.raises(MzplanError) as caught:
         load_configuration(tmp_path)
     assert [d.code for d in caught.value.diagnostics] == ["MZ005"]

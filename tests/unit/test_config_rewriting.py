@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.config.edit import edit_resource
-from mzplan.config.rewriting import CantRewriteError, rewrite
+from mzplan.config.edits import edit_resource
+from mzplan.config.yaml.text_edits import CantRewriteError, rewrite
 from mzplan.model.address import Address
 from mzplan.model.edits import PropertyEdit, edited
 from tests.unit.config_files import write

@@ -11,17 +11,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from mzplan.connectors.aws import librdkafka_options, s3a_settings, sign_in
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.interface import ResolvedConnection, resolve
-from mzplan.connectors.kafka_options import client_body, consumer_options, producer_options
-from mzplan.connectors.kafka_options import librdkafka_options as all_librdkafka_options
-from mzplan.connectors.memo import fingerprint
-from mzplan.inline import Description, InlinedConnection, packages_of, references_of
+from mzplan.connectors.api.checks import check_description
+from mzplan.connectors.api.probe_memo import fingerprint
+from mzplan.connectors.api.protocols import ResolvedConnection, resolve
+from mzplan.connectors.kafka.options import client_body, consumer_options, producer_options
+from mzplan.connectors.kafka.options import librdkafka_options as all_librdkafka_options
+from mzplan.connectors.network.aws import librdkafka_options, s3a_settings, sign_in
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import ResourceState
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection, packages_of, references_of
+from mzplan.secrets.references import Secrets
 
 ROLE = "arn:aws:iam::123456789012:role/mzplan"
 KEY = {"access_key_id": "AKIA1", "secret_access_key": 'hunter2"\\'}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.interface import ResolvedQuery, resolve
-from mzplan.connectors.kafka_options import consumer_options, jaas, librdkafka_options
-from mzplan.connectors.kafka_probe import compare_upstreams
-from mzplan.inline import Description, InlinedConnection
-from mzplan.kinds import resource_kind
+from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options
+from mzplan.connectors.kafka.probe import compare_upstreams
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.references import Secrets
 
 RECORDED = {"type": "kafka", "cluster_id": "c1", "topic": "orders", "topic_id": "t1", "partitions": 3}
 

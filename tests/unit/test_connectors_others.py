@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from mzplan.columns import parse_columns
-from mzplan.connectors.interface import Output, ResolvedQuery
-from mzplan.connectors.lookup import Connectors
-from mzplan.connectors.memo import Memo, fingerprint
-from mzplan.connectors.paths import absolute, local_path
-from mzplan.connectors.select import outputs_without_spark
-from mzplan.connectors.spark_types import ddl, longest
-from mzplan.inline import Description
+from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.outputs import outputs_without_spark
+from mzplan.connectors.api.probe_memo import Memo, fingerprint
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.frames.types import ddl, longest
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import parse_columns
+from mzplan.schema.description import Description
+from mzplan.warehouse.paths import absolute, local_path
 
 QUERY = ResolvedQuery(
     description=Description(

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors import postgres_decode
-from mzplan.connectors.interface import Output, ResolvedConnection, ResolvedQuery, resolve
-from mzplan.connectors.postgres_client import connect_problem, conninfo, said
-from mzplan.connectors.postgres_ledger import literal
-from mzplan.connectors.postgres_probe import check_table, create_table
-from mzplan.connectors.postgres_shapes import keeps_values
-from mzplan.connectors.postgres_target import Table, split_name
-from mzplan.connectors.postgres_types import (
+from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery, resolve
+from mzplan.connectors.postgres.client import connect_problem, conninfo, said
+from mzplan.connectors.postgres.sink.ledger import literal
+from mzplan.connectors.postgres.sink.probe import check_table, create_table
+from mzplan.connectors.postgres.sink.writer import Writer
+from mzplan.connectors.postgres.source import decoder as postgres_decode
+from mzplan.connectors.postgres.source.shapes import keeps_values
+from mzplan.connectors.postgres.source.values import wanted_types
+from mzplan.connectors.postgres.tables import Table, split_name
+from mzplan.connectors.postgres.types import (
     TargetColumn,
     copies_straight,
     created_type,
@@ -25,13 +27,11 @@ from mzplan.connectors.postgres_types import (
     staged_type,
     why_not,
 )
-from mzplan.connectors.postgres_values import wanted_types
-from mzplan.connectors.postgres_writer import Writer
 from mzplan.endpoints.replay import Written
-from mzplan.inline import Description, InlinedConnection, Upstream
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.references import Secrets
 
 
 def column(type_: str, category: str = "U", typmod: int = -1, **other: Any) -> TargetColumn:

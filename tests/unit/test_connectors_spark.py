@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.checkpoints import Checkpoint, collection_path, is_untouched
 from mzplan.controller.executor import QueryName
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
@@ -19,9 +18,10 @@ from mzplan.render.status import render_status, status_to_json
 from mzplan.spark import failures
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import Progress, ProgressListener, parse_progress
-from mzplan.spark.running import Running
+from mzplan.spark.query import Running
 from mzplan.spark.session import _configuration, _given, _not_started
 from mzplan.spark.streams import outputs_of
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_untouched
 
 
 def test_a_run_that_finds_nothing_to_do_has_the_step_of_the_run_before() -> None:

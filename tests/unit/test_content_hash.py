@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from mzplan.content_hash import ContentHash, content_hash, row_hashes
+from mzplan.warehouse.content_hash import ContentHash, content_hash, row_hashes
 
 
 def test_the_example_of_sparks_documentation() -> None:

@@ -13,18 +13,18 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from mzplan.connectors.checkpoints import Checkpoint, collection_path
-from mzplan.connectors.stored import missing_storage
+from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.controller.types import InvalidUppersError, ReadBeforeSinceError, StorageError
-from mzplan.endpoints.folder import Data, LocalFolder, RemoteFolder
-from mzplan.endpoints.local import LocalSteps
 from mzplan.model.address import Address
-from mzplan.spark.delta_log import clean_log, tidy_log
 from mzplan.spark.delta_storage import DeltaStorage
-from mzplan.steps.history import StepHistory
-from mzplan.steps.needs import given_up
-from mzplan.steps.record import StepRecord
-from mzplan.steps.snapshot import small_files
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.delta_log import clean_log, tidy_log
+from mzplan.warehouse.folder import Data, LocalFolder, RemoteFolder
+from mzplan.warehouse.presence import missing_storage
+from mzplan.warehouse.snapshot import small_files
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_needs import given_up
+from mzplan.warehouse.step_record import StepRecord
 from tests.contract.controllers import appending, local_source, rows
 from tests.stored_steps import StoredSink, StoredSource
 
@@ -146,7 +146,7 @@ def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pyte
         write(name, data)
 
     monkeypatch.setattr(folder, "write", slow)
-    monkeypatch.setattr("mzplan.endpoints.local.open_folder", lambda place: folder)
+    monkeypatch.setattr("mzplan.connectors.local.endpoint.open_folder", lambda place: folder)
     storage = DeltaStorage("s3://bucket/warehouse", Tables(), alone=lambda: lock)
     source = local_source("a")
     with ThreadPoolExecutor(2) as pool:

@@ -12,7 +12,7 @@ import kubernetes_validate
 import yaml
 
 from mzplan import __version__
-from mzplan.config.load import load_project
+from mzplan.config.loader import load_project
 from mzplan.spark.session import PACKAGES, _configuration, _spark_defaults
 from tests.integration.test_instances import RUN
 

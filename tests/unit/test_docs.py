@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mzplan.cli.main import COMMANDS
-from mzplan.dialect import words
-from mzplan.kinds import schema_names
+from mzplan.schema.dialect import words
+from mzplan.schema.kinds import schema_names
 from tests.docs_commands import DOCS, commands, matches, run_page
 from tests.unit.small_projects import at, commit, shop
 
@@ -89,8 +89,8 @@ def test_the_table_of_steps_is_what_is_printed() -> None:
 
     from mzplan.operations.steps import ShownSteps
     from mzplan.render.steps import render_steps
-    from mzplan.steps.history import Steps
-    from mzplan.steps.record import StepRecord
+    from mzplan.warehouse.step_history import Steps
+    from mzplan.warehouse.step_record import StepRecord
 
     text = (DOCS / "endpoints.md").read_text(encoding="utf-8")
     began = datetime(2026, 3, 2, 10, 15, 7, tzinfo=UTC).timestamp()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.kinds import resource_kind, types_of
-from mzplan.operations.altering import edit_only
+from mzplan.operations.alteration import edit_only
 from mzplan.operations.project import open_project
+from mzplan.schema.kinds import resource_kind, types_of
 from mzplan.sql.meaning import type_name
 from tests.unit.config_files import write
 from tests.unit.reporters import SilentReporter

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from mzplan.columns import parse_columns
-from mzplan.content_hash import HASH, row_hashes
+from mzplan.connectors.local.endpoint import LocalSteps, StaleStepError
 from mzplan.endpoints import StepError
+from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
-from mzplan.endpoints.build import build
-from mzplan.endpoints.folder import LocalFolder, RemoteFolder
-from mzplan.endpoints.local import LocalSteps, StaleStepError
 from mzplan.endpoints.replay import Compare, StepReplay, Written
 from mzplan.endpoints.steplog import StepLog
+from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.content_hash import HASH, row_hashes
+from mzplan.warehouse.folder import LocalFolder, RemoteFolder
 
 EVERYTHING = (
     "b BOOLEAN, t TINYINT, s SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10,2), "

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from mzplan.controller.executor import CheckResult
-from mzplan.inline import Description
 from mzplan.model.diagnostics import Diagnostic, ExitCode
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.schema.description import Description
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import write
 

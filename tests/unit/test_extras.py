@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mzplan import extras
-from mzplan.extras import MODULES, RUNNER, extras_told, require_extra
+from mzplan.host import extras
+from mzplan.host.extras import MODULES, RUNNER, extras_told, require_extra
 from mzplan.model.diagnostics import MzplanError
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import PIPELINE, Ran, run, write
@@ -160,7 +160,7 @@ def test_both_sides_of_a_statement_stay_as_they_were(tmp_path: Path, monkeypatch
 def test_a_plugin_whose_package_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import EntryPoint
 
-    from mzplan import plugins
+    from mzplan.schema import plugins
 
     (tmp_path / "needs_arrow.py").write_text("import pyarrow\nconnector = None\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan import files
+from mzplan.host import files
 from tests.unit.cli_runs import apply, mzplan, write
 
 

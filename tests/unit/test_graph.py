@@ -10,8 +10,8 @@ from pathlib import Path
 import networkx
 import pytest
 
-from mzplan.graph import DependencyGraph
 from mzplan.model.address import Address
+from mzplan.model.graph import DependencyGraph
 from tests.unit.small_projects import at, console, kafka, names, postgres, project, shop, sink, source
 
 
@@ -153,7 +153,8 @@ def test_a_plan_imports_networkx_and_deepdiff_when_it_has_a_change_and_not_befor
 
 def test_planning_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from mzplan.graph import DependencyGraph; import mzplan.plan, mzplan.render.human\n"
+        "import sys; from mzplan.model.graph import DependencyGraph\n"
+        "import mzplan.plan, mzplan.render.plan_text\n"
         "graph = DependencyGraph({at: [] for at in 'ab'}); graph.cycles(); graph.reach([]); graph.order([])\n"
         "heavy = {'networkx', 'pyspark', 'yaml', 'deepdiff', 'rich', 'uuid', 'click'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"

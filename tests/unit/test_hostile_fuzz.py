@@ -19,15 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mzplan.inline import describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.state import Lease
-from mzplan.state.formats import encode_lease
-from mzplan.state.journal import Dropped
-from mzplan.state.local import STATE_KEY, LocalBackend
-from mzplan.state.proposals import Answer
-from mzplan.state.store import Store
+from mzplan.schema.description import describe
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.formats import encode_lease
+from mzplan.store.journal import Dropped
+from mzplan.store.proposals import Answer
+from mzplan.store.store import Store
 from tests.unit.cli_runs import apply, mzplan, run, write
 
 Json = Any

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.host.processes import is_alive
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner.loop import Runner
-from mzplan.state.formats import decode_status, encode_status
-from mzplan.state.local import STATE_KEY, LocalBackend
-from mzplan.state.process import is_alive
-from mzplan.state.store import Store
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.formats import decode_status, encode_status
+from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.cli_runs import Ran, apply, mzplan, write
 
@@ -260,7 +260,7 @@ def test_a_plan_that_does_not_fit_on_the_disk(folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mzplan.operations.applying.LOCK_WAIT", 0.05)
+    monkeypatch.setattr("mzplan.operations.apply.LOCK_WAIT", 0.05)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mzplan.inline import Description, describe, digest_of
-from mzplan.kinds import resource_kind
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
+from mzplan.schema.description import Description, describe, digest_of
+from mzplan.schema.kinds import resource_kind
 from tests.unit.small_projects import at, commit, console, kafka, postgres, project, shop, sink, source
 
 
@@ -112,7 +112,7 @@ def test_an_object_of_which_only_what_changes_in_place_is_given_is_not_felt() ->
             }
         }
     }
-    from mzplan.kinds import _identifying
+    from mzplan.schema.kinds import _identifying
 
     assert _identifying(schema, {"checks": {"note": "x"}}) == {}
     assert _identifying(schema, {"checks": {"note": "x", "depth": 1}}) == {"checks": {"depth": 1}}

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from mzplan.controller.lease import LeaseKeeper
+from mzplan.host.processes import pid_space
 from mzplan.model.diagnostics import error
 from mzplan.model.state import Lease
-from mzplan.state.backend import Blob
-from mzplan.state.formats import decode_lease, encode_lease
-from mzplan.state.leases import LEASE_TTL, Sightings, is_live
-from mzplan.state.local import LocalBackend
-from mzplan.state.process import pid_space
-from mzplan.state.store import Store
+from mzplan.store.backends.backend import Blob
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.formats import decode_lease, encode_lease
+from mzplan.store.leases import LEASE_TTL, Sightings, is_live
+from mzplan.store.store import Store
 
 # Seconds; a machine that stalls for half of one must not decide.
 TTL = 2.4
@@ -222,7 +222,7 @@ def test_a_pid_of_another_container_or_host_of_this_name_tells_nothing(watched: 
 def test_where_the_system_tells_no_more_the_host_and_the_pid_decide(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mzplan.state.leases.pid_space", lambda: "")
+    monkeypatch.setattr("mzplan.store.leases.pid_space", lambda: "")
     dead = replace(watched.lease, pid_space="")
     assert not is_live(dead) and is_live(replace(dead, host="elsewhere"))
     watched.write(dead)

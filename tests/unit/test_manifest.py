@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.connectors.manifest import committed_files
+from mzplan.connectors.files.manifest import committed_files
 
 
 def entry(folder: Path, name: str, *paths: str) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.kinds import resource_kind
 from mzplan.model.state import ResourceState
 from mzplan.plan.compare import (
     ABSENT,
@@ -21,6 +20,7 @@ from mzplan.plan.compare import (
     format_path,
     same_body,
 )
+from mzplan.schema.kinds import resource_kind
 from tests.unit.small_projects import at
 
 KAFKA = resource_kind("connection", "kafka")

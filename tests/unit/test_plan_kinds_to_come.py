@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from mzplan import kinds
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.resources import Configuration, Resource
 from mzplan.plan import build_plan
+from mzplan.schema import kinds
 from tests.unit.small_projects import (
     actions,
     at,

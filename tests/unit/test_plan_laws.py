@@ -9,8 +9,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.inline import collection_columns
-from mzplan.kinds import resource_kind
 from mzplan.model.address import Address
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration, Resource
@@ -18,8 +16,10 @@ from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.render.graph import render_graph
-from mzplan.render.human import render_plan
-from mzplan.render.json import plan_to_json
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan
+from mzplan.schema.description import collection_columns
+from mzplan.schema.kinds import resource_kind
 from tests.unit.small_projects import commit, commit_plan, files, kafka, postgres, project, resource
 
 EMPTY = State(project="shop")

@@ -12,8 +12,8 @@ from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.render.graph import render_graph
-from mzplan.render.human import render_plan, verdict
-from mzplan.render.json import plan_to_json
+from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_text import render_plan, verdict
 from mzplan.render.text import cut, safe, value
 from tests.unit.small_projects import (
     at,

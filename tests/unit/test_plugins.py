@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mzplan import kinds, plugins
-from mzplan.connectors.endpoint_sink import EndpointSink
-from mzplan.connectors.endpoint_source import EndpointSource
-from mzplan.connectors.lookup import Connectors
-from mzplan.kinds import is_type, load_schema, resource_kind, schema_names, types_of
+from mzplan.connectors.adapter.sink import EndpointSink
+from mzplan.connectors.adapter.source import EndpointSource
+from mzplan.connectors.api.lookup import Connectors
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema import kinds, plugins
+from mzplan.schema.kinds import is_type, load_schema, resource_kind, schema_names, types_of
 from tests.unit.cli_runs import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples/connector"
@@ -224,7 +224,7 @@ def test_a_broken_one_is_told_at_its_place(site: Path, tmp_path: Path) -> None:
 
 def test_plug_ins_cost_nothing_where_no_type_of_theirs_is_met(tmp_path: Path) -> None:
     program = (
-        "import sys; from mzplan.kinds import is_type; "
+        "import sys; from mzplan.schema.kinds import is_type; "
         "assert is_type('source', 'kafka') and is_type('sink', 'postgres'); "
         "sys.exit('importlib.metadata' in sys.modules)"
     )
@@ -243,5 +243,5 @@ def test_an_example_schema_is_left_as_it_is(site: Path, monkeypatch: pytest.Monk
 def _path() -> dict[str, str]:
     import jsonschema_rs  # without `site`, packages are found by their folder
 
-    folders = (Path(kinds.__file__).parents[1], Path(jsonschema_rs.__file__).parents[1])
+    folders = (Path(kinds.__file__).parents[2], Path(jsonschema_rs.__file__).parents[1])
     return {"PYTHONPATH": os.pathsep.join(map(str, folders))}

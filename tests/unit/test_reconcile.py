@@ -18,8 +18,8 @@ from mzplan.controller.reconcile import (
     key_of,
     rejected,
 )
-from mzplan.inline import Description
 from mzplan.model.address import Address
+from mzplan.schema.description import Description
 
 A = Address("source", "orders")
 OLD = Description(address=A, id="i", generation=1, digest="1:old", type="kafka", body={})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mzplan.secret_digests import digest_secret, is_same_secret, new_salt, salt_of
-from mzplan.secrets import Secrets
+from mzplan.secrets.digests import digest_secret, is_same_secret, new_salt, salt_of
+from mzplan.secrets.references import Secrets
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import run
 

@@ -15,15 +15,15 @@ import pytest
 from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.reconcile import Pace
-from mzplan.inline import Description, describe, digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
-from mzplan.state.leases import is_live
-from mzplan.state.limits import limiting
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.schema.description import Description, describe, digest_of
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.leases import is_live
+from mzplan.store.limits import limiting
+from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 
 KAFKA = Address("connection", "k")

@@ -12,16 +12,16 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.inline import Description, digest_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
 from mzplan.model.state import Observation, State, Status
 from mzplan.runner.loop import Runner
-from mzplan.secrets import Secrets
-from mzplan.state.epochs import EPOCH_KEY
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.schema.description import Description, digest_of
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.epochs import EPOCH_KEY
+from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 from tests.unit.test_runner import ORDERS, SINK, make_state
 

@@ -17,9 +17,9 @@ from mzplan.controller.types import NotAttachedError
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import main
 from mzplan.runner.wake import WakeListener, send_wake
-from mzplan.secrets import Secrets
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
 from tests.unit.test_runner import ORDERS, SINK, World, make_state
 from tests.unit.test_runner_handover import Worlds
 

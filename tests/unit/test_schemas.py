@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
-from mzplan import kinds
-from mzplan.dialect import dialect, fault_of, schema_folder, words
-from mzplan.kinds import load_schema, resource_kind, schema_names, walk_properties
 from mzplan.model.address import KINDS, Kind
 from mzplan.model.plan import EFFECTS, Effect
+from mzplan.schema import kinds
+from mzplan.schema.dialect import dialect, fault_of, schema_folder, words
+from mzplan.schema.kinds import load_schema, resource_kind, schema_names, walk_properties
 
 FILES = sorted(schema_folder().glob("*.json"), key=lambda path: path.name)
 EDITS = {"added", "removed", "changed"}

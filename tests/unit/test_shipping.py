@@ -13,17 +13,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mzplan.columns import parse_columns
-from mzplan.connectors import avro_source, kafka_output, kafka_sink, postgres_output
-from mzplan.connectors.avro_decode import Task
-from mzplan.connectors.avro_encode import Encoder
-from mzplan.connectors.avro_registry import RegistrySchemas
-from mzplan.connectors.kafka_record import StepRecord
-from mzplan.connectors.kafka_transaction import Transaction
-from mzplan.connectors.postgres_ledger import Ledger
-from mzplan.connectors.registry_http import Server
+from mzplan.connectors.formats.avro import stream
+from mzplan.connectors.formats.avro.decoder import Task
+from mzplan.connectors.formats.avro.encoder import Encoder
+from mzplan.connectors.formats.avro.registry_schemas import RegistrySchemas
+from mzplan.connectors.kafka import output as kafka_output
+from mzplan.connectors.kafka import sink as kafka_sink
+from mzplan.connectors.kafka.step_record import StepRecord
+from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.connectors.network.registry_http import Server
+from mzplan.connectors.postgres.sink import output as postgres_output
+from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.endpoints.replay import Written
+from mzplan.schema.columns import parse_columns
 
 PROGRAM = """\
 import pickle, sys
@@ -66,7 +69,7 @@ SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "t
 
 
 def decoding() -> Callable[..., object]:
-    avro_source.ship_tasks()
+    stream.ship_tasks()
     server = Server(url="http://127.0.0.1:1", seconds=1)
     schemas = RegistrySchemas(
         server=server, run="x", known={1: [SCHEMA]}, elsewhere=None, name="connection.reg", mark="mzplan"
@@ -117,7 +120,7 @@ def test_tasks_run_where_there_is_no_mzplan(
 ) -> None:
     from pyspark import cloudpickle
 
-    monkeypatch.setattr("mzplan.connectors.kafka_transaction._ANSWER_S", 1.0)
+    monkeypatch.setattr("mzplan.connectors.kafka.transaction._ANSWER_S", 1.0)
     (tmp_path / "task").write_bytes(cloudpickle.dumps((make(), [GIVEN[make]] if make in GIVEN else ())))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "task")]

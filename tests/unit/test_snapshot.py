@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from mzplan.columns import parse_columns
-from mzplan.endpoints.files import read_rows
-from mzplan.endpoints.rows_out import csv_line, json_values, out_format_of
-from mzplan.steps.replay import GoneError
-from mzplan.steps.snapshot import ConditionError, ensure_one_condition, snapshot_batches
+from mzplan.connectors.local.row_files import read_rows
+from mzplan.render.row_files import csv_line, json_values, out_format_of
+from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.snapshot import ConditionError, ensure_one_condition, snapshot_batches
+from mzplan.warehouse.source_replay import GoneError
 from tests.stored_steps import StoredSource, named
 from tests.unit.cli_runs import Ran, mzplan, write
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mzplan.kinds import resource_kind, types_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
+from mzplan.schema.kinds import resource_kind, types_of
 from mzplan.sql.meaning import meaning_of
 from mzplan.sql.parse import parse_statement
 from mzplan.sql.statements import AlterConnection

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 import mzplan
-from mzplan.columns import parse_columns
-from mzplan.connectors.endpoint_config import explained
-from mzplan.connectors.step_reader import ReaderPlan, StepPartition, StepReader
+from mzplan.connectors.adapter.config import explained
+from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
+from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
-from mzplan.endpoints.local import LocalSteps
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import parse_columns
 
 
 class Upstream:
@@ -191,9 +191,9 @@ def test_a_step_is_read_without_pandas(tmp_path: Path) -> None:
     program = f"""
 import sys
 import pyarrow as pa
-from mzplan.columns import parse_columns
-from mzplan.connectors.step_reader import ReaderPlan, StepPartition, StepReader
-from mzplan.endpoints.local import LocalFactory, LocalSteps
+from mzplan.schema.columns import parse_columns
+from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
+from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps
 
 columns = parse_columns("id BIGINT NOT NULL, name VARCHAR(9), more DATE")
 config = {{"storage": {str(tmp_path)!r}}}

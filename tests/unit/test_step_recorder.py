@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mzplan.content_hash import ContentHash
 from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.steps.record import StepRecord
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.support import eventually
 

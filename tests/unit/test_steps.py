@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mzplan.connectors.checkpoints import Checkpoint
-from mzplan.steps import index as index_module
-from mzplan.steps.collection_log import CollectionLog
-from mzplan.steps.history import Steps
-from mzplan.steps.index import SEGMENT, StepIndex
-from mzplan.steps.needs import needed_by
-from mzplan.steps.record import StepRecord
-from mzplan.steps.replay import GoneError, collection_batches, collection_hash
-from mzplan.steps.sink_replay import versions_of
-from mzplan.steps.tail import versions_between
+from mzplan.warehouse import step_index as index_module
+from mzplan.warehouse.checkpoint_log import versions_between
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.sink_replay import versions_of
+from mzplan.warehouse.source_replay import GoneError, collection_batches, collection_hash
+from mzplan.warehouse.step_history import Steps
+from mzplan.warehouse.step_index import SEGMENT, StepIndex
+from mzplan.warehouse.step_needs import needed_by
+from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 
 

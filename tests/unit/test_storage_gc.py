@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.checkpoints import Checkpoint, places_below
-from mzplan.connectors.storage import remove_storage
-from mzplan.connectors.stored import missing_storage
-from mzplan.inline import Description, InlinedConnection, describe
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
-from mzplan.state.journal import Dropped, Prepared
-from mzplan.state.local import LocalBackend
-from mzplan.state.store import Store
+from mzplan.schema.description import Description, InlinedConnection, describe
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.journal import Dropped, Prepared
+from mzplan.store.store import Store
+from mzplan.warehouse.checkpoints import Checkpoint, places_below
+from mzplan.warehouse.presence import missing_storage
+from mzplan.warehouse.removal import remove_storage
 from tests.unit.cli_runs import Ran, mzplan, write
 
 ORDERS = Address("source", "orders")
@@ -228,14 +228,14 @@ def test_hostile_folder_names(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_removed_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.connectors import storage
+    from mzplan.warehouse import removal
 
     former = shop.replaced()
 
     def broken(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(storage.shutil, "rmtree", broken)
+    monkeypatch.setattr(removal.shutil, "rmtree", broken)
     ran = shop.gc("--apply", "--json")
     assert ran.code == 1 and [d["code"] for d in ran.json()["diagnostics"]] == ["MZ035"]
     assert all(place.exists() for place in former)

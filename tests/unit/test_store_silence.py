@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mzplan.model.diagnostics import MzplanError
-from mzplan.state import postgres
-from mzplan.state.postgres import PostgresBackend
+from mzplan.store.backends import postgres
+from mzplan.store.backends.postgres import PostgresBackend
 
 WELCOME = b"R" + struct.pack("!ii", 8, 0) + b"Z" + struct.pack("!i", 5) + b"I"
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from mzplan.connectors.checkpoints import Checkpoint
-from mzplan.connectors.interface import ResolvedQuery, resolve
-from mzplan.connectors.kafka_exactly_once import compare_target as compare_topic
-from mzplan.connectors.postgres_identity import Written, compare_target
-from mzplan.inline import describe
+from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.kafka.exactly_once import compare_target as compare_topic
+from mzplan.connectors.postgres.identity import Written, compare_target
 from mzplan.model.diagnostics import ExitCode
 from mzplan.plan import build_plan
-from mzplan.secrets import Secrets
+from mzplan.schema.description import describe
+from mzplan.secrets.references import Secrets
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.unit.small_projects import at, commit, postgres, shop, sink
 
 HERE = {"type": "postgres", "system_identifier": "7", "timeline": 1, "database": "shop", "database_oid": 5}

@@ -10,13 +10,13 @@ import pytest
 
 from mzplan.controller.executor import CheckResult
 from mzplan.controller.memory import InMemoryExecutor
-from mzplan.controller.observing import observe
+from mzplan.controller.observations import observe
 from mzplan.controller.reconcile import Memory
 from mzplan.controller.upstream_watch import UpstreamWatch
-from mzplan.inline import Description
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.secrets import Secrets
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
 from tests.unit.cli_runs import run, write
 
 OTHER = Diagnostic(code="MZ043", summary="another upstream", detail="topic t was deleted")

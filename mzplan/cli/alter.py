@@ -1,0 +1,173 @@
+"""alter: a change of a connection, or of which one a source or sink uses, as one SQL statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.cli.apply import (
+    applied_to_json,
+    approval,
+    auto_option,
+    canary_option,
+    canary_wait_option,
+    finish,
+    wait_option,
+    waits_for_canary,
+)
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.plan import show_plan
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.render.text import count, safe
+
+if TYPE_CHECKING:
+    from mzplan.config.edits import FileEdit
+    from mzplan.model.plan import Plan
+    from mzplan.operations.alteration import Altered
+
+
+@command("alter", changing=True)
+@click.argument("statement")
+@click.option("--dry-run", is_flag=True, help="Only show the edit, and what it would restart.")
+@click.option("--no-apply", is_flag=True, help="Only edit the file: for a pull request.")
+@auto_option
+@click.option(
+    "--live/--no-live", default=None, help="Reach out in validation (default: by the connection's type)."
+)
+@click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
+@canary_option
+@canary_wait_option
+@wait_option
+def command_alter(
+    invocation: Invocation,
+    statement: str,
+    dry_run: bool,
+    no_apply: bool,
+    auto_approve: bool,
+    live: bool | None,
+    allow_replace: bool,
+    canary: bool,
+    canary_wait: float | None,
+    wait: float,
+) -> int:
+    """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
+
+    STATEMENT edits the YAML file in place, then what that means is planned and applied: both, or neither.
+
+    \b
+      mzplan alter "ALTER CONNECTION shop_kafka SET BROKERS = ('b1:9092', 'b2:9092')"
+      mzplan alter "ALTER SOURCE orders SET CONNECTION other_kafka" --dry-run
+      mzplan alter "VALIDATE CONNECTION shop_pg"
+    """
+    from mzplan.operations import alteration
+
+    if dry_run and no_apply:
+        raise click.UsageError("--dry-run and --no-apply exclude each other.")
+    first = waits_for_canary(canary, canary_wait)
+    project = invocation.project(whole=True)
+    runners = invocation.runners(project)
+    if dry_run:
+        return _previewed(
+            invocation, alteration.preview(project, runners, invocation.progress, statement, live, first)
+        )
+    if no_apply:
+        return _told(invocation, alteration.edit_only(project, invocation.progress, statement))
+    altered = alteration.alter(
+        project,
+        runners,
+        invocation.progress,
+        statement,
+        approve=_approval(invocation, auto_approve),
+        live=live,
+        allow_replace=allow_replace,
+        canary=first,
+        wait=wait,
+    )
+    if altered.applied is None:
+        return _told(invocation, altered)
+    if invocation.json:
+        document = {**applied_to_json(altered.applied), **_edit_to_json(altered)}
+        invocation.document(document)
+        return altered.exit_code
+    code = finish(invocation, altered.applied)
+    _show_keys(invocation, altered)
+    return code
+
+
+def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, FileEdit | None], None]:
+    asks = approval(invocation, auto_approve, "alter")
+
+    def approve(plan: Plan, edit: FileEdit | None) -> None:
+        if not invocation.json:
+            _show_diff(invocation, edit)
+        asks(plan)
+
+    return approve
+
+
+def _previewed(invocation: Invocation, altered: Altered) -> int:
+    plan = altered.plan
+    if plan is None:
+        return _told(invocation, altered)
+    errors = [d for d in plan.diagnostics if d.severity == "error"]
+    if invocation.json:
+        from mzplan.render.plan_json import plan_to_json
+
+        invocation.document({**plan_to_json(plan), **_edit_to_json(altered)})
+    else:
+        _show_diff(invocation, altered.edit)
+        show_plan(invocation, plan)
+    return MzplanError(errors).exit_code if errors else ExitCode.OK
+
+
+def _told(invocation: Invocation, altered: Altered) -> int:
+    """The end of a statement that planned nothing."""
+    if invocation.json:
+        document: dict[str, Any] = {
+            "diagnostics": [d.to_json() for d in altered.notices],
+            **_edit_to_json(altered),
+        }
+        if altered.reached:
+            document["connections"] = [
+                {"address": str(r.address), "queries": [str(q) for q in r.queries]} for r in altered.reached
+            ]
+        invocation.document(document)
+        return altered.exit_code
+    for reached in altered.reached:
+        through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
+        invocation.out(f"Valid: {reached.address}{through}")
+    if altered.edit is not None:
+        _show_diff(invocation, altered.edit)
+        invocation.out(f"Edited {safe(altered.edit.path)}. `mzplan apply` commits it.")
+    elif not altered.reached and not altered.notices:
+        invocation.out("Nothing to edit: the files say it already.")
+    _show_keys(invocation, altered)
+    if altered.notices:
+        invocation.show(altered.notices)
+    return altered.exit_code
+
+
+def _show_diff(invocation: Invocation, edit: FileEdit | None) -> None:
+    if edit is not None:
+        invocation.out("\n".join(safe(line) for line in edit.diff.splitlines()) + "\n")
+        invocation.out("")
+
+
+def _show_keys(invocation: Invocation, altered: Altered) -> None:
+    if not altered.keys:
+        return
+    invocation.out("Public keys, for ~/.ssh/authorized_keys on the server:")
+    for key in altered.keys:
+        invocation.out(
+            f"  {key.property}  {key.text or f'(of {safe(key.reference)}, which has no value here)'}"
+        )
+
+
+def _edit_to_json(altered: Altered) -> dict[str, Any]:
+    edit = altered.edit
+    found: dict[str, Any] = {"edit": {"path": edit.path, "diff": edit.diff} if edit is not None else None}
+    if altered.keys:
+        found["public_keys"] = {key.property: key.text for key in altered.keys}
+    return found

@@ -1,0 +1,265 @@
+"""apply, destroy, pause, resume, restart: commands that commit, then follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.cli.arguments import ADDRESS, DURATION, QUERY
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.exit import Declined
+from mzplan.cli.output import is_interactive
+from mzplan.model.address import Address
+from mzplan.model.canary import DEFAULT_WAIT
+from mzplan.render.text import count, safe
+
+if TYPE_CHECKING:
+    from mzplan.model.plan import Plan
+    from mzplan.model.state import State
+    from mzplan.operations.apply import Applied
+    from mzplan.operations.follower import Outcome
+
+wait_option = click.option(
+    "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
+)
+canary_option = click.option(
+    "--canary",
+    is_flag=True,
+    help="Restart one query of each connection first; the rest when it has made progress.",
+)
+canary_wait_option = click.option(
+    "--canary-wait",
+    type=DURATION,
+    metavar="DURATION",
+    help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
+)
+auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
+_DONE = {
+    "create": "created",
+    "update": "updated",
+    "restart": "restarted",
+    "replace": "replaced",
+    "delete": "deleted",
+    "move": "moved",
+}
+
+
+@command("apply", changing=True)
+@click.argument("planfile", required=False, type=click.Path())
+@auto_option
+@click.option("--live/--no-live", default=None, help="Reach out in validation (default: where a runner can).")
+@click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
+@click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
+@click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    help="Stop and start at most so many queries at once (default: 8).",
+)
+@canary_option
+@canary_wait_option
+@wait_option
+def command_apply(
+    invocation: Invocation,
+    planfile: str | None,
+    auto_approve: bool,
+    live: bool | None,
+    allow_replace: bool,
+    target: tuple[Address, ...],
+    replacing: tuple[Address, ...],
+    parallelism: int | None,
+    canary: bool,
+    canary_wait: float | None,
+    wait: float,
+) -> int:
+    """Commit the changes, and restart only what they reach.
+
+    With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
+    """
+    from mzplan.operations.apply import apply_configuration, apply_saved
+
+    first = waits_for_canary(canary, canary_wait)
+    project = invocation.project(whole=True)
+    runners = invocation.runners(project)
+    if planfile is not None:
+        if target or replacing:
+            raise click.UsageError(
+                "--target and --replace belong to `plan`: a saved plan is applied as it is."
+            )
+        from mzplan.plan.file import read_plan
+
+        return finish(
+            invocation,
+            apply_saved(
+                project,
+                runners,
+                invocation.progress,
+                read_plan(planfile),
+                approve=approval(invocation, True, "apply"),
+                allow_replace=allow_replace,
+                live=live,
+                canary=first,
+                parallelism=parallelism,
+                wait=wait,
+            ),
+        )
+    applied = apply_configuration(
+        project,
+        runners,
+        invocation.progress,
+        approve=approval(invocation, auto_approve, "apply"),
+        targets=target,
+        replacing=replacing,
+        allow_replace=allow_replace,
+        live=live,
+        canary=first,
+        parallelism=parallelism,
+        wait=wait,
+    )
+    return finish(invocation, applied)
+
+
+def waits_for_canary(canary: bool, wait: float | None) -> float | None:
+    """The seconds that a canary has, None without one."""
+    if wait is not None and not canary:
+        raise click.UsageError("--canary-wait goes with --canary.")
+    return (DEFAULT_WAIT if wait is None else wait) if canary else None
+
+
+def _operation(
+    invocation: Invocation, name: str, planned: Callable[[State], Plan], auto_approve: bool, wait: float
+) -> int:
+    from mzplan.operations.apply import operate
+
+    project = invocation.project()
+    applied = operate(
+        project,
+        invocation.runners(project),
+        invocation.progress,
+        name,
+        planned,
+        approve=approval(invocation, auto_approve, name),
+        wait=wait,
+    )
+    return finish(invocation, applied)
+
+
+@command("destroy", changing=True)
+@click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
+@auto_option
+@wait_option
+def command_destroy(
+    invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float
+) -> int:
+    """Stop the queries, and remove the resources from the state."""
+    from mzplan.plan.by_hand import plan_destroy
+
+    return _operation(
+        invocation, "destroy", lambda state: plan_destroy(state, targets=target), auto_approve, wait
+    )
+
+
+def _override(name: str, text: str) -> click.Command:
+    @command(name, help=text, changing=True)
+    @click.argument("address", type=QUERY)
+    @wait_option
+    def called(invocation: Invocation, address: Address, wait: float) -> int:
+        from mzplan.operations.project import unknown_address
+        from mzplan.plan import by_hand as plans
+
+        def planned(state: State) -> Plan:
+            if address not in state.resources:
+                raise unknown_address(address, state)
+            plan: Plan = getattr(plans, f"plan_{name}")(state, [address])
+            return plan
+
+        return _operation(invocation, name, planned, True, wait)
+
+    return called
+
+
+command_pause = _override("pause", "Stop a query and keep its checkpoint, until it is resumed.")
+command_resume = _override("resume", "Let a paused query go on from its checkpoint.")
+command_restart = _override("restart", "Restart a query from its checkpoint.")
+
+
+def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[[Plan], None]:
+    """Shows the plan and asks; without a terminal that needs --auto-approve."""
+
+    def approve(plan: Plan) -> None:
+        if not invocation.json:
+            from mzplan.render.plan_text import render_plan
+
+            invocation.out(render_plan(plan, invocation.color))
+        if auto_approve:
+            return
+        if invocation.json or not is_interactive():
+            where = "with --json" if invocation.json else "without a terminal"
+            also = " (or a plan file)" if verb == "apply" else ""
+            raise click.UsageError(f"{verb} {where} can't ask: it needs --auto-approve{also}.")
+        if invocation.ask(f"\nDo you want to {verb} this? Only 'yes' is taken for yes: ") != "yes":
+            raise Declined(verb)
+
+    return approve
+
+
+def finish(invocation: Invocation, applied: Applied) -> int:
+    """Tell how it ended; returns the exit code."""
+    if invocation.json:
+        invocation.document(applied_to_json(applied))
+        return applied.exit_code
+    bad = {a: o for a, o in applied.outcomes.items() if o.status != "applied"}
+    good = len(applied.outcomes) - len(bad)
+    if not applied.plan.is_empty:
+        done = [f"{n} {_DONE[action]}" for action, n in applied.plan.summary().items() if n]
+        if applied.plan.goes_on:
+            done.append(f"{len(applied.plan.goes_on)} going on")
+        counts = ", ".join(done) or "the declared instances"
+        converged = f" {count(good, 'query has', 'queries have')} converged." if good else ""
+        invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
+    elif not bad:
+        invocation.out(f"No changes: serial {applied.serial} is what is wanted, and every query is there.")
+    if bad:
+        number = count(len(bad), "query has", "queries have")
+        invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
+        for address, outcome in sorted(bad.items()):
+            code = f"[{outcome.code}] " if outcome.code else ""
+            invocation.out(f"  {address}: {outcome.status}: {code}{safe(outcome.reason)}")
+    return applied.exit_code
+
+
+def applied_to_json(applied: Applied) -> dict[str, Any]:
+    """The document of `apply --json`: the plan, and how each change ended."""
+    from mzplan.render.plan_json import plan_to_json
+
+    document = plan_to_json(applied.plan)
+    document["serial"] = applied.serial
+    document["lineage"] = applied.lineage  # that of a new project is made when its first serial is committed
+    listed = set()
+    for change, shown in zip(applied.plan.changes, document["changes"], strict=True):
+        listed.add(change.address)
+        outcome = applied.outcomes.get(change.address)
+        shown["status"] = outcome.status if outcome else "applied"
+        shown["seconds"] = round(outcome.seconds, 3) if outcome else 0.0
+        if outcome is not None:
+            shown["query"] = {
+                "id": outcome.query_id,
+                # A query that is renamed ran under its former name.
+                "run_id_before": applied.before.get((change.before or change).address),
+                "run_id_after": outcome.run_id,
+            }
+            if outcome.reason:
+                shown["error"] = _reason(outcome)
+    document["pending"] = [
+        {"address": str(address), "condition": outcome.status, "reason": _reason(outcome)}
+        for address, outcome in sorted(applied.outcomes.items())
+        if outcome.status != "applied"
+    ]
+    return document
+
+
+def _reason(outcome: Outcome) -> str:
+    """As `plan` tells of what is pending."""
+    return f"{outcome.code}: {outcome.reason}" if outcome.code else outcome.reason

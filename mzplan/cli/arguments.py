@@ -1,0 +1,121 @@
+"""What arguments and options hold: addresses and durations, and how the shell completes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.model.address import Address
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class AddressType(click.ParamType[Address]):
+    """`source.orders` on the command line. `queries_only`: what runs, so no connections, is completed."""
+
+    name = "address"
+
+    def __init__(self, *, queries_only: bool = False):
+        self.queries_only = queries_only
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        try:
+            address = value if isinstance(value, Address) else Address.parse(value)
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+        if self.queries_only and address.kind == "connection":
+            self.fail(f"{address} runs nothing: name a source or a sink.", param, ctx)
+        return address
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from mzplan.cli.completion import addresses
+
+        return addresses(ctx, incomplete, queries_only=self.queries_only)
+
+
+class AddressOrFileType(click.ParamType[str]):
+    """An address, or the path of a saved plan."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from mzplan.cli.completion import addresses
+
+        return addresses(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
+
+
+class NameType(click.ParamType[str]):
+    """A name, one of those that `names` tells the shell."""
+
+    name = "text"
+
+    def __init__(self, names: Callable[[], Iterable[str]]):
+        self.names = names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from mzplan.cli.completion import items
+
+        return items(self.names(), incomplete)
+
+
+class InstanceType(click.ParamType[str]):
+    """The name of an instance."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from mzplan.cli.completion import instances
+
+        return instances(ctx, incomplete)
+
+
+class DurationType(click.ParamType[float]):
+    """`90s`, `5m`, `1h`, `500ms`: seconds as a float."""
+
+    name = "duration"
+    UNITS = (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0))
+    LONGEST = 366 * 86_400.0  # seconds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float | int):
+            return float(value)
+        text = str(value)
+        for unit, seconds in self.UNITS:
+            number = text.removesuffix(unit)
+            if text.endswith(unit) and number.isdecimal() and number.isascii():
+                return min(float(number[:30]) * seconds, self.LONGEST)
+        raise click.BadParameter(f"{value!r} is not a duration: write 90s, 5m or 1h", ctx, param)
+
+
+def _examples() -> Iterable[str]:
+    from mzplan.cli.examples import examples
+
+    return examples()
+
+
+def _schemas() -> Iterable[str]:
+    from mzplan.schema.kinds import schema_names
+
+    return (*schema_names(), "project")
+
+
+ADDRESS = AddressType()
+QUERY = AddressType(queries_only=True)
+ADDRESS_OR_FILE = AddressOrFileType()
+DURATION = DurationType()
+EXAMPLE = NameType(_examples)
+SCHEMA = NameType(_schemas)
+INSTANCE = InstanceType()

@@ -1,0 +1,161 @@
+"""How a command line ends: from what was raised to what a person is told, and the exit code."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import click
+
+from mzplan.cli.context import Invocation
+from mzplan.host.extras import extras_told
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+
+INTERRUPTED = 130  # what a shell makes of SIGINT
+
+
+class Declined(Exception):  # noqa: N818 - an answer, not an error
+    """The person was asked, and did not say yes."""
+
+
+def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code. Everything that can be raised ends here."""
+    try:
+        code = _ended(invocation, run)
+        invocation.end_progress()
+        return _after_output(invocation, code)
+    except KeyboardInterrupt:  # once more, while the first is being told
+        return INTERRUPTED
+
+
+def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
+    try:
+        with extras_told():
+            return int(run() or ExitCode.OK)
+    except MzplanError as problem:
+        code = problem.exit_code
+        return _told(invocation, problem.diagnostics, _failed(invocation) if code == ExitCode.ERROR else code)
+    except click.exceptions.Exit as left:  # --help, --version
+        return left.exit_code
+    except click.UsageError as problem:
+        return _told(invocation, [_usage(problem)], ExitCode.USAGE)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return _interrupted(invocation)
+    except Declined as problem:
+        return _told(invocation, [_declined(str(problem))], ExitCode.ERROR)
+    except click.ClickException as problem:
+        return _told(invocation, [Diagnostic(code="MZ070", summary=problem.format_message())], ExitCode.ERROR)
+    except RecursionError:
+        return _told(invocation, [_TOO_DEEP], _failed(invocation))
+    except MemoryError:
+        return _told(invocation, [_TOO_MUCH], _failed(invocation))
+    except BrokenPipeError:  # the help, which click prints, and nobody reads
+        invocation.output.reader_left()
+        return ExitCode.OK
+    except OSError as problem:
+        return _told(invocation, [_of_system(problem)], _failed(invocation))
+    except Exception as problem:
+        if invocation.verbose:
+            invocation.end_progress()
+            invocation.output.err("".join(traceback.format_exception(problem)))
+        return _told(invocation, [_defect(problem)], _failed(invocation))
+
+
+def _told(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], code: int) -> int:
+    invocation.end_progress()
+    progress = invocation.progress
+    more = {"serial": progress.serial} if progress.is_committed else {}
+    invocation.show(diagnostics, **more)
+    return code
+
+
+def _failed(invocation: Invocation) -> int:
+    """1 says that nothing was committed; so it can't be that when something was."""
+    return ExitCode.NOT_CONVERGED if invocation.progress.is_committed else ExitCode.ERROR
+
+
+def _after_output(invocation: Invocation, code: int) -> int:
+    problem = invocation.output.problem
+    if problem is None:
+        return code
+    text = f"The results could not be written: {problem.strerror or problem}"
+    found = Diagnostic(code="MZ035", summary=text, hint="look at where stdout goes, then run it again.")
+    invocation.json = False  # stdout is what can't be written
+    invocation.show([found])
+    return code or _failed(invocation)
+
+
+def _interrupted(invocation: Invocation) -> int:
+    """One line, and true: what was committed stays, and goes on without this command."""
+    progress = invocation.progress
+    invocation.end_progress()
+    more: dict[str, int] = {}
+    if progress.is_committed and progress.serial is not None:
+        text = f"serial {progress.serial} is committed and stays; its runners go on with it."
+        more = {"serial": progress.serial}
+        hint = "`mzplan status --watch` follows them."
+    elif progress.serial is not None:
+        text = f"serial {progress.serial} was just being committed."
+        hint = "`mzplan plan` shows whether it was."
+    else:
+        text = "nothing was changed." if invocation.changing else ""
+        hint = ""
+    if invocation.json:
+        found = Diagnostic(code="MZ071", summary="Interrupted", detail=text, hint=hint)
+        invocation.show([found], **more)
+    else:
+        line = "Interrupted" + (f": {text}" if text else ".") + (f" {hint}" if hint else "")
+        # A terminal has just shown ^C.
+        invocation.output.err(f"\n{line}" if invocation.output.is_live else line)
+    return INTERRUPTED
+
+
+def _usage(problem: click.UsageError) -> Diagnostic:
+    command = problem.ctx.command_path if problem.ctx else "mzplan"
+    # Of a group without a command, click's message is all of its help.
+    bare = isinstance(problem, click.exceptions.NoArgsIsHelpError)
+    summary = "Missing command." if bare else problem.format_message()
+    return Diagnostic(code="MZ070", summary=summary, hint=f"`{command} --help` shows how it is used.")
+
+
+def _declined(what: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ071",
+        summary="Not approved",
+        detail="Nothing was changed.",
+        hint=f"run `mzplan {what}` again and answer yes, or give it --auto-approve.",
+    )
+
+
+def _of_system(problem: OSError) -> Diagnostic:
+    where = f"{problem.filename}: " if problem.filename else ""
+    return Diagnostic(
+        code="MZ035",
+        summary=f"{where}{problem.strerror or problem}",
+        hint="check the path, its permissions and the space on its disk.",
+    )
+
+
+def _defect(problem: Exception) -> Diagnostic:
+    # Where, but not what it says: an unforeseen message may hold anything.
+    frames = traceback.extract_tb(problem.__traceback__)
+    place = f" in {frames[-1].name} ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return Diagnostic(
+        code="MZ079",
+        summary="mzplan has a defect",
+        detail=f"{type(problem).__name__}{place}. It is none of your project.",
+        hint="run it again with -v, and report what that shows.",
+    )
+
+
+_TOO_DEEP = Diagnostic(
+    code="MZ007",
+    summary="The input is nested too deeply",
+    detail="A configuration may have 64 levels.",
+    hint="look for a resource, or a file of the state, that holds itself again and again.",
+)
+_TOO_MUCH = Diagnostic(
+    code="MZ007",
+    summary="There is not enough memory for this project",
+    hint="split the project, or give the process more memory.",
+)

@@ -1,0 +1,180 @@
+"""plan, graph, show, drift: commands that change nothing."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from mzplan.cli.apply import canary_option, canary_wait_option, waits_for_canary
+from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.output import write_text
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.plan import Plan
+from mzplan.render.text import count, cut, safe
+
+
+@command("plan")
+@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan, for apply.")
+@click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a review comment.")
+@click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
+@click.option(
+    "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
+)
+@click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
+@click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
+@canary_option
+@canary_wait_option
+@click.option("--detailed-exitcode", is_flag=True, help="2: changes, 3: drift, 4: both.")
+def command_plan(
+    invocation: Invocation,
+    out: str | None,
+    markdown: str | None,
+    explain: bool,
+    live: bool,
+    target: tuple[Address, ...],
+    replacing: tuple[Address, ...],
+    canary: bool,
+    canary_wait: float | None,
+    detailed_exitcode: bool,
+) -> int:
+    """Show what apply would change, what that restarts, and why."""
+    from mzplan.operations.plan import make_plan
+
+    project = invocation.project(whole=True)
+    plan = make_plan(
+        project,
+        invocation.runners(project),
+        invocation.progress,
+        targets=target,
+        replacing=replacing,
+        live=live,
+        canary=waits_for_canary(canary, canary_wait),
+    )
+    errors = [d for d in plan.diagnostics if d.severity == "error"]
+    if out is not None and not errors:
+        from mzplan.plan.file import write_plan
+
+        write_plan(plan, out)
+    if markdown is not None:
+        from mzplan.render.markdown import render_plan_markdown
+
+        write_text(markdown, render_plan_markdown(plan))
+    show_plan(invocation, plan, explain=explain)
+    if errors:
+        saved = "" if out is None else " It was not saved."
+        number = count(len(errors), "error")
+        invocation.note(f"This plan can't be applied: {number}, shown with it.{saved}")
+        return MzplanError(errors).exit_code
+    if out is not None:
+        invocation.note(f"Saved the plan. To apply it: mzplan apply {shlex.quote(out)}")
+    if not detailed_exitcode:
+        return ExitCode.OK
+    changed, drifted = not plan.is_empty, bool(plan.drift)
+    if changed and drifted:
+        return ExitCode.CHANGES_AND_DRIFT
+    if changed:
+        return ExitCode.CHANGES
+    return ExitCode.DRIFT if drifted else ExitCode.OK
+
+
+def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> None:
+    """A plan as the results of a command."""
+    if invocation.json:
+        from mzplan.render.plan_json import plan_to_json
+
+        document = plan_to_json(plan)
+        if explain:
+            from mzplan.render.explain import stages_to_json
+
+            document["stages"] = stages_to_json(plan)
+        invocation.document(document)
+        return
+    from mzplan.render.plan_text import render_plan
+
+    text = render_plan(plan, invocation.color)
+    if explain:
+        from mzplan.render.explain import render_stages
+
+        text += "\n" + render_stages(plan, invocation.color)
+    invocation.out(text)
+
+
+@command("graph")
+@click.option("--impact", type=ADDRESS, help="What a change of this resource reaches.")
+@click.option("--format", "format_", type=click.Choice(["mermaid", "dot", "json"]), default="mermaid")
+def command_graph(invocation: Invocation, impact: Address | None, format_: str) -> int:
+    """Draw what depends on what, or what a change would reach."""
+    from mzplan.render.graph import render_graph
+
+    configuration = invocation.project(whole=True).configuration()
+    if impact is not None and impact not in configuration.resources:
+        raise error(
+            "MZ070",
+            f"There is no {impact}",
+            "No file of this project declares it.",
+            "`mzplan graph` shows every resource.",
+            exit_code=ExitCode.USAGE,
+        )
+    text = render_graph(configuration, impact=impact, format="json" if invocation.json else format_)
+    invocation.out(text)
+    return ExitCode.OK
+
+
+@command("show")
+@click.argument("what", required=False, metavar="[ADDRESS|PLANFILE]", type=ADDRESS_OR_FILE)
+@click.option("--explain", is_flag=True, help="Of a saved plan: also the stages that apply will walk.")
+def command_show(invocation: Invocation, what: str | None, explain: bool) -> int:
+    """Show a committed resource, a saved plan, or the whole state."""
+    from pathlib import Path
+
+    if what is not None and Path(what).is_file():
+        from mzplan.plan.file import read_plan
+
+        show_plan(invocation, read_plan(what), explain=explain)
+        return ExitCode.OK
+    if explain:
+        raise click.UsageError("--explain goes with a saved plan: mzplan show FILE --explain.")
+    from mzplan.render.state import resource_to_json, state_to_json
+
+    state = invocation.project().store.read_state()
+    if what is None:
+        invocation.document(state_to_json(state))
+        return ExitCode.OK
+    try:
+        address = Address.parse(what)
+    except ValueError as problem:
+        raise click.UsageError(f"{problem}; and there is no file {what!r}") from None
+    if address not in state.resources:
+        from mzplan.operations.project import unknown_address
+
+        raise unknown_address(address, state)
+    invocation.document(resource_to_json(state.resources[address]))
+    return ExitCode.OK
+
+
+@command("drift")
+@click.option("--detailed-exitcode", is_flag=True, help="3 when there is drift.")
+@click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a comment or issue.")
+def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
+    """Say where reality has left the state."""
+    from mzplan.operations.status import find_all_drift
+
+    project = invocation.project()
+    serial, drift = find_all_drift(project)
+    if markdown is not None:
+        from mzplan.render.markdown import render_drift_markdown
+
+        write_text(markdown, render_drift_markdown(project.settings.project, serial, drift))
+    if invocation.json:
+        invocation.document(
+            {"drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in drift]}
+        )
+    elif not drift:
+        invocation.out("No drift: what runs is what the state says.")
+    else:
+        for item in drift:
+            invocation.out(f"{safe(item.address)}: {item.kind}: {cut(safe(item.detail), 600)}")
+    return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK

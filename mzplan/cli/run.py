@@ -1,0 +1,123 @@
+"""run, up, down: the runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.cli.arguments import INSTANCE
+from mzplan.cli.context import Invocation, command
+from mzplan.host.extras import RUNNER, require_extra
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.resources import MetricsPlace, ProjectSettings
+
+if TYPE_CHECKING:
+    from mzplan.runner.logs import LogFormat
+
+
+@command("run")
+@click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
+@click.option(
+    "--standby/--no-standby", default=True, help="Wait while another runner leads (default), or leave."
+)
+@click.option(
+    "--log-format",
+    "log_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="text (default), or json: an object a line, with time, level, logger, message, address.",
+)
+@click.option(
+    "--metrics-port",
+    "port",
+    metavar="PORT",
+    type=click.IntRange(1, 65535),
+    help="Serve /metrics (Prometheus) and /healthz there, for this machine only (else: as mzplan.yaml says).",
+)
+def command_run(
+    invocation: Invocation, instance: str, standby: bool, log_format: LogFormat, port: int | None
+) -> int:
+    """Be the runner: follow the state, run its queries on Spark."""
+    from mzplan.runner.logs import configure_logging
+    from mzplan.runner.main import run
+
+    settings = invocation.project().settings
+    _declared(settings, instance)
+    if settings.instances[instance].type != "dry":
+        require_extra(RUNNER)  # before it leads
+    configure_logging(log_format)
+    place = MetricsPlace(port=port) if port is not None else None
+    return run(settings, instance, stand_by=standby, metrics=place)
+
+
+@command("up")
+@click.option(
+    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
+)
+def command_up(invocation: Invocation, instance: str | None) -> int:
+    """Start the runner of this machine, detached."""
+    project = invocation.project()
+    runners = invocation.runners(project)
+    shown = []
+    for name in _embedded(project.settings, instance):
+        before = project.store.leases.leader(name)
+        runners.ensure(project.settings.instances[name])
+        lease = project.store.leases.leader(name)
+        pid = lease.pid if lease else 0
+        shown.append({"name": name, "pid": pid, "started": before is None})
+        if not invocation.json:
+            word = "leads" if before is None else "already leads"
+            invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{name}.log).")
+    _summary(invocation, shown)
+    return ExitCode.OK
+
+
+@command("down")
+@click.option(
+    "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
+)
+def command_down(invocation: Invocation, instance: str | None) -> int:
+    """Stop the runner of this machine; checkpoints stay."""
+    from mzplan.runner.embedded import stop
+
+    project = invocation.project()
+    shown = []
+    for name in _embedded(project.settings, instance):
+        invocation.note(f"Stopping the runner of instance {name}")
+        with invocation.progress.working("its queries end"):
+            stopped = stop(project.settings, project.store, name)
+        shown.append({"name": name, "stopped": stopped})
+        if not invocation.json:
+            text = (
+                "The runner of instance {} has stopped." if stopped else "No runner of instance {} runs here."
+            )
+            invocation.out(text.format(name))
+    _summary(invocation, shown)
+    return ExitCode.OK
+
+
+def _summary(invocation: Invocation, shown: list[dict[str, Any]]) -> None:
+    if invocation.json:
+        invocation.document({"instances": shown})
+    elif not shown:
+        invocation.out("This project has no embedded instance.")
+
+
+def _declared(settings: ProjectSettings, name: str) -> None:
+    if name in settings.instances:
+        return
+    raise error(
+        "MZ070",
+        f"There is no instance {name!r}",
+        f"mzplan.yaml declares: {', '.join(sorted(settings.instances))}.",
+        "declare it under `instances`, or name one of those.",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _embedded(settings: ProjectSettings, name: str | None) -> list[str]:
+    if name is not None:
+        _declared(settings, name)
+        return [name]
+    return sorted(n for n, instance in settings.instances.items() if instance.type == "embedded")

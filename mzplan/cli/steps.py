@@ -1,0 +1,169 @@
+"""steps, verify, expire: durable steps."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mzplan.cli.arguments import QUERY
+from mzplan.cli.context import Invocation, command
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from mzplan.model.state import ResourceState, State
+    from mzplan.operations.project import Project
+    from mzplan.operations.steps import Target, Upstream
+
+_MAX_STEP = 2**64 - 1
+
+
+class RangeType(click.ParamType[tuple[int, "int | None"]]):
+    """`12`, `12..20` or `12..`: first and last step."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int | None]:
+        match = re.fullmatch(r"(\d{1,20})(?:(\.\.)(\d{1,20})?)?", str(value), re.ASCII)
+        if match is None:
+            self.fail(f"{value!r} is not a range of steps: write 12, 12..20 or 12..", param, ctx)
+        first = int(match[1])
+        last = int(match[3]) if match[3] else (None if match[2] else first)
+        if last is not None and last < first:
+            self.fail(f"{value!r} ends before it begins", param, ctx)
+        return first, last
+
+
+@command("steps")
+@click.argument("address", type=QUERY)
+@click.option("--last", "count", type=click.IntRange(min=1), metavar="N", help="Only the newest N steps.")
+def command_steps(invocation: Invocation, address: Address, count: int | None) -> int:
+    """List the durable steps of a source or sink.
+
+    Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
+    it is committed.
+    """
+    from mzplan.operations.steps import read_steps
+    from mzplan.render.steps import render_steps, steps_to_json
+
+    shown = read_steps(invocation.project(), address, count, invocation.progress)
+    if invocation.json:
+        invocation.document(steps_to_json(shown))
+    else:
+        invocation.out(render_steps(shown, color=invocation.color))
+    return ExitCode.OK
+
+
+@command("verify")
+@click.argument("address", type=QUERY)
+@click.option("--steps", "wanted", type=RangeType(), metavar="RANGE", help="N, N..M or N.. (default: all).")
+@click.option("--from-upstream", is_flag=True, help="Read them again from Kafka or the files, with Spark.")
+def command_verify(
+    invocation: Invocation, address: Address, wanted: tuple[int, int | None] | None, from_upstream: bool
+) -> int:
+    """Replay steps, and compare them with what was recorded: rows and content hash.
+
+    A source's steps are read from its collection, exactly the files that each step has added; no Spark is
+    needed for that. A sink's steps are made again from its source's collection, through its select and where
+    (with Spark, if it has them), and compared with what the target has recorded of them. The first
+    difference ends it, with exit code 1.
+    """
+    from mzplan.operations.steps import verify
+    from mzplan.render.steps import render_verified, verified_to_json
+
+    project = invocation.project()
+    with _Session(invocation, project) as session:
+        found = verify(
+            project,
+            address,
+            wanted,
+            session.upstream if from_upstream else None,
+            session.target,
+            invocation.progress,
+        )
+    if invocation.json:
+        invocation.document(verified_to_json(found))
+    else:
+        if found.problems:
+            invocation.show(found.problems)
+        invocation.out(render_verified(found, color=invocation.color))
+    return ExitCode.ERROR if found.difference or found.problems else ExitCode.OK
+
+
+@command("expire", changing=True)
+@click.argument("address", type=QUERY)
+@click.option(
+    "--before",
+    "before",
+    required=True,
+    type=click.IntRange(0, _MAX_STEP),
+    metavar="STEP",
+    help="The oldest to keep.",
+)
+def command_expire(invocation: Invocation, address: Address, before: int) -> int:
+    """Record that the steps below STEP aren't needed any more.
+
+    Refused (exit code 7) while a sink has still to read one of them, whether it runs or is paused.
+    """
+    from mzplan.operations.steps import expire
+
+    steps = expire(invocation.project(), address, before, invocation.progress)
+    if invocation.json:
+        invocation.document({"address": str(address), "since": steps.since, "upper": steps.upper})
+    else:
+        invocation.out(f"{address}: steps from {steps.since} on are kept; the next one is {steps.upper}.")
+    return ExitCode.OK
+
+
+class _Session:
+    """Spark in this process, for as long as a command needs it: started when first asked for."""
+
+    def __init__(self, invocation: Invocation, project: Project):
+        self._invocation = invocation
+        self._project = project
+        self._opened: Any = None
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def upstream(self, state: State, resource: ResourceState) -> Upstream:
+        from mzplan.schema.description import describe
+        from mzplan.secrets.references import Secrets
+        from mzplan.spark.source_verification import SparkUpstream
+        from mzplan.warehouse.paths import absolute
+
+        settings = self._project.settings
+        with self._invocation.progress.working("Spark starts in this process"):
+            self._opened = SparkUpstream.open(
+                describe(resource, state.resources),
+                Secrets(settings.directory),
+                settings.directory,
+                absolute(settings.directory, settings.warehouse),
+            )
+        found: Upstream = self._opened
+        return found
+
+    def target(self, state: State, resource: ResourceState) -> Target:
+        from mzplan.schema.description import describe
+        from mzplan.secrets.references import Secrets
+        from mzplan.spark.sink_verification import Downstream
+        from mzplan.warehouse.paths import absolute
+
+        settings = self._project.settings
+        with self._invocation.progress.working(f"asking the target of {resource.address}"):
+            self._opened = Downstream.open(
+                describe(resource, state.resources),
+                Secrets(settings.directory),
+                settings.directory,
+                absolute(settings.directory, settings.warehouse),
+            )
+        found: Target = self._opened
+        return found

@@ -1,0 +1,205 @@
+"""Everything that is wrong with the resources: each by itself, then with what it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mzplan.config.checks.columns import check_columns
+from mzplan.config.checks.options import check_lifecycle, check_reserved, check_secrets
+from mzplan.config.checks.references import References
+from mzplan.config.checks.schema_check import BodyCheck
+from mzplan.config.checks.sinks import check_sink
+from mzplan.config.checks.slots import check_slots
+from mzplan.config.checks.validators import is_valid
+from mzplan.config.declarations import Declared
+from mzplan.config.findings import Findings, Path
+from mzplan.config.suggestions import did_you_mean, nearest
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.model.address import MAX_NAME, Address, is_valid_name
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
+from mzplan.schema.kinds import is_type, resource_kind, types_of
+
+
+class Checker:
+    """Checks declared resources, and turns those that are right into Resources.
+
+    One mistake gives one error: what can't be judged because of another error is passed over.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[Address, Declared],
+        instances: Mapping[str, Instance],
+        findings: Findings,
+    ):
+        self.declared, self.instances, self.findings = declared, instances, findings
+        self.references = References(declared, findings)
+        # Where a query runs that names no instance. Written into it, so that what is committed says so.
+        self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
+
+    def resources(self) -> dict[Address, Resource]:
+        """Check all; the resources are complete only when nothing was found."""
+        # Types first: those of sources and sinks follow from their connections.
+        for kind in ("connection", "source", "sink"):
+            for address, resource in self.declared.items():
+                if address.kind == kind:
+                    self._type(resource)
+        checked: dict[Address, Resource] = {}
+        for address in sorted(self.declared):
+            resource = self.declared[address]
+            self._name(resource)
+            if resource.type is not None and self._body(resource):
+                checked[address] = self._resource(resource)
+        self.references.check_cycles()
+        check_slots(checked, self.declared, self.findings)
+        return checked
+
+    def _name(self, resource: Declared) -> None:
+        name = resource.address.name
+        if is_valid_name(name):
+            return
+        self.findings.add(
+            "MZ011",
+            f"Invalid name {shown(name)}",
+            "A name begins with a small letter and holds small letters, digits and _ only, "
+            f"at most {MAX_NAME} of them.",
+            _name_hint(name),
+            place=resource.place(),
+        )
+
+    def _type(self, resource: Declared) -> None:
+        body, kind = resource.body, resource.address.kind
+        if not isinstance(body, dict):
+            self._add(
+                resource,
+                "MZ005",
+                f"{resource.label} is not a mapping",
+                f"A {kind} has keys and values; found {kind_of(body)}.",
+                f"write the keys of the {kind}, indented, below its name.",
+            )
+        elif "type" in body:
+            self._explicit_type(resource)
+        elif kind == "connection":
+            self._missing_type(resource)
+        else:
+            resource.type = self.references.type_from_connection(resource)
+
+    def _missing_type(self, resource: Declared) -> None:
+        types = listed(types_of("connection"))
+        known = {
+            key for t in types_of("connection") for key in resource_kind("connection", t).schema["properties"]
+        }
+        near = nearest("type", (key for key in resource.body if key not in known))
+        if near is not None:
+            detail = f"{resource.label} needs a type: {types}."
+            summary = f"Unknown key {shown(near)}"
+            self._add(resource, "MZ004", summary, detail, 'did you mean "type"?', (near,), at_key=True)
+            return
+        self._add(
+            resource,
+            "MZ006",
+            'Missing key "type"',
+            f"{resource.label} needs a type: {types}.",
+            "add `type:`.",
+        )
+
+    def _explicit_type(self, resource: Declared) -> None:
+        kind, type_ = resource.address.kind, resource.body["type"]
+        try:
+            if is_type(kind, type_):
+                resource.type = type_
+                return
+        except MzplanError as broken:  # a plug-in brings it, and can't be used
+            (why,) = broken.diagnostics
+            self._add(resource, why.code, why.summary, why.detail, why.hint, ("type",))
+            return
+        known = types_of(kind)
+        self._add(
+            resource,
+            "MZ005",
+            f"Unknown {kind} type",
+            f"{shown(type_)} is no type of a {kind}; types are: {listed(known)}.",
+            did_you_mean(type_, known) or "use one of these.",
+            ("type",),
+        )
+
+    def _body(self, resource: Declared) -> bool:
+        """Whether the body is right by its schema and in itself."""
+        before = len(self.findings.found) + self.findings.left_out
+        name = f"{resource.address.kind}.{resource.type}"
+        kind = resource_kind(resource.address.kind, cast(str, resource.type))
+        wrong: set[Path] = set()
+        if not is_valid(name, resource.body):
+            check = BodyCheck(
+                self.findings,
+                resource.place,
+                resource.valid_address,
+                resource.label,
+                kind.is_sensitive,
+            )
+            wrong = check.report(name, resource.body)
+        self.references.check(resource, kind, wrong)
+        check_secrets(resource, kind, self.findings)
+        if isinstance(resource.body, dict):
+            check_reserved(resource, kind, self.findings)
+        check_lifecycle(resource, self.declared, self.findings)
+        self._instance(resource, wrong)
+        check_columns(resource, kind, self.findings)
+        if resource.address.kind == "sink" and not wrong:
+            check_sink(resource, self.declared, self.findings)
+        return len(self.findings.found) + self.findings.left_out == before
+
+    def _instance(self, resource: Declared, wrong: set[Path]) -> None:
+        if resource.address.kind == "connection" or ("instance",) in wrong:
+            return
+        name = resource.body.get("instance", self.default)
+        if name in self.instances:
+            return
+        explicit = "instance" in resource.body
+        says = f"runs on {shown(name)}, which mzplan.yaml does not declare" if explicit else "names none"
+        self._add(
+            resource,
+            "MZ012",
+            "Unknown instance" if explicit else "No instance",
+            f"{resource.label} {says}. Declared are: {listed(sorted(self.instances))}.",
+            (did_you_mean(name, sorted(self.instances)) if explicit else "")
+            or f"write `instance: {min(self.instances)}`, or declare it under `instances:`.",
+            ("instance",) if explicit else (),
+        )
+
+    def _resource(self, resource: Declared) -> Resource:
+        kind = resource_kind(resource.address.kind, cast(str, resource.type))
+        placed = {} if resource.address.kind == "connection" else {"instance": self.default}
+        return Resource(
+            address=resource.address,
+            type=kind.type,
+            body=kind.normalise({**placed, **resource.body}),
+            references={
+                reference.property: Address(reference.kind, resource.body[reference.property])
+                for reference in kind.references
+                if reference.property in resource.body
+            },
+            path=resource.file.path,
+        )
+
+    def _add(
+        self,
+        resource: Declared,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path = (),
+        at_key: bool = False,
+    ) -> None:
+        place = resource.place(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
+
+
+def _name_hint(name: Any) -> str:
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name).lower()).strip("_")[
+        :MAX_NAME
+    ]
+    return f"{plain}, for example." if is_valid_name(plain) else "rename it."

@@ -1,0 +1,210 @@
+"""The columns that a source declares: Spark DDL, what its format can hold, no name twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mzplan.config.declarations import Declared, value_at
+from mzplan.config.findings import Findings, Path
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import listed, shown
+from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
+from mzplan.schema.kinds import ResourceKind
+from mzplan.schema.source_columns import columns_of, default_ddl, included_columns, keys_of, record_columns
+
+_NESTED = ("ARRAY", "MAP", "STRUCT")
+
+
+def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """Schemas are Spark DDL and fit their format; what is included has names of its own."""
+    for path in kind.column_paths:
+        ddl = value_at(resource.body, path)
+        if not isinstance(ddl, str) or kind.property_schema(path).get("x-diff") != "columns":
+            continue
+        try:
+            columns = parse_columns(ddl)
+        except DdlError as failure:
+            _not_ddl(resource, findings, path, ddl, failure)
+            return
+        try:
+            check_storable(ddl)
+        except DdlError as failure:
+            _not_storable(resource, findings, path, failure)
+        _check_fit(resource, kind, findings, path, columns)
+    _check_names(resource, kind, findings)
+    _check_key(resource, kind, findings)
+
+
+def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
+    word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
+    near = did_you_mean(word.group(), TYPE_NAMES) if word and "unknown type" in str(failure) else ""
+    findings.add(
+        "MZ018",
+        "The schema is not Spark DDL",
+        f"{resource.label}: {failure}.",
+        near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
+        address=resource.valid_address,
+        place=resource.place(path, offset=failure.offset, length=len(word.group()) if word else 1),
+    )
+
+
+def _not_storable(resource: Declared, findings: Findings, path: Path, failure: DdlError) -> None:
+    findings.add(
+        "MZ212",
+        "A column that can't be stored",
+        f"{resource.label}: {failure}.",
+        "leave it out, or have it written under another name. Of a Kafka record or a line of a file the "
+        "whole text can be a column (`format: {type: text}`), and `select` take it apart (get_json_object).",
+        address=resource.valid_address,
+        place=resource.place(path, offset=failure.offset),
+    )
+
+
+def _check_fit(
+    resource: Declared,
+    kind: ResourceKind,
+    findings: Findings,
+    path: tuple[str, ...],
+    columns: Sequence[Column],
+) -> None:
+    """A format of one column has one, of its type; one of flat lines has nothing nested."""
+    type_ = value_at(resource.body, (*path[:-1], "type"))
+    default = default_ddl(kind, path, resource.body)
+    nested = [column.name for column in columns if column.type.startswith(_NESTED)]
+    if default is not None:
+        (only,) = parse_columns(default)
+        if len(columns) != 1 or columns[0].type != only.type:
+            _unfit(
+                resource,
+                findings,
+                path,
+                f"the format {type_} has one column, {only.type}",
+                f'write "{only}", with a name of your own, or leave the schema out.',
+            )
+    elif nested and type_ in kind.property_schema(path).get("x-plain-columns", ()):
+        _unfit(
+            resource,
+            findings,
+            path,
+            f"a field of {type_} can't hold an array, map or struct, as {', '.join(nested)}",
+            "make it a STRING, and take it apart in `select` (from_json, split).",
+        )
+
+
+def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint: str) -> None:
+    findings.add(
+        "MZ020",
+        "The schema does not fit the format",
+        f"{resource.label}: {detail}.",
+        hint,
+        address=resource.valid_address,
+        place=resource.place(path),
+    )
+
+
+def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """No included column has the name of another column."""
+    if resource.address.kind != "source" or not isinstance(resource.body, dict):
+        return
+    there = {column.name.lower() for column in record_columns(kind.type, resource.body)}
+    for what, column in included_columns(kind.type, resource.body).items():
+        if column.name.lower() not in there:
+            there.add(column.name.lower())
+            continue
+        findings.add(
+            "MZ020",
+            f"The column {shown(column.name)} is there twice",
+            f"{resource.label}: {what} would be a column of the same name as another one.",
+            f"give it another name: `include: {{{what}: record_{what}}}`.",
+            address=resource.valid_address,
+            place=resource.place(("include",)),
+        )
+
+
+def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
+    """The key of a keyed collection is of its columns, and of types that can be told apart."""
+    path = kind.key_path
+    if resource.address.kind != "source" or path is None or not isinstance(resource.body, dict):
+        return
+    columns = {column.name.lower(): column for column in columns_of(kind.type, resource.body)}
+    keys = keys_of(kind.type, resource.body)
+    if not columns or not keys:
+        return
+    for index, name in enumerate(keys):
+        column = columns.get(name.lower())
+        if column is None:
+            _not_a_key(
+                resource,
+                findings,
+                (*path, index),
+                f"Unknown key column {shown(name)}",
+                f"its columns are {listed([one.name for one in columns.values()], 40)}",
+                did_you_mean(name, [one.name for one in columns.values()]) or "use one of these.",
+            )
+        elif column.type.startswith(_NESTED):
+            _not_a_key(
+                resource,
+                findings,
+                (*path, index),
+                f"{shown(name)} can't be a key",
+                f"it is {shown(column.type)}, and rows are found by plain values",
+                "use a column of a plain type.",
+            )
+    if CHANGE in columns:
+        _not_a_key(
+            resource,
+            findings,
+            path,
+            f"The column {shown(CHANGE)} is reserved",
+            "in a collection with a key, it is mzplan's own",
+            "give the column another name.",
+        )
+    _check_key_format(resource, kind, findings, keys)
+
+
+def _check_key_format(
+    resource: Declared, kind: ResourceKind, findings: Findings, keys: Sequence[str]
+) -> None:
+    """How a tombstone's key is read is known, and can hold the columns that it is read for. Only of envelopes
+    that let one say so; columns that come from the record's key anyway (`include`) are none of those."""
+    envelope = kind.key_path[:-1] if kind.key_path is not None else ()
+    path, of_values = (*envelope, "key_format"), value_at(resource.body, ("format", "type"))
+    if not envelope or value_at(resource.body, (*envelope, "type")) != "upsert":
+        return
+    names = {name.lower() for name in keys}
+    held = [c.name for c in record_columns(kind.type, resource.body) if c.name.lower() in names]
+    written = value_at(resource.body, path)
+    if held and written is None and of_values == "avro":
+        findings.add(
+            "MZ006",
+            'Missing key "key_format"',
+            f"{resource.label}: a record without a value deletes by its key, and keys beside avro values are "
+            "avro as often as text. One that is read as what it is not would delete nothing, in silence.",
+            "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
+            address=resource.valid_address,
+            place=resource.place(envelope),
+        )
+    elif len(held) > 1 and written == "text":
+        findings.add(
+            "MZ020",
+            "A text is the key of one column",
+            f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}), and a text can't tell "
+            "them apart.",
+            "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
+            address=resource.valid_address,
+            place=resource.place(path),
+        )
+
+
+def _not_a_key(
+    resource: Declared, findings: Findings, path: Path, summary: str, detail: str, hint: str
+) -> None:
+    findings.add(
+        "MZ200",
+        summary,
+        f"{resource.label}: {detail}.",
+        hint,
+        address=resource.valid_address,
+        place=resource.place(path),
+    )

@@ -1,0 +1,183 @@
+"""References between resources: that they exist, are of the right type, and form no cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mzplan.config.declarations import Declared
+from mzplan.config.findings import HERE, Findings, Path
+from mzplan.config.suggestions import nearest
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.model.address import KINDS, Address, Kind
+from mzplan.model.graph import DependencyGraph
+from mzplan.schema.kinds import Reference, ResourceKind, resource_kind, types_of
+
+
+class References:
+    """The references of all declared resources."""
+
+    def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
+        self.declared, self.findings = declared, findings
+        self.edges: dict[Address, list[tuple[str, Address]]] = {}
+        self.told: set[tuple[Address, str]] = set()  # (who refers, property) that has been reported
+        self.suggested: dict[tuple[Kind, str], str | None] = {}
+
+    def type_from_connection(self, resource: Declared) -> str | None:
+        """The type of a source or sink that names none: that of its connection. None when that is not
+        to be had, and then it has been told why."""
+        kind, name = resource.address.kind, resource.body.get("connection")
+        if "connection" not in resource.body:
+            if self._misspelled(resource):
+                return None
+            others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
+            also = f", or a type that needs none: {listed(others)}" if others else ""
+            self._add(
+                resource,
+                "MZ006",
+                'Missing key "connection"',
+                f"{resource.label} needs a connection{also}. Its type follows from the connection.",
+                "add `connection:`" + (f", or `type: {others[0]}`." if others else "."),
+            )
+        elif not isinstance(name, str):
+            self._add(
+                resource,
+                "MZ005",
+                'Wrong type for "connection"',
+                f"Expected the name of a connection, or one written out, found {kind_of(name)}.",
+                "write the name of a connection.",
+                ("connection",),
+            )
+        found = self._target(resource, "connection", "connection")
+        if found is None or found.type is None:
+            # Its own properties can't be judged; what it reads from can.
+            self._target(resource, "from", "source")
+        if found is None or found.type is None:
+            return None
+        type_ = resource_kind("connection", found.type).query_type(kind)
+        if type_ is None:
+            able = [t for t in types_of("connection") if resource_kind("connection", t).query_type(kind)]
+            self._add(
+                resource,
+                "MZ013",
+                f"A {kind} can't use this connection",
+                f"connection.{name} is of type {found.type}, which has no {kind}s.",
+                f"use a connection of type {listed(able)}.",
+                ("connection",),
+            )
+        return type_
+
+    def _misspelled(self, resource: Declared) -> bool:
+        """Report a key that was probably meant to be `connection` or `type`."""
+        kind = resource.address.kind
+        known = {key for t in types_of(kind) for key in resource_kind(kind, t).schema["properties"]}
+        for word in ("connection", "type"):
+            key = nearest(word, (key for key in resource.body if key not in known))
+            if key is not None:
+                self._add(
+                    resource,
+                    "MZ004",
+                    f"Unknown key {shown(key)}",
+                    f"{resource.label} needs a connection, or a type that needs none.",
+                    f"did you mean {shown(word)}?",
+                    (key,),
+                    at_key=True,
+                )
+                return True
+        return False
+
+    def check(self, resource: Declared, kind: ResourceKind, wrong: set[Path]) -> None:
+        """The references that the resource's schema names."""
+        for reference in kind.references:
+            if reference.property not in resource.body or (reference.property,) in wrong:
+                continue
+            found = self._target(resource, reference.property, reference.kind)
+            if found is None:
+                continue
+            self.edges.setdefault(resource.address, []).append((reference.property, found.address))
+            if reference.types and found.type is not None and found.type not in reference.types:
+                self._wrong_type(resource, reference, found)
+
+    def check_cycles(self) -> None:
+        """Report every cycle once, at the resource of it that comes first."""
+        graph = DependencyGraph({a: [target for _, target in found] for a, found in self.edges.items()})
+        for cycle in graph.cycles():
+            first = self.declared[cycle[0]]
+            role = next(role for role, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
+            self._add(
+                first,
+                "MZ014",
+                "Resources refer to each other in a circle",
+                " → ".join(map(str, [*cycle, cycle[0]])),
+                "remove one of these references.",
+                (role,),
+            )
+
+    def _target(self, resource: Declared, property_: str, kind: Kind) -> Declared | None:
+        name = resource.body.get(property_)
+        if not isinstance(name, str):
+            return None
+        found = self.declared.get(Address(kind, name))
+        # A file that could not be read may declare it.
+        if found is None and not self.findings.unread and (resource.address, property_) not in self.told:
+            self.told.add((resource.address, property_))
+            self._unknown(resource, property_, kind, name)
+        return found
+
+    def _unknown(self, resource: Declared, property_: str, kind: Kind, name: str) -> None:
+        near = self._nearest(kind, name)
+        other = next((k for k in KINDS if Address(k, name) in self.declared), None)
+        hint, related = f"declare it under `{kind}s:`.", None
+        if near is not None:
+            hint = f'did you mean "{near}" ({HERE})?'
+            related = self.declared[Address(kind, near)].place()
+        elif other is not None:
+            hint = f"{other}.{name} is a {other} ({HERE}); name a {kind}."
+            related = self.declared[Address(other, name)].place()
+        self.findings.add(
+            "MZ012",
+            f"Unknown {kind}",
+            f"{resource.label} refers to {shown(name)}, which no file declares.",
+            hint,
+            address=resource.valid_address,
+            place=resource.place((property_,)),
+            related=related,
+        )
+
+    def _nearest(self, kind: Kind, name: str) -> str | None:
+        if (kind, name) not in self.suggested:
+            names = sorted(address.name for address in self.declared if address.kind == kind)
+            self.suggested[kind, name] = nearest(name, names)
+        return self.suggested[kind, name]
+
+    def _wrong_type(self, resource: Declared, reference: Reference, found: Declared) -> None:
+        able = sorted(
+            address.name
+            for address, other in self.declared.items()
+            if address.kind == reference.kind and other.type in reference.types
+        )
+        self._add(
+            resource,
+            "MZ013",
+            f"Wrong type of {reference.kind}",
+            f"{resource.label} is of type {resource.type} and needs a {reference.kind} of type "
+            f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
+            f"use one of: {listed(able)}." if able else f"declare a {reference.kind} of that type.",
+            (reference.property,),
+        )
+
+    def _add(
+        self,
+        resource: Declared,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path = (),
+        at_key: bool = False,
+    ) -> None:
+        place = resource.place(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
+
+
+def _needs_connection(kind: Kind, type_: str) -> bool:
+    return "connection" in resource_kind(kind, type_).schema["properties"]

@@ -1,0 +1,124 @@
+"""What a JSON Schema asks for, in plain words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mzplan.config.text import shown
+from mzplan.schema.kinds import Json
+from mzplan.secrets.references import is_reference
+
+_TYPES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+# pattern → (what values are, an example)
+_PATTERNS = {
+    r"^\S+:[0-9]+$": ("are written host:port", "broker:9092"),
+    r"^[a-z][a-z0-9_]*$": ("begin with a small letter and hold small letters, digits and _ only", "orders_2"),
+    r"^[a-z][a-z0-9_-]{0,62}$": (
+        "begin with a small letter and hold at most 63 small letters, digits, _ and -",
+        "shop-orders",
+    ),
+    r"^[a-z][a-z0-9.]*$": (
+        "begin with a small letter and hold small letters, digits and dots only",
+        "linger.ms",
+    ),
+    r"^[A-Za-z][A-Za-z0-9_]*$": ("begin with a letter and hold letters, digits and _ only", "customer_id"),
+    r"^[A-Za-z][A-Za-z0-9_]*( BINARY)?$": ("are a column's name, or NAME BINARY", "customer_id"),
+    r"^[0-9]+(ms|s|m|h)$": ("are a whole number with a unit: ms, s, m or h", "500ms"),
+    r"^[a-zA-Z0-9._-]{1,249}$": ("hold at most 249 letters, digits, dots, _ and -", "orders.v1"),
+    r"^[a-z]{2}[a-z0-9-]*$": ("are written as AWS names its regions", "eu-central-1"),
+    r"^arn:[a-z0-9-]+:iam::[0-9]{12}:role/\S+$": (
+        "are the ARN of an IAM role",
+        "arn:aws:iam::123456789012:role/mzplan",
+    ),
+    r"^s3a?://": ("begin with s3://", "s3://lake/orders"),
+    r"^https?://[^@\s/]+[^@\s]*$": (
+        "begin with http:// or https:// and hold neither user nor password",
+        "https://registry:8081",
+    ),
+    r"^(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$": (
+        "are public keys as OpenSSH writes them, of one line",
+        "ssh-ed25519 AAAAC3Nza…",
+    ),
+    r"^[^.\s]+(\.[^.\s]+)?$": ("are written table, or schema.table", "public.orders"),
+}
+_BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+def type_words(types: list[str]) -> str:
+    """`["string", "number"]` → `text or a number`."""
+    return " or ".join(_TYPES.get(one, one) for one in types)
+
+
+def in_words(pattern: str) -> str:
+    """A pattern in words that follow `values …`."""
+    words, _ = _PATTERNS.get(pattern, (f"match the pattern {pattern}", ""))
+    return words
+
+
+def requirement(rule: str, inner: Json) -> str:
+    """A rule of a property's schema as a sentence."""
+    match rule:
+        case "pattern":
+            return f"Values {in_words(inner.get('pattern', ''))}."
+        case "minimum" | "maximum":
+            low, high = inner.get("minimum"), inner.get("maximum")
+            if low is not None and high is not None:
+                return f"It must be from {low} to {high}."
+            return f"It must be at least {low}." if low is not None else f"It must be at most {high}."
+        case "minLength":
+            return "It may not be empty."
+        case "minItems":
+            return "It may not be an empty list."
+        case "uniqueItems":
+            return "Each item may be there once."
+        case _:
+            return f"It does not meet {rule}."
+
+
+def value_hint(rule: str, inner: Json) -> str:
+    """How to write a value that meets a rule."""
+    _, example = _PATTERNS.get(inner.get("pattern", ""), ("", ""))
+    match rule:
+        case "pattern" if example:
+            return f"write it as in {shown(example)}."
+        case "minimum":
+            return f"write {inner['minimum']} or more."
+        case "maximum":
+            return f"write {inner['maximum']} or less."
+        case "minLength" | "minItems":
+            return "write at least one, or remove the key."
+        case "uniqueItems":
+            return "remove what is there twice."
+        case _:
+            return "write a value that fits."
+
+
+def type_hint(types: list[str], value: Any, secret: bool) -> str:
+    """How to write a value of these types instead of this one."""
+    if secret:
+        return "write a secret reference: ${env:NAME} or ${file:PATH}."
+    if "string" in types and isinstance(value, bool | int | float):
+        return f'put it in quotes: "{shown(value)}".'
+    if types == ["array"] and isinstance(value, str | int | float):
+        return f"write a list: [{shown(value, quote=False)}]."
+    if is_reference(value):
+        return "a secret is always text: use a variable here, ${var.NAME}."
+    if types == ["boolean"] and isinstance(value, str) and value.lower() in _BOOLEANS:
+        return f"write {_BOOLEANS[value.lower()]}."
+    if isinstance(value, str) and types in (["integer"], ["number"], ["boolean"]):
+        return "write it without quotes." if _looks_right(value, types[0]) else f"write {type_words(types)}."
+    return f"write {type_words(types)}."
+
+
+def _looks_right(text: str, type_: str) -> bool:
+    if type_ == "boolean":
+        return text in ("true", "false")
+    return text.lstrip("+-").replace(".", "", type_ == "number").isdigit()

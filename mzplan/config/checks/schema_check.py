@@ -1,0 +1,214 @@
+"""Bodies against their JSON Schema: a quick yes, or every error in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mzplan.config.checks.requirements import in_words, requirement, type_hint, type_words, value_hint
+from mzplan.config.checks.validators import errors_of, schema_at, value_at
+from mzplan.config.findings import Findings, Path, Place
+from mzplan.config.suggestions import did_you_mean, nearest
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.model.address import Address
+from mzplan.schema.kinds import Json, load_schema
+from mzplan.secrets.references import has_login
+
+_MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
+
+
+class BodyCheck:
+    """Reports what is wrong with one body. `sensitive` says whether the value at a path is a secret."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        place: Callable[[Path, bool], Place],
+        address: Address | None,
+        subject: str,
+        sensitive: Callable[[Path], bool] = lambda path: False,
+    ):
+        self.findings, self.place, self.address = findings, place, address
+        self.subject, self.sensitive = subject, sensitive
+
+    def report(self, name: str, body: Any) -> set[Path]:
+        """Add every error of the body to the findings. Returns the paths that are wrong."""
+        schema = load_schema(name)
+        if self.findings.full:
+            self.findings.left_out += 1
+            return {()}
+        errors = errors_of(name, schema, body)
+        # Rules between properties mean something only once each property is right by itself.
+        single = [(path, error) for path, error in errors if error.schema_path[0] != "allOf"]
+        wrong: set[Path] = set()
+        rules: set[int] = set()
+        for path, error in single or errors:
+            if error.schema_path[0] == "allOf":
+                rules.add(int(error.schema_path[1]))
+            else:
+                self._one(error, schema, body, path)
+                wrong.add(path)
+        for index in sorted(rules):
+            self._rule(schema["allOf"][index])
+        return wrong
+
+    def add(
+        self,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path,
+        *,
+        at_key: bool = False,
+        conceal: bool = False,
+    ) -> None:
+        place = self.place(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=self.address, place=place, conceal=conceal)
+
+    def _rule(self, rule: Json) -> None:
+        self.add(
+            rule.get("x-code", "MZ020"),
+            rule.get("x-summary", "Options that don't go together"),
+            f"{self.subject}: {rule.get('x-detail', rule.get('description', ''))}",
+            rule.get("x-hint", ""),
+            tuple(rule.get("x-at", ())),
+        )
+
+    def _one(self, error: Any, schema: Json, body: Any, path: Path) -> None:
+        kind = error.kind
+        inner = schema_at(schema, path)
+        value = value_at(body, path)
+        match kind.name:
+            case "additionalProperties":
+                self._unknown(kind.unexpected, inner, value, path)
+            case "required":
+                self._missing(kind.property, error, inner, value, path)
+            case "type":
+                self._type(_flat(kind.types), inner, value, path)
+            case "enum" | "const":
+                options = kind.options if kind.name == "enum" else [kind.expected_value]
+                self._choice(list(options), value, path)
+            case "propertyNames":
+                self._names(inner, value, path)
+            case _:
+                self._value(kind.name, inner, value, path)
+
+    def _unknown(self, unexpected: Iterable[str], inner: Json, value: Any, path: Path) -> None:
+        valid = sorted(inner.get("properties", {}))
+        keys = list(unexpected)
+        for key in keys[:_MAX_UNKNOWN]:
+            free = [word for word in valid if not isinstance(value, dict) or word not in value]
+            near = nearest(key, free)
+            self.add(
+                "MZ004",
+                f"Unknown key {shown(key)}",
+                f"Keys of {self._name(path)} are: {listed(valid, 40)}.",
+                f"did you mean {shown(near)}?" if near is not None else "remove it.",
+                (*path, key),
+                at_key=True,
+                # Who knows what is written under a key that nobody knows.
+                conceal=near is None or self.sensitive((*path, near)),
+            )
+        if len(keys) > _MAX_UNKNOWN:
+            self.add(
+                "MZ004",
+                f"{len(keys) - _MAX_UNKNOWN} more unknown keys",
+                "",
+                "remove them.",
+                path,
+                at_key=True,
+            )
+
+    def _missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
+        # A key that is there under a near name has been told as unknown: one mistake, one error.
+        near = nearest(key, (k for k in value if k not in inner.get("properties", {}))) if value else None
+        if near is not None:
+            return
+        detail = f"{self._name(path)} needs it"
+        if error.schema_path[-1] == "dependentRequired":
+            with_it = [
+                k for k, needs in inner.get("dependentRequired", {}).items() if key in needs and k in value
+            ]
+            detail = f"{listed(with_it)} and {key} need each other"
+        about = inner.get("properties", {}).get(key, {}).get("description", "")
+        self.add(
+            "MZ006",
+            f"Missing key {shown(key)}",
+            f"{detail}. {about}".strip(),
+            f"add `{key}:`.",
+            path,
+            at_key=True,
+        )
+
+    def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
+        expected = type_words(types)
+        secret = self.sensitive(path)
+        found = (
+            kind_of(value)
+            if secret or isinstance(value, dict | list | None)
+            else f"{kind_of(value)} ({shown(value)})"
+        )
+        self.add(
+            "MZ005",
+            f"Wrong type for {shown(_key(path))}",
+            f"Expected {expected}, found {found}. {inner.get('description', '')}".strip(),
+            type_hint(types, value, secret),
+            path,
+            conceal=secret,
+        )
+
+    def _choice(self, options: list[Any], value: Any, path: Path) -> None:
+        words = [shown(option, quote=False) for option in options]
+        found = "" if self.sensitive(path) else f"{shown(value)} is not one of its values. "
+        one = f"It can only be {words[0]}." if len(words) == 1 else f"It can be {', '.join(words)}."
+        hint = did_you_mean(value, [o for o in options if isinstance(o, str)])
+        self.add(
+            "MZ005",
+            f"Wrong value for {shown(_key(path))}",
+            found + one,
+            hint or (f"write {words[0]}." if len(words) == 1 else "use one of these."),
+            path,
+        )
+
+    def _names(self, inner: Json, value: Any, path: Path) -> None:
+        pattern = inner.get("propertyNames", {}).get("pattern", "")
+        for key in list(value)[:_MAX_UNKNOWN] if isinstance(value, dict) else []:
+            if re.search(pattern.replace("$", r"\Z"), key) is None:
+                self.add(
+                    "MZ011",
+                    f"{shown(key)} can't be a key here",
+                    f"Keys of {self._name(path)} {in_words(pattern)}.",
+                    "rename it.",
+                    (*path, key),
+                    at_key=True,
+                    conceal=True,
+                )
+
+    def _value(self, rule: str, inner: Json, value: Any, path: Path) -> None:
+        secret = self.sensitive(path) or has_login(value)
+        found = "" if secret else f"{shown(value)} can't be used here. "
+        self.add(
+            "MZ005",
+            f"Wrong value for {shown(_key(path))}",
+            f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
+            value_hint(rule, inner),
+            path,
+            conceal=secret,
+        )
+
+    def _name(self, path: Path) -> str:
+        return f"{self.subject}.{'.'.join(map(str, path))}" if path else self.subject
+
+
+def _flat(types: Any) -> list[str]:
+    return [types] if isinstance(types, str) else list(types)
+
+
+def _key(path: Path) -> str:
+    """The last name of a path, with the index of a list item: `brokers[1]`."""
+    text = ""
+    for key in path:
+        text = f"{text}[{key}]" if isinstance(key, int) else key
+    return text

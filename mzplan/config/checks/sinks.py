@@ -1,0 +1,277 @@
+"""What a sink writes: its expressions, the columns that come out of them, its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.config.declarations import Declared
+from mzplan.config.findings import Findings, Path
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import listed, shown
+from mzplan.model.address import Address
+from mzplan.schema.columns import CHANGE, POSITION, DdlError
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of, keys_of
+
+if TYPE_CHECKING:
+    from mzplan.config.checks.expressions import Parsed
+
+
+def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+    """`select`, `where` and `key` of a sink whose body is right by its schema; and whether it can follow its
+    source's deletes, where there are some."""
+    body = resource.body
+    _check_deletes(resource, declared.get(Address("source", body["from"])), findings)
+    _check_loop(resource, declared, findings)
+    if not any(key in body for key in ("select", "where", "key")):
+        return
+    source = declared.get(Address("source", body["from"]))
+    check = _SinkCheck(resource, findings, column_names(source), keyed=bool(_keys(source)))
+    outputs = check.select(body["select"]) if "select" in body else check.columns
+    if "where" in body:
+        check.where(body["where"])
+    check.varying(body)
+    if outputs is not None and "key" in body:
+        check.key(body["key"], outputs)
+
+
+def _keys(source: Declared | None) -> tuple[str, ...]:
+    """The key of a source's collection; empty where it has none, or that can't be known."""
+    if source is None or source.type is None or not isinstance(source.body, dict):
+        return ()
+    return keys_of(source.type, source.body)
+
+
+def _check_deletes(resource: Declared, source: Declared | None, findings: Findings) -> None:
+    """MZ201 for a sink that only ever adds rows, below a collection whose rows change and go."""
+    keys = _keys(source)
+    if not keys or source is None or resource.type is None:
+        return
+    kind = resource_kind("sink", resource.type)
+    needed = kind.takes_deletes
+    body = kind.with_defaults(resource.body)
+    if needed is not None and all(body.get(name) in values for name, values in needed.items()):
+        return
+    detail = (
+        f"{source.label} keeps the latest row of each key ({', '.join(keys)}): its rows are updated and "
+        f"deleted. {resource.label} only adds rows to its target, and could not take any back."
+    )
+    if needed is None:
+        hint = f"a sink of type {resource.type} can't follow them: use kafka, postgres or delta, with a key."
+        path: Path = ("from",)
+    else:
+        said = ", ".join(f"{name}: {values[0]}" for name, values in needed.items())
+        hint = f"write `{said}` and `key: [{', '.join(keys)}]`."
+        path = next(((name,) for name in needed if name in resource.body), ("from",))
+    findings.add(
+        "MZ201",
+        "A sink that only adds rows can't follow updates and deletes",
+        detail,
+        hint,
+        address=resource.valid_address,
+        place=resource.place(path),
+    )
+
+
+def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
+    """MZ219 for a Kafka sink that writes what its source reads."""
+    source = declared.get(Address("source", resource.body["from"]))
+    if source is None or not isinstance(source.body, dict) or not source.type == resource.type == "kafka":
+        return
+    topic = resource.body.get("topic")
+    if topic != source.body.get("topic") or not _meet(source, resource, declared):
+        return
+    findings.add(
+        "MZ219",
+        f"{resource.label} would feed itself",
+        f"It writes to topic {shown(str(topic))}, which {source.label} reads, on the same brokers: every row "
+        "would come back and be written again, without end.",
+        "write to another topic.",
+        address=resource.valid_address,
+        place=resource.place(("topic",)),
+    )
+
+
+def _meet(source: Declared, sink: Declared, declared: Mapping[Address, Declared]) -> bool:
+    """Whether both have the same connection, or a broker in common."""
+    names = [str(one.body.get("connection")) for one in (source, sink)]
+    if names[0] == names[1]:
+        return True
+    brokers: list[set[str]] = []
+    for name in names:
+        link = declared.get(Address("connection", name))
+        listed_ = link.body.get("brokers") if link is not None and isinstance(link.body, dict) else None
+        brokers.append({str(one).strip().lower() for one in listed_} if isinstance(listed_, list) else set())
+    return bool(brokers[0] & brokers[1])
+
+
+def column_names(source: Declared | None) -> list[str] | None:
+    """The names of a source's columns; None when they can't be known."""
+    if source is None or source.type is None or not isinstance(source.body, dict):
+        return None
+    try:
+        return [column.name for column in columns_of(source.type, source.body)] or None
+    except DdlError:
+        return None
+
+
+class _SinkCheck:
+    def __init__(self, resource: Declared, findings: Findings, columns: list[str] | None, keyed: bool):
+        self.resource, self.findings, self.columns = resource, findings, columns
+        self.lower = {column.lower() for column in columns or ()} | {POSITION}
+        self.own = {POSITION, CHANGE} if keyed else {POSITION}
+
+    def select(self, items: list[str]) -> list[str] | None:
+        """The columns that come out; None when they can't be known."""
+        from mzplan.config.checks.expressions import parse_select  # most sinks have no expressions
+
+        outputs: list[str] = []
+        seen: dict[str, int] = {}
+        complete = True
+        for index, item in enumerate(items):
+            path: Path = ("select", index)
+            parsed = parse_select(item)
+            if not self.parsed(parsed, path):
+                complete = False
+                continue
+            self.known(parsed, path)
+            names = self._names(parsed, item, path)
+            complete = complete and names is not None
+            for name in names or ():
+                if name.lower() in seen:
+                    self._twice(name, path)
+                seen.setdefault(name.lower(), index)
+                outputs.append(name)
+        return outputs if complete else None
+
+    def where(self, condition: str) -> None:
+        from mzplan.config.checks.expressions import parse_where
+
+        parsed = parse_where(condition)
+        if self.parsed(parsed, ("where",)):
+            self.known(parsed, ("where",))
+
+    def varying(self, body: Mapping[str, Any]) -> None:
+        """MZ216: below a keyed collection, what decides whether and where a row is in the target is the same
+        each time: else the row could not be found when it is to go."""
+        from mzplan.config.checks.expressions import parse_select, parse_where
+
+        if CHANGE not in self.own:
+            return
+        key = {str(name).lower() for name in body.get("key", ())}
+        found = [(("select", i), parse_select(item)) for i, item in enumerate(body.get("select", ()))]
+        deciding: list[tuple[Path, Parsed]] = [
+            (path, parsed) for path, parsed in found if parsed.name is not None and parsed.name.lower() in key
+        ]
+        if "where" in body:
+            deciding.append((("where",), parse_where(body["where"])))
+        for path, parsed in deciding:
+            if parsed.varies is not None:
+                what, offset = parsed.varies
+                self._add(
+                    "MZ216",
+                    "Whether a row is in the target changes without its data",
+                    f"{self.resource.label}: {what} is another value each time. When a row of "
+                    f"source.{body['from']} is updated or deleted, {path[0]} has to tell whether, and where, "
+                    "its former state was written: such a row would stay in the target for ever.",
+                    "compare columns of the row only; or let whoever reads the target look at the time "
+                    "(a view, for instance).",
+                    path,
+                    offset,
+                )
+
+    def parsed(self, parsed: Parsed, path: Path) -> bool:
+        if not parsed.problem:
+            return True
+        self._add(
+            "MZ019",
+            "Not a stateless Spark SQL expression",
+            f"{self.resource.label}: {parsed.problem}.",
+            "write an expression over the columns of one row.",
+            path,
+            parsed.offset,
+        )
+        return False
+
+    def known(self, parsed: Parsed, path: Path) -> None:
+        """Every column that is read exists."""
+        if self.columns is None:
+            return
+        for name, offset in parsed.columns:
+            if name.lower() not in self.lower:
+                self._add(
+                    "MZ019",
+                    f"Unknown column {shown(name)}",
+                    f"source.{self.resource.body['from']} has the columns {listed(self.columns, 40)}.",
+                    did_you_mean(name, self.columns) or "use one of these.",
+                    path,
+                    offset,
+                    len(name),
+                )
+
+    def key(self, key: list[str], outputs: list[str]) -> None:
+        """The key is among what is written."""
+        written = {name.lower() for name in outputs}
+        for index, name in enumerate(key):
+            if name.lower() not in written:
+                self._add(
+                    "MZ020",
+                    f"Unknown key column {shown(name)}",
+                    f"{self.resource.label} writes the columns {listed(outputs, 40)}.",
+                    did_you_mean(name, outputs) or "use one of these, or add it to `select`.",
+                    ("key", index),
+                )
+
+    def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
+        if parsed.star:
+            if self.columns is None:
+                return None
+            return [column for column in self.columns if column.lower() not in parsed.without]
+        if parsed.name is None:
+            self._add(
+                "MZ019",
+                "An expression without a name",
+                f"{self.resource.label}: what is not just a column needs a name for its result.",
+                f"write {shown(f'{item.strip()} AS name')}.",
+                path,
+            )
+            return None
+        if parsed.name.lower() in self.own:
+            self._add(
+                "MZ019",
+                f"{parsed.name.lower()} can't be written",
+                f"{self.resource.label}: {parsed.name.lower()} is mzplan's own column of this collection.",
+                "give it another name: … AS name.",
+                path,
+            )
+            return None
+        return [parsed.name]
+
+    def _twice(self, name: str, path: Path) -> None:
+        self._add(
+            "MZ019",
+            f"The column {shown(name)} is written twice",
+            f"{self.resource.label}: an earlier item of `select` has the same name.",
+            "give one of them another name with AS.",
+            path,
+        )
+
+    def _add(
+        self,
+        code: str,
+        summary: str,
+        detail: str,
+        hint: str,
+        path: Path,
+        offset: int | None = None,
+        length: int = 1,
+    ) -> None:
+        self.findings.add(
+            code,
+            summary,
+            detail,
+            hint,
+            address=self.resource.valid_address,
+            place=self.resource.place(path, offset=offset, length=length),
+        )

@@ -1,0 +1,103 @@
+"""The JSON Schema validators: compiled once, and asked for errors in portions."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from mzplan.config.findings import Path
+from mzplan.schema.kinds import Json, load_schema
+
+_PORTION = 1000  # items of a list, or keys of a free map, looked at together when something is wrong
+
+
+@cache
+def validator(name: str) -> Any:
+    """The compiled validator of a schema, as `source.kafka`."""
+    import jsonschema_rs
+
+    return jsonschema_rs.Draft202012Validator(load_schema(name))
+
+
+def is_valid(name: str, body: Any) -> bool:
+    return bool(validator(name).is_valid(body))
+
+
+def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
+    """The errors of a body and their paths.
+
+    The validator makes all errors at once: a million for a list of a million mistakes. So of long lists and
+    maps one portion after the other is looked at, until one has errors.
+    """
+    for start in range(0, _longest(schema, body), _PORTION):
+        found = list(validator(name).iter_errors(_portion(schema, body, start)))
+        if found:
+            return [(_whole_path(body, tuple(error.instance_path), start), error) for error in found]
+    return [(tuple(error.instance_path), error) for error in validator(name).iter_errors(body)]
+
+
+def _longest(schema: Json, body: Any) -> int:
+    """The length of the longest list or free map; 0 when none is longer than a portion."""
+    longest = 0
+    below = [(schema, body)]
+    while below:
+        inner, value = below.pop()
+        if _is_long(inner, value):
+            longest = max(longest, len(value))
+        for key, child in _children(value):
+            if isinstance(child, dict | list):
+                below.append((schema_at(inner, (key,)), child))
+    return longest
+
+
+def _portion(schema: Json, value: Any, start: int) -> Any:
+    """The value with one portion of each long list and map in it."""
+    if not isinstance(value, dict | list):
+        return value
+    children = _children(value)
+    if _is_long(schema, value):
+        # One that has no items there is looked at by its last ones: empty would be another mistake.
+        first = start if start < len(value) else len(value) - _PORTION
+        children = islice(children, first, first + _PORTION)
+    parts = [(key, _portion(schema_at(schema, (key,)), child, start)) for key, child in children]
+    return dict(parts) if isinstance(value, dict) else [part for _, part in parts]
+
+
+def _whole_path(body: Any, path: Path, start: int) -> Path:
+    """The path in the whole body of a path in a portion of it."""
+    whole: list[str | int] = []
+    for step in path:
+        key = step
+        if isinstance(body, list) and isinstance(key, int) and len(body) > _PORTION:
+            key += start if start < len(body) else len(body) - _PORTION
+        whole.append(key)
+        body = body[key]
+    return tuple(whole)
+
+
+def _is_long(schema: Json, value: Any) -> bool:
+    free = isinstance(value, list) or (isinstance(value, dict) and not schema.get("properties"))
+    return free and len(value) > _PORTION
+
+
+def _children(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def schema_at(schema: Json, path: Path) -> Json:
+    for key in path:
+        if isinstance(key, int):
+            inner = schema.get("items", {})
+        else:
+            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties", {}))
+        schema = inner if isinstance(inner, dict) else {}
+    return schema
+
+
+def value_at(body: Any, path: Path) -> Any:
+    for key in path:
+        body = body[key]
+    return body

@@ -1,0 +1,154 @@
+"""Editing a project's files: which file declares a resource, and what it holds after an edit."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file, read_bytes
+from mzplan.config.findings import Findings
+from mzplan.config.locations import locate
+from mzplan.config.project import excluded_folders, read_settings
+from mzplan.config.text import LINE_BREAK
+from mzplan.config.yaml.nodes import compose
+from mzplan.config.yaml.parser import read_text
+from mzplan.config.yaml.positions import find
+from mzplan.config.yaml.text_edits import CantRewriteError, rewrite
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.edits import PropertyEdit
+
+_VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
+_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEdit:
+    """A file before and after: `location` to open it (links followed), `path` to show it. `notices` say
+    what else the edit means."""
+
+    location: str
+    path: str
+    before: bytes = field(repr=False)
+    after: bytes = field(repr=False)
+    notices: tuple[Diagnostic, ...] = ()
+
+    @property
+    def diff(self) -> str:
+        """A unified diff, "" when nothing changes."""
+        before, after = (_lines(data) for data in (self.before, self.after))
+        return "\n".join(
+            difflib.unified_diff(before, after, f"a/{self.path}", f"b/{self.path}", lineterm="", n=2)
+        )
+
+
+def edit_resource(directory: str, address: Address, edits: Sequence[PropertyEdit]) -> FileEdit:
+    """The file that declares a resource, with edits of its body. Writes nothing. Raises MzplanError MZ075
+    where the file is written in a way that they can't be made in place."""
+    file, text = _declaring(directory, address)
+    section = _BY_KIND[address.kind]
+    try:
+        after = rewrite(text, section, address.name, edits)
+    except CantRewriteError as problem:
+        name = ".".join(problem.path)
+        what = f"{name} of {address}" if name else str(address)
+        found = Diagnostic(
+            code="MZ075",
+            summary=f"{what} can't be edited in place",
+            detail=f"In {file.path}: {problem.detail}",
+            hint="edit the file by hand, then run `mzplan apply`; or write the value out first.",
+            address=address,
+        )
+        raise MzplanError(locate(directory, found, problem.path)) from None
+    before = read_bytes(file)
+    mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
+    return FileEdit(
+        location=os.path.realpath(file.location),
+        path=file.path,
+        before=before,
+        after=mark + after.encode(),
+        notices=tuple(_notices(directory, file, text, address, edits)),
+    )
+
+
+Position = tuple[int, int]
+"""A line and a column, both from 1."""
+
+
+def places_of(
+    edit: FileEdit, address: Address, paths: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], tuple[Position, Position]]:
+    """By path of a property: where the edited file has it, key and value; the end is exclusive."""
+    text = edit.after.decode("utf-8-sig")
+    resource = compose(text, _BY_KIND[address.kind], address.name)
+    found = {}
+    for path in paths:
+        entry = resource
+        for key in path:
+            entry = entry.value.entry(key) if entry is not None and entry.value.kind == "map" else None
+        if entry is not None:
+            found[path] = (_position(text, entry.start), _position(text, entry.value.end))
+    return found
+
+
+def _position(text: str, at: int) -> Position:
+    lines = LINE_BREAK.split(text[:at])
+    return len(lines), len(lines[-1]) + 1
+
+
+def _declaring(directory: str, address: Address) -> tuple[SourceFile, str]:
+    ignored = Findings()
+    wanted = (_BY_KIND[address.kind], address.name)
+    excluded = excluded_folders(directory, read_settings(directory))
+    for file in [project_file(directory), *find_files(directory, excluded, ignored)]:
+        text = read_text(file, ignored)
+        if text is not None and address.name in text and wanted in find(text, [wanted]):
+            return file, text
+    found = Diagnostic(
+        code="MZ075",
+        summary=f"{address} can't be edited in place",
+        detail="No file writes it out by its name: it comes in by an alias or a merge (`<<`), or it is "
+        "written inside the source or sink that uses it.",
+        hint="edit the file by hand, then run `mzplan apply`; or write it out under its name first.",
+        address=address,
+    )
+    raise MzplanError(found)
+
+
+def _notices(
+    directory: str, file: SourceFile, text: str, address: Address, edits: Sequence[PropertyEdit]
+) -> list[Diagnostic]:
+    """MZ077 for each value that came from a variable, and is written out (or gone) now."""
+    whole = {edit.path: (_BY_KIND[address.kind], address.name, *edit.path) for edit in edits}
+    found = find(text, whole.values())
+    lines = LINE_BREAK.split(text)
+    notices = []
+    for edit in edits:
+        place = found.get(whole[edit.path])
+        if place is None:
+            continue
+        span = place.value
+        last = span.end_line if place.text is not None else span.line
+        written = place.text if place.text is not None else "\n".join(lines[span.line : last + 1])
+        names = sorted(set(_VARIABLE.findall(written)))
+        if not names:
+            continue
+        words = ", ".join(f"${{var.{name}}}" for name in names)
+        notice = Diagnostic(
+            severity="notice",
+            code="MZ077",
+            summary=f"{'.'.join(edit.path)} of {address} no longer comes from a variable",
+            detail=f"{file.path} said {words}; this edit writes the value out for every environment.",
+            hint="to change it for one environment only, set the variable instead (--var, --var-file).",
+            address=address,
+        )
+        notices.append(locate(directory, notice, edit.path))
+    return notices
+
+
+def _lines(data: bytes) -> list[str]:
+    return data.decode("utf-8-sig").splitlines()

@@ -1,0 +1,115 @@
+"""The two ways in: a project's settings, or its whole configuration."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from mzplan.config.checks.checker import Checker
+from mzplan.config.declarations import check_top_level, collect
+from mzplan.config.files import SECTIONS, find_files
+from mzplan.config.findings import Findings
+from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
+from mzplan.config.variables import Variables, fill, given_values, read_variables, require_values
+from mzplan.config.yaml.builder import Document
+from mzplan.config.yaml.parser import load
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.resources import Configuration, ProjectSettings
+
+AnyPath = str | os.PathLike[str]
+_NOTHING: Mapping[str, Any] = {}
+
+
+def load_project(
+    directory: AnyPath,
+    variables: Mapping[str, str] | None = None,
+    variable_files: Iterable[AnyPath] = (),
+) -> ProjectSettings:
+    """What mzplan.yaml says, without reading any other file. Raises MzplanError."""
+    folder = os.fspath(directory)
+    findings = Findings()
+    document = open_project(folder, findings)
+    if document is None:
+        raise _failure(findings)
+    _, settings = _settings(document, variables or {}, variable_files, findings, skip=SECTIONS)
+    if findings:
+        raise _failure(findings)
+    return settings.to_project_settings(folder)
+
+
+def load_configuration(
+    directory: AnyPath,
+    variables: Mapping[str, str] | None = None,
+    variable_files: Iterable[AnyPath] = (),
+    remembered: Mapping[str, Any] = _NOTHING,
+    edited: Mapping[str, bytes] = _NOTHING,
+) -> Configuration:
+    """Read, check and decode a project's files.
+
+    `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
+    of an earlier plan, which give way to both. `edited` are contents, by real path, that stand for what is
+    on the disk. Raises MzplanError with a diagnostic for everything that is wrong in any file.
+    """
+    folder = os.fspath(directory)
+    findings = Findings()
+    with _no_collection():
+        project = open_project(folder, findings, edited)
+        if project is None:
+            raise _failure(findings)
+        values, settings = _settings(
+            project, variables or {}, variable_files, findings, remembered=remembered
+        )
+        require_values(values, findings)
+        documents = [project]
+        for file in find_files(folder, excluded_folders(folder, settings), findings):
+            document = load(file.as_edited(edited), findings)
+            if document is not None:
+                check_top_level(document, findings)
+                fill(document, values, findings)
+                documents.append(document)
+        declared = collect(documents, findings)
+        resources = Checker(declared, settings.instances, findings).resources()
+    if findings:
+        raise _failure(findings)
+    return Configuration(
+        project=settings.project,
+        warehouse=settings.warehouse,
+        instances=settings.instances,
+        resources=resources,
+        variables=given_values(values),
+    )
+
+
+def _settings(
+    document: Document,
+    variables: Mapping[str, str],
+    variable_files: Iterable[AnyPath],
+    findings: Findings,
+    skip: Iterable[str] = (),
+    remembered: Mapping[str, Any] = _NOTHING,
+) -> tuple[Variables, Settings]:
+    values = read_variables(document, variables, variable_files, findings, remembered)
+    fill(document, values, findings, skip)
+    return values, check_settings(document, findings)
+
+
+def _failure(findings: Findings) -> MzplanError:
+    # Imported only now: a run without errors looks up no places.
+    from mzplan.config.locations import failure
+
+    return failure(findings)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the cycle collector: it would walk through every parsed value again and again, for nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,189 @@
+"""From findings to diagnostics: look up lines and columns, mask secrets, sort."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+
+from mzplan.config.files import SECTIONS, ReadError, SourceFile, find_files, project_file, read_bytes
+from mzplan.config.findings import HERE, Finding, Findings, Path, Place, Span
+from mzplan.config.masking import masked_broken, masked_lines, scrub
+from mzplan.config.text import LINE_BREAK
+from mzplan.config.yaml.parser import parse, read_text
+from mzplan.config.yaml.positions import Found, find, offset_span
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
+
+AnyPath = str | os.PathLike[str]
+_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
+
+
+def diagnose(findings: Findings) -> list[Diagnostic]:
+    """Every finding with its place, sorted by file and line."""
+    secrets = sorted(findings.secrets, key=len, reverse=True)
+    views = _views(findings, secrets)
+    placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
+    # What the parser could not use has been replaced by something: no more is to be said of that.
+    unusable = {_start(one) for one in placed if one.code == "MZ002" and one.range is not None}
+    placed = [one for one in placed if one.code == "MZ002" or _start(one) not in unusable]
+    placed.sort(key=_order)
+    if findings.left_out:
+        placed.append(
+            Diagnostic(
+                severity="notice", code="MZ007", summary=f"{findings.left_out} more errors are not shown"
+            )
+        )
+    return placed
+
+
+def failure(findings: Findings) -> MzplanError:
+    """The error to raise for what was found."""
+    return MzplanError(diagnose(findings))
+
+
+class _View:
+    """One file, as diagnostics see it."""
+
+    def __init__(self, file: SourceFile, findings: list[Finding], broken: bool):
+        self.file = file
+        self.text = read_text(file, Findings())
+        self.well_formed = self.text is not None and not broken
+        self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decoded(file))
+        self.found: dict[Path, Found] = {}
+        self.shown: dict[int, str] = {}
+        self.concealed = {f.place.path for f in findings if f.conceal and f.place is not None}
+
+    def look_up(self, places: list[Place], spans: list[Span], secrets: Iterable[str] = ()) -> None:
+        """Find all these places in one pass, and their lines, masked, in another."""
+        if self.text is not None and any(place.path for place in places):
+            self.found = find(self.text, (place.path for place in places))
+        numbers = {span.line for span in spans} | {self.span(place).line for place in places}
+        lines = {number: self.lines[number] for number in numbers if number < len(self.lines)}
+        if self.well_formed and self.text is not None:
+            concealed: set[Path] = {()} if self.file.private else self.concealed
+            self.shown = masked_lines(self.text, lines, concealed)
+        else:
+            self.shown = {number: masked_broken(self.lines, number, self.file.private) for number in lines}
+        self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
+
+    def span(self, place: Place) -> Span:
+        """Where a place is: the path itself, or the nearest above it that is written."""
+        path, exact = place.path, True
+        while path not in self.found:
+            if not path:
+                return Span(0, 0, 0, 1)
+            path, exact = path[:-1], False
+        found = self.found[path]
+        if exact and place.offset is not None and found.text is not None:
+            return offset_span(self.lines, found, place.offset, place.length)
+        # A mapping or a list is pointed at by its key, as is a key that is missing in it.
+        use_key = found.key is not None and (place.at_key or not exact or found.text is None)
+        return found.key if use_key and found.key is not None else found.value
+
+    def range(self, span: Span) -> SourceRange:
+        return SourceRange(
+            path=self.file.path,
+            line=span.line + 1,
+            column=span.column + 1,
+            end_line=span.end_line + 1,
+            end_column=span.end_column + 1,
+        )
+
+
+def _decoded(file: SourceFile) -> str:
+    """The text of a file that is not quite text, for its excerpt."""
+    try:
+        return read_bytes(file).decode("utf-8", "backslashreplace")
+    except ReadError:
+        return ""
+
+
+def _views(findings: Findings, secrets: list[str]) -> dict[str, _View]:
+    """A view of every file that a finding points at, with all its places looked up."""
+    by_file: dict[str, tuple[SourceFile, list[Place], list[Span], list[Finding]]] = {}
+    for finding in findings.found:
+        for place in (finding.place, finding.related):
+            if place is None:
+                continue
+            _, places, spans, own = by_file.setdefault(place.file.location, (place.file, [], [], []))
+            own.append(finding)
+            if place is finding.place and finding.span is not None:
+                spans.append(finding.span)
+            else:
+                places.append(place)
+    views = {}
+    for location, (file, places, spans, own) in by_file.items():
+        views[location] = view = _View(file, own, location in findings.broken)
+        view.look_up(places, spans, secrets)
+    return views
+
+
+def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -> Diagnostic:
+    place, range_, excerpt = finding.place, None, None
+    if place is not None:
+        view = views[place.file.location]
+        span = finding.span or view.span(place)
+        range_ = view.range(span)
+        excerpt = view.shown.get(span.line, "")
+    here = ""
+    if finding.related is not None:
+        view = views[finding.related.file.location]
+        here = str(view.range(view.span(finding.related)))
+    return Diagnostic(
+        code=finding.code,
+        summary=scrub(finding.summary, secrets),
+        detail=scrub(finding.detail, secrets).replace(HERE, here),
+        hint=scrub(finding.hint, secrets).replace(HERE, here),
+        range=range_,
+        address=finding.address,
+        excerpt=excerpt,
+    )
+
+
+def _start(diagnostic: Diagnostic) -> tuple[str, int, int] | None:
+    where = diagnostic.range
+    return (where.path, where.line, where.column) if where is not None else None
+
+
+def _order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str, str]:
+    return (*(_start(diagnostic) or ("", 0, 0)), diagnostic.code, diagnostic.summary, diagnostic.detail)
+
+
+def range_of(directory: AnyPath, address: Address, path: Path = ()) -> SourceRange | None:
+    """Where a resource, or a property of it, is written; None when no file declares it.
+
+    Reads the project's files again: for the few diagnostics of a plan, not for every resource.
+    """
+    found = _search(os.fspath(directory), address, path)
+    return found[0] if found else None
+
+
+def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagnostic:
+    """The diagnostic with the range and the (masked) excerpt of its address; as it is when there is none."""
+    if diagnostic.address is None:
+        return diagnostic
+    found = _search(os.fspath(directory), diagnostic.address, path)
+    if found is None:
+        return diagnostic
+    return dataclasses.replace(diagnostic, range=found[0], excerpt=found[1])
+
+
+def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, str] | None:
+    from mzplan.config.project import excluded_folders, read_settings
+
+    ignored = Findings()
+    own = project_file(directory)
+    wanted: Path = (_BY_KIND[address.kind], address.name)
+    excluded = excluded_folders(directory, read_settings(directory))
+    for file in [own, *find_files(directory, excluded, ignored)]:
+        text = read_text(file, ignored)
+        # Most files don't even mention the name: no need to parse those.
+        if text is None or address.name not in text or wanted not in find(text, [wanted]):
+            continue
+        place = Place(file, (*wanted, *path), at_key=not path)
+        view = _View(file, [], parse(file, text, ignored) is None)
+        view.look_up([place], [])
+        span = view.span(place)
+        return view.range(span), view.shown.get(span.line, "")
+    return None

@@ -1,0 +1,307 @@
+"""Plain dicts, lists and scalars from a YAML parser's events, within limits.
+
+Without recursion, and without keeping nodes or positions: that is what makes a large project quick. Only a
+mistake that is met here (a key twice, a limit) has its place at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from mzplan.config.files import SECTIONS, SourceFile
+from mzplan.config.findings import HERE, Findings, Path, Place
+from mzplan.config.suggestions import did_you_mean
+from mzplan.config.text import shown
+from mzplan.config.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    events,
+    span_of,
+)
+from mzplan.config.yaml.scalars import SPECIAL_START, TAGS, ScalarError, resolve, resolve_tagged
+from mzplan.model.address import Address, is_valid_name
+
+MAX_DEPTH = 64
+# Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.
+MAX_NODES = 8_000_000
+MAX_REPEATED = 1_000_000
+# What a value may not hold once its escapes are resolved; nor half a surrogate pair.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+@dataclass(slots=True)
+class Document:
+    """A parsed file. `references` are the places of text with `${`: (container, key or index)."""
+
+    file: SourceFile
+    data: Any = None
+    references: list[tuple[Any, Any]] = field(default_factory=list)
+    _above: dict[int, tuple[Any, Any]] | None = None
+
+    def path_of(self, container: Any, key: Any) -> Path:
+        """The path of keys to `container[key]`. For messages only: the first call walks through all of it."""
+        if self._above is None:
+            self._above = _containers_above(self.data)
+        path = [key]
+        while container is not self.data:
+            if id(container) not in self._above:  # the document itself is a scalar
+                return ()
+            container, key = self._above[id(container)]
+            path.append(key)
+        return tuple(reversed(path))
+
+
+def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
+    """By the id of each mapping and list: what holds it first, under which key."""
+    above: dict[int, tuple[Any, Any]] = {}
+    below = [data]
+    while below:
+        container = below.pop()
+        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+            if isinstance(value, dict | list) and id(value) not in above:
+                above[id(value)] = (container, key)
+                below.append(value)
+    return above
+
+
+def _unusable_character(text: str) -> str:
+    """The first control character or half surrogate pair of a text; "" when there is none."""
+    if bad := _CONTROL.search(text):
+        return bad.group()
+    return next((char for char in text if "\ud800" <= char <= "\udfff"), "")
+
+
+class StopError(Exception):
+    """Nothing after this place can be understood; what is wrong has been added to the findings."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A mapping or sequence that is being filled: where it goes when it ends, and its anchor."""
+
+    container: Any
+    key: Any
+    anchor: str | None
+    started: int
+    merges: list[dict[str, Any]] | None = None
+
+
+# Stand in the place of a key: a mapping waits for one; the value is merged; the value is dropped.
+_NONE_YET, _MERGE, _TWICE = None, object(), object()
+
+
+class Builder:
+    def __init__(self, file: SourceFile, findings: Findings):
+        self.file = file
+        self.findings = findings
+        self.document = Document(file)
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.words: dict[str, str] = {}  # each key once in memory, however often it is used
+        self.nodes = self.repeated = 0
+        self.most = MAX_NODES - findings.nodes
+
+    def build(self, text: str) -> None:
+        """The loop over events. Scalars, nearly all of a file, are handled here; the rest in methods."""
+        frames: list[_Frame] = []
+        container: Any = []  # the document's own place
+        key: Any = 0
+        for event in events(text):
+            cls = event.__class__
+            if cls is ScalarEvent:
+                self.nodes += 1
+                if key is _NONE_YET:
+                    key = self._key(event, container, frames)
+                    continue
+                value = event.value
+                if event.anchor is not None or event.tag is not None or not value.isprintable():
+                    value = self._scalar(event)
+                elif event.implicit[0] and (not value or value[0] in SPECIAL_START):
+                    value = self._resolved(event, "")
+            elif cls is MappingStartEvent or cls is SequenceStartEvent:
+                frames.append(_Frame(container, key, event.anchor, self.nodes + self.repeated))
+                container, key = self._start(event, key, len(frames))
+                continue
+            elif cls is MappingEndEvent or cls is SequenceEndEvent:
+                frame = frames.pop()
+                if frame.merges is not None:
+                    self._merge(container, frame.merges)
+                value, container, key = container, frame.container, frame.key
+                if frame.anchor is not None:
+                    self.anchors[frame.anchor] = (value, self.nodes + self.repeated - frame.started)
+            elif cls is AliasEvent:
+                value = self._alias(event, key)
+            else:
+                if cls is DocumentStartEvent and container:
+                    self._stop(event, *_SEVERAL)
+                continue
+            if self.nodes + self.repeated > self.most:
+                self._too_many(event)
+            if value.__class__ is str and "${" in value and key is not _TWICE:
+                self.document.references.append((container, key))
+            if container.__class__ is list:
+                container.append(value)
+                key += 1
+                continue
+            if key is _MERGE:
+                self._note_merge(event, frames[-1], value)
+            elif key is not _TWICE:
+                container[key] = value
+            key = _NONE_YET
+        self.document.data = container[0] if container else None
+        self.findings.nodes += self.nodes + self.repeated
+
+    def _start(self, event: Any, key: Any, depth: int) -> tuple[Any, Any]:
+        """A new container, and the key that it begins with."""
+        self.nodes += 1
+        if key is _NONE_YET:
+            self._stop(
+                event, "A key that is not a word", "A key must be one word or text.", "write `key: value`."
+            )
+        if depth > MAX_DEPTH:
+            self._stop(
+                event,
+                "Nested too deep",
+                f"Lists and mappings may be nested {MAX_DEPTH} deep.",
+                "check the brackets and the indentation.",
+                code="MZ007",
+            )
+        is_map = event.__class__ is MappingStartEvent
+        if event.tag is not None and TAGS.get(event.tag) != ("map" if is_map else "seq"):
+            self._unknown_tag(event)
+        return ({}, _NONE_YET) if is_map else ([], 0)
+
+    def _key(self, event: Any, container: dict[str, Any], frames: list[_Frame]) -> Any:
+        word = self.words.setdefault(event.value, event.value)
+        if word in container or word == "<<" or event.anchor or event.tag or not word.isprintable():
+            return self._special_key(event, container, frames)
+        return word
+
+    def _special_key(self, event: Any, container: dict[str, Any], frames: list[_Frame]) -> Any:
+        """A merge, a key that is there already, one with an anchor or a tag."""
+        word: str = event.value
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (word, 1)
+        if event.tag is not None and TAGS.get(event.tag) != "str":
+            self._unknown_tag(event)
+        if _unusable_character(word):
+            self._stop(event, "Control character in a key", "A key is printable text.", "remove the escape.")
+        if word == "<<" and event.implicit[0]:
+            return _MERGE
+        if word in container:
+            self._twice(event, (*(frame.key for frame in frames[1:]), word))
+            return _TWICE
+        return word
+
+    def _twice(self, event: Any, path: tuple[str | int, ...]) -> None:
+        word, kind = str(path[-1]), SECTIONS.get(str(path[0]))
+        summary, address = f"The key {shown(word)} is there twice", None
+        if len(path) == 2 and kind is not None and is_valid_name(word):
+            address = Address(kind, word)
+            summary = f"{address} is declared twice"
+        self.findings.add(
+            "MZ003",
+            summary,
+            f"It is also at {HERE}; one of the two would be lost.",
+            "remove or rename one of them.",
+            address=address,
+            place=Place(self.file),
+            span=span_of(event),
+            related=Place(self.file, path, at_key=True),
+        )
+
+    def _scalar(self, event: Any) -> Any:
+        """A scalar with an anchor, a tag or unprintable characters."""
+        value = event.value
+        kind = TAGS.get(event.tag or "", "")
+        if event.tag not in (None, "!") and kind in ("", "map", "seq"):
+            self._unknown_tag(event)
+        if bad := _unusable_character(value):
+            self._bad(event, f"The text holds the control character U+{ord(bad):04X}.", "remove the escape.")
+            value = ""
+        elif kind or (event.implicit[0] and event.tag is None):
+            value = self._resolved(event, kind)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (value, 1)
+        return value
+
+    def _resolved(self, event: Any, kind: str) -> Any:
+        try:
+            return resolve_tagged(event.value, kind) if kind else resolve(event.value)
+        except ScalarError as failure:
+            self._bad(event, f"This is {failure}.", "write another value, or quote it.")
+            return 0
+
+    def _alias(self, event: Any, key: Any) -> Any:
+        if key is _NONE_YET:
+            self._stop(event, "An alias as a key", "A key must be written out.", "write the key itself.")
+        if event.anchor not in self.anchors:
+            self._stop(
+                event,
+                f"Unknown alias *{shown(event.anchor, quote=False)}",
+                "No anchor of this name ends before this place in the file.",
+                did_you_mean(event.anchor, self.anchors)
+                or f"define it with &{shown(event.anchor, quote=False)}.",
+            )
+        value, size = self.anchors[event.anchor]
+        # Shared in memory, but whoever walks through it meets it as often as it is used.
+        self.repeated += size
+        if self.repeated > MAX_REPEATED:
+            self._too_many(event)
+        return value
+
+    def _note_merge(self, event: Any, frame: _Frame, value: Any) -> None:
+        """`<<: *defaults`, or a list of them: merged when the mapping ends, below its own keys."""
+        merged = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, dict) for one in merged):
+            self._bad(event, "`<<` merges mappings only.", "give it an alias of a mapping: `<<: *name`.")
+            return
+        frame.merges = [*(frame.merges or []), *merged]
+
+    def _merge(self, container: dict[str, Any], merges: list[dict[str, Any]]) -> None:
+        for merged in merges:
+            self.repeated += len(merged)
+            for word, inner in merged.items():
+                if word not in container:
+                    container[word] = inner
+                    if isinstance(inner, str) and "${" in inner:
+                        self.document.references.append((container, word))
+
+    def _bad(self, event: Any, detail: str, hint: str) -> None:
+        self.findings.add(
+            "MZ002", "Unusable value", detail, hint, place=Place(self.file), span=span_of(event)
+        )
+
+    def _too_many(self, event: Any) -> NoReturn:
+        self._stop(
+            event,
+            "Too many values",
+            f"A project may have {MAX_NODES:,} keys and values; aliases may repeat {MAX_REPEATED:,} a file.",
+            "use fewer aliases, or make several projects of this one.",
+            code="MZ007",
+        )
+
+    def _unknown_tag(self, event: Any) -> None:
+        self._stop(
+            event,
+            f"Unknown tag {shown(event.tag.replace('tag:yaml.org,2002:', '!!'), quote=False)}",
+            "Only the tags of YAML's core schema have a meaning here (!!str, !!int, …).",
+            "remove the tag.",
+        )
+
+    def _stop(self, event: Any, summary: str, detail: str, hint: str, code: str = "MZ002") -> NoReturn:
+        self.findings.add(code, summary, detail, hint, place=Place(self.file), span=span_of(event))
+        raise StopError
+
+
+_SEVERAL = (
+    "Several documents in one file",
+    "`---` begins a second document; only one may be in a file.",
+    "remove the `---`, or move what follows into a file of its own.",
+)

@@ -1,0 +1,313 @@
+"""Edits of a resource in the text of its file: only the edited nodes change, byte for byte.
+
+Each edit is a splice at the exact place of a node, in the style that is there (block or flow, quotes,
+indentation, line ends), so comments, order and everything else stay as they are. What the text then says is
+compared with what it should say: an edit that would reach further (through an anchor) or not far enough
+(below an alias or a merge) is refused instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mzplan.config.files import SourceFile
+from mzplan.config.findings import Findings
+from mzplan.config.text import LINE_BREAK
+from mzplan.config.yaml.builder import Builder, StopError
+from mzplan.config.yaml.events import YamlError
+from mzplan.config.yaml.nodes import Entry, Node, compose, properties_before
+from mzplan.config.yaml.scalars import ScalarError, resolve
+from mzplan.model.edits import PropertyEdit, edited
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
+# Text for us, something else for readers of YAML 1.1.
+_OLD_YAML = re.compile(r"(?i)yes|no|on|off|y|n|[0-9_:.-]+")
+Splice = tuple[int, int, str]
+
+
+class CantRewriteError(Exception):
+    """The text is written in a way that the edit can't be made in it; the words say why, for a person.
+    `path` is that of the property."""
+
+    def __init__(self, path: tuple[str, ...], detail: str):
+        super().__init__(detail)
+        self.path, self.detail = path, detail
+
+
+def rewrite(text: str, section: str, name: str, edits: Sequence[PropertyEdit]) -> str:
+    """The text with the edits made in a resource's body. Raises CantRewriteError."""
+    result = text
+    for edit in edits:
+        entry = compose(result, section, name)
+        if entry is None or entry.value.kind != "map":
+            raise CantRewriteError((), "the resource comes in by an alias or a merge.")
+        result = _Text(result, entry).edit(edit)
+    _verify(text, result, section, name, edits)
+    return result
+
+
+class _Text:
+    """One text, with the place of a resource in it."""
+
+    def __init__(self, text: str, resource: Entry):
+        self.text, self.resource = text, resource
+
+    def edit(self, edit: PropertyEdit) -> str:
+        node, chain = self.resource.value, list[tuple[Node, Entry]]()
+        for depth, key in enumerate(edit.path):
+            entry = node.entry(key)
+            if entry is None:
+                return self.text if edit.remove else self._insert(node, edit.path[depth:], edit.value)
+            chain.append((node, entry))
+            if depth == len(edit.path) - 1:
+                return self._remove(chain) if edit.remove else self._replace(entry, edit.value)
+            if entry.value.kind == "alias":
+                raise CantRewriteError(edit.path[: depth + 1], f"{key} is an alias of what stands elsewhere.")
+            if entry.value.kind == "scalar" and not entry.value.text and not edit.remove:
+                below = edit.path[depth + 1 :]
+                return self._splice([self._in_place_of(entry, _flow_map(below, edit.value))])
+            if entry.value.kind != "map":
+                raise CantRewriteError(edit.path[: depth + 1], f"{key} is not written as a mapping.")
+            node = entry.value
+        raise AssertionError("an edit has a path")
+
+    # --- removing
+
+    def _remove(self, chain: list[tuple[Node, Entry]]) -> str:
+        # A mapping that would be left empty goes as well; never the resource itself.
+        while len(chain) > 1 and len(chain[-1][0].entries) == 1:
+            chain.pop()
+        node, entry = chain[-1]
+        index = node.entries.index(entry)
+        if node.flow:
+            return self._splice([self._flow_removal(node, index, index + 1)])
+        return self._splice([self._lines(entry.start, entry.value.end)])
+
+    def _lines(self, start: int, end: int) -> Splice:
+        """The whole lines of a part of the text, with the break that ends them (or, at the end of the file,
+        the one before them)."""
+        first, last = self._line_start(start), self._line_end(end)
+        after = LINE_BREAK.match(self.text, last)
+        if after is not None:
+            return (first, after.end(), "")
+        return (max(0, first - len(self._newline())), last, "") if first else (first, last, "")
+
+    def _flow_removal(self, node: Node, first: int, last: int) -> Splice:
+        """Without the entries first … last - 1, and with the commas that are still needed."""
+        entries = node.entries
+        if last < len(entries):
+            return (entries[first].start, entries[last].start, "")
+        if first:
+            return (entries[first - 1].value.end, entries[last - 1].value.end, "")
+        return (entries[0].start, entries[-1].value.end, "")
+
+    # --- setting
+
+    def _replace(self, entry: Entry, value: Any) -> str:
+        node = entry.value
+        if isinstance(value, list) and node.kind == "list" and value and node.entries:
+            return self._splice(self._items(node, value))
+        if isinstance(value, list):
+            return self._splice([self._in_place_of(entry, _flow_list(value, ""))])
+        # By what is written: Python takes 1 and true for equal.
+        if node.kind == "scalar" and node.text != "" and _canonical(_value_of(node)) == _canonical(value):
+            return self.text
+        return self._splice([self._in_place_of(entry, scalar_text(value, node.style))])
+
+    def _in_place_of(self, entry: Entry, written: str) -> Splice:
+        node = entry.value
+        before = properties_before(self.text, node) if node.kind != "alias" else ""
+        anchor = "".join(f"{word} " for word in before.split() if word.startswith("&"))
+        if node.kind in ("map", "list") and not node.flow and entry.key is not None:
+            colon = self.text.index(":", entry.key.end)
+            return (colon + 1, node.end, f" {anchor}{written}")
+        space = "" if self.text[node.start - 1 : node.start].isspace() else " "
+        is_item = entry.key is None
+        return (node.start, node.end, f"{'' if is_item else space}{anchor}{written}")
+
+    def _insert(self, node: Node, path: Sequence[str], value: Any) -> str:
+        key, below = path[0], path[1:]
+        if node.flow:
+            written = f"{_key(node, key)}: {_flow_map(below, value) if below else _flow(value)}"
+            if not node.entries:
+                return self._splice([(node.start + 1, node.start + 1, written)])
+            end = node.entries[-1].value.end
+            return self._splice([(end, end, f", {written}")])
+        column = node.entries[0].start - self._line_start(node.entries[0].start)
+        step = max(1, column - (self.resource.start - self._line_start(self.resource.start)))
+        lines, indent = [], column
+        for inner in path[:-1]:
+            lines.append(f"{' ' * indent}{inner}:")
+            indent += step if indent == column and node is self.resource.value else 2
+        lines.append(f"{' ' * indent}{path[-1]}: {_flow(value)}")
+        at = self._line_end(node.entries[-1].value.end)
+        return self._splice([(at, at, "".join(self._newline() + line for line in lines))])
+
+    def _items(self, node: Node, wanted: list[Any]) -> list[Splice]:
+        """A list's items, each changed in its own place; what is alike at both ends stays as it is."""
+        there = [_value_of(entry.value) for entry in node.entries]
+        first = _common(there, wanted)
+        tail = _common(there[first:][::-1], wanted[first:][::-1])
+        last_there, last_wanted = len(there) - tail, len(wanted) - tail
+        common = min(last_there, last_wanted)
+        style = node.entries[0].value.style
+        splices = [
+            self._in_place_of(node.entries[i], scalar_text(wanted[i], node.entries[i].value.style))
+            for i in range(first, common)
+            if there[i] != wanted[i]
+        ]
+        if last_there > common:
+            splices += self._without_items(node, common, last_there)
+        if last_wanted > common:
+            splices.append(self._more_items(node, common, wanted[common:last_wanted], style))
+        return splices
+
+    def _without_items(self, node: Node, first: int, last: int) -> list[Splice]:
+        if node.flow:
+            return [self._flow_removal(node, first, last)]
+        return [self._lines(e.value.start, e.value.end) for e in node.entries[first:last]]
+
+    def _more_items(self, node: Node, index: int, values: list[Any], style: str) -> Splice:
+        """New items in front of the item with this index (or after the last)."""
+        written = [scalar_text(value, style) for value in values]
+        entries = node.entries
+        if node.flow and index:
+            end = entries[index - 1].value.end
+            return (end, end, "".join(f", {one}" for one in written))
+        if node.flow:
+            return (entries[0].start, entries[0].start, "".join(f"{one}, " for one in written))
+        start = self._line_start(entries[0].value.start)
+        indent = self.text[start : self.text.rfind("-", start, entries[0].value.start)]
+        if not indent.isspace() and indent:
+            raise CantRewriteError((), "the list begins on the line of something else.")
+        lines = [f"{indent}- {one}" for one in written]
+        if index:
+            at = self._line_end(entries[index - 1].value.end)
+            return (at, at, "".join(self._newline() + line for line in lines))
+        return (start, start, "".join(line + self._newline() for line in lines))
+
+    # --- the text
+
+    def _splice(self, splices: Iterable[Splice]) -> str:
+        result = self.text
+        for start, end, new in sorted(splices, reverse=True):
+            result = result[:start] + new + result[end:]
+        return result
+
+    def _line_start(self, at: int) -> int:
+        breaks = list(LINE_BREAK.finditer(self.text, 0, at))
+        return breaks[-1].end() if breaks else 0
+
+    def _line_end(self, at: int) -> int:
+        found = LINE_BREAK.search(self.text, at)
+        return found.start() if found else len(self.text)
+
+    def _newline(self) -> str:
+        """The line break of this file."""
+        found = LINE_BREAK.search(self.text, self.resource.start) or LINE_BREAK.search(self.text)
+        return found.group() if found else "\n"
+
+
+def scalar_text(value: Any, style: str) -> str:
+    """A value as YAML: in quotes of this style (`'`, `"`, or "" for none where none are needed)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if style == "'" and value.isprintable():
+        return "'" + value.replace("'", "''") + "'"
+    if style != '"' and _PLAIN.fullmatch(value) and not _OLD_YAML.fullmatch(value) and _is_text(value):
+        return value
+    return json.dumps(value, ensure_ascii=not value.isprintable())
+
+
+def _flow(value: Any) -> str:
+    return _flow_list(value, "") if isinstance(value, list) else scalar_text(value, "")
+
+
+def _flow_list(values: list[Any], style: str) -> str:
+    return f"[{', '.join(scalar_text(value, style) for value in values)}]"
+
+
+def _flow_map(path: Sequence[str], value: Any) -> str:
+    if not path:
+        return _flow(value)
+    return f"{{{path[0]}: {_flow_map(path[1:], value)}}}"
+
+
+def _key(node: Node, key: str) -> str:
+    """A new key in the quotes that all others are in, as in JSON."""
+    quoted = node.entries and all(e.key is not None and e.key.style == '"' for e in node.entries)
+    return json.dumps(key) if quoted else key
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return isinstance(resolve(value), str)
+    except ScalarError:
+        return False
+
+
+def _value_of(node: Node) -> Any:
+    """A scalar's value; what no value equals for anything else."""
+    if node.kind != "scalar":
+        return None
+    try:
+        return node.text if node.style else resolve(node.text)
+    except ScalarError:
+        return None
+
+
+def _common(left: list[Any], right: list[Any]) -> int:
+    """How many items at the start are alike."""
+    length = 0
+    for one, other in zip(left, right, strict=False):
+        if one != other or isinstance(one, bool) != isinstance(other, bool):
+            break
+        length += 1
+    return length
+
+
+def _verify(before: str, after: str, section: str, name: str, edits: Sequence[PropertyEdit]) -> None:
+    """Whether the new text says what it should: the edits, and nothing else."""
+    old, new = _data(before), _data(after)
+    if new is None:
+        raise CantRewriteError(edits[0].path, "its anchor or its form is needed elsewhere in the file.")
+    body = old[section][name]
+    wanted = {**old, section: {**old[section], name: edited(body, edits)}}
+    if _canonical(wanted) == _canonical(new):
+        return
+    for edit in edits:
+        if _canonical(_at(new[section].get(name), edit.path)) != _canonical(
+            _at(edited(body, edits), edit.path)
+        ):
+            raise CantRewriteError(edit.path, "it comes in by an alias or a merge (`<<`), for others too.")
+    if _canonical({**new, section: {**new[section], name: None}}) != _canonical(
+        {**old, section: {**old[section], name: None}}
+    ):
+        raise CantRewriteError(edits[0].path, "it has an anchor, and what uses that would change too.")
+    raise CantRewriteError(
+        edits[0].path, "what stands beside it comes in by a merge (`<<`) and would be lost."
+    )
+
+
+def _data(text: str) -> Any:
+    builder = Builder(SourceFile("", ""), Findings())
+    try:
+        builder.build(text)
+    except (YamlError, StopError):
+        return None
+    return builder.document.data
+
+
+def _at(body: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        body = body.get(key) if isinstance(body, Mapping) else None
+    return body
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

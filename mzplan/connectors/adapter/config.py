@@ -1,0 +1,85 @@
+"""What an endpoint is told: its name, and the configuration that docs/endpoints.md describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.endpoints.interface import StepError
+from mzplan.endpoints.replay import DiffersError
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.columns import Column
+from mzplan.schema.kinds import resource_kind
+
+_REFERENCES = ("connection", "from")
+
+
+def endpoint_name(query: ResolvedQuery) -> str:
+    """One generation of one source or sink, whatever it is called: its steps count from 0."""
+    return f"{query.description.id}.g{query.description.generation}"
+
+
+def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = None) -> dict[str, Any]:
+    """The configuration of a query's endpoint; of a sink with the columns that it writes."""
+    columns: Sequence[Column] = query.columns
+    if outputs is not None:
+        columns = [Column(output.name, output.type or "STRING") for output in outputs]
+    return {
+        "address": str(query.address),
+        "directory": query.directory,
+        "storage": query.checkpoint.steps if query.checkpoint else None,
+        "connection": dict(query.connection.body) if query.connection else None,
+        "options": {key: value for key, value in query.body.items() if key not in _REFERENCES},
+        "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in columns],
+    }
+
+
+def secret_values(query: ResolvedQuery) -> tuple[str, ...]:
+    """The values in a query's configuration that nobody may read in an error."""
+    found = list(_secrets(query.address.kind, query.description.type, query.body))
+    if query.connection is not None:
+        found += _secrets("connection", query.connection.type, query.connection.body)
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _secrets(kind: Any, type_: str, body: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
+    found: list[str] = []
+    for key, value in body.items():
+        if isinstance(value, Mapping):
+            found += _secrets(kind, type_, value, (*path, key))
+        elif value and resource_kind(kind, type_).is_sensitive((*path, key)):
+            found.append(str(value))
+    return found
+
+
+def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> MzplanError | None:
+    """What a connector raised, for people and without secrets; None for what is no Exception."""
+    if isinstance(problem, MzplanError):
+        return problem
+    if not isinstance(problem, Exception):
+        return None
+    said = str(problem).strip() or type(problem).__name__
+    for secret in secrets:
+        said = said.replace(secret, "***")
+    said = re.sub(r"\s+", " ", said)[:500]
+    if isinstance(problem, StepError):
+        return error(
+            "MZ081",
+            f"The steps of {subject} are not what its checkpoint needs",
+            f"{said}.",
+            "if its storage was restored or removed, bring it back; else let it begin anew: mzplan apply "
+            f"--replace {subject} --allow-replace.",
+        )
+    kind = (
+        ""
+        if isinstance(problem, OSError | ValueError | RuntimeError | DiffersError)
+        else type(problem).__name__
+    )
+    return error(
+        "MZ082",
+        f"The connector of {subject} reports an error",
+        f"{kind}{': ' if kind else ''}{said}",
+        "correct what it says; it is tried again.",
+    )

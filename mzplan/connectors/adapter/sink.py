@@ -1,0 +1,141 @@
+"""Any OutputEndpoint as a sink, by foreachBatch: those of third parties."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, secret_values
+from mzplan.connectors.adapter.source import diagnostics_of
+from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
+from mzplan.connectors.api.recorded_steps import EndpointRecorded, nothing_recorded
+from mzplan.connectors.formats.records import MARK
+from mzplan.endpoints.interface import OutputEndpoint, OutputFactory, Step
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+KEPT_STEPS = 100
+"""So many steps before the current one are still known to the output; Spark asks for none of them again."""
+_BATCH_ROWS = 20_000
+
+
+class EndpointSink:
+    """Pushes each micro-batch as a step, its rows in the order of `_position`, which is the same whenever a
+    batch is done again: from the driver, or from `parallelism` tasks where the factory says so."""
+
+    def __init__(self, factory: OutputFactory, connector: Any = None):
+        self._factory = factory
+        self._ask = getattr(connector, "probe", None)
+
+    def place(self, query: ResolvedQuery) -> str:
+        name = self._factory.name()
+        return f"{query.connection.address} ({name})" if query.connection else name
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """What the connector finds."""
+        try:
+            if self._ask is not None:
+                self._ask("sink", endpoint_config(query, outputs))
+        except Exception as problem:
+            return Probe(diagnostics=diagnostics_of(problem, query))
+        return Probe()
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """What the connector's endpoint says of it, if it does."""
+        config = self._config(query, outputs, epoch=0)
+        name = endpoint_name(query)
+        parallelism = int(getattr(self._factory, "parallelism", 1))
+        names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
+        made = [self._factory.new_endpoint(one, config) for one in names]
+        if not all(hasattr(one, "written") for one in made):
+            raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
+        return EndpointRecorded(made)
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        query, factory = run.query, self._factory
+        name = endpoint_name(query)
+        config = self._config(query, run.outputs, run.epoch)
+        secrets = secret_values(query)
+        parallelism = int(getattr(factory, "parallelism", 1))
+
+        def write_batch(batch: DataFrame, step: int) -> None:
+            try:
+                if parallelism > 1:
+                    task = _task(factory, name, config, step, str(query.address), secrets)
+                    # The same rows to the same part, in the same order, whenever the batch is done again.
+                    parts = batch.repartition(parallelism, POSITION).sortWithinPartitions(POSITION)
+                    parts.drop(POSITION).mapInArrow(task, "part INT").collect()
+                else:
+                    table = batch.orderBy(POSITION).drop(POSITION).toArrow()
+                    push_step(factory, name, config, step, table.to_batches(max_chunksize=_BATCH_ROWS))
+            except BaseException as problem:
+                marked = f"{MARK}[" in str(problem)  # a task has told it already
+                run.fail(problem if marked else explained(problem, str(query.address), secrets) or problem)
+                raise
+
+        return rows.writeStream.foreachBatch(write_batch)
+
+    def _config(self, query: ResolvedQuery, outputs: Sequence[Output], epoch: int) -> dict[str, Any]:
+        compare = query.body.get("compare", "warn")
+        return {**endpoint_config(query, outputs), "compare": compare, "epoch": epoch}
+
+
+def push_step(
+    factory: OutputFactory,
+    name: str,
+    config: Mapping[str, Any],
+    step: Step,
+    batches: Iterable[RecordBatch],
+) -> None:
+    """One step, by an endpoint of its own: batches come in one thread after the other."""
+    endpoint = factory.new_endpoint(name, config)
+    with _closing(endpoint):
+        endpoint.expire_step(max(0, step - KEPT_STEPS))
+        endpoint.start_step(step)
+        for batch in batches:
+            endpoint.push_buffer(batch)
+        endpoint.finish_step()
+
+
+@contextlib.contextmanager
+def _closing(endpoint: OutputEndpoint) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        close = getattr(endpoint, "close", None)
+        if close is not None:
+            close()
+
+
+def _task(
+    factory: OutputFactory,
+    name: str,
+    config: Mapping[str, Any],
+    step: Step,
+    subject: str,
+    secrets: Sequence[str],
+) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
+    """What one task does: the part of its number."""
+
+    def write_part(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        part = context.partitionId() if context is not None else 0
+        try:
+            push_step(factory, f"{name}/{part}", config, step, batches)
+        except Exception as problem:
+            found = explained(problem, subject, secrets)
+            assert found is not None
+            first = found.diagnostics[0]
+            text = f"{first.summary}. {first.detail}. Fix: {first.hint}"
+            raise RuntimeError(f"{MARK}[{first.code}]: {text}") from None
+        yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32())})
+
+    return write_part

@@ -1,0 +1,253 @@
+"""From a DurableInputEndpoint to a stream reader of Spark's Python data sources. Imports pyspark: used by
+source.py when a query starts, and by the Python processes that Spark starts for it.
+
+How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
+
+    latestOffset()          offers the next step, if it is durable or `read` of it brings rows; the very first
+                            one in any case
+    (Spark logs the offsets)
+    partitions(start, end)  the point of `commit(step)`; after a crash it comes first, without a latestOffset
+    read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own; of an
+                            endpoint with parts, `batches(part)`, so that no more than a batch is in memory
+    (Spark writes the rows into the collection, and logs that)
+    commit(end)             comes with the next batch: what is before `end` can't be asked for again: `expire`
+
+An offset is `{"step": n}`: the next step, as the end of a range. One reader lives in a Python process of its
+own on the driver, for as long as the query runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from mzplan.connectors.adapter.config import explained
+from mzplan.connectors.formats.records import MARK
+from mzplan.endpoints.interface import (
+    DurableInputEndpoint,
+    DurableInputFactory,
+    PartedInputEndpoint,
+    Step,
+    StepError,
+)
+from mzplan.schema.columns import POSITION, Column
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, StructArray
+
+T = TypeVar("T")
+_MOST = 2**63 - 1  # `_position.step` is a BIGINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPlan:
+    """What a reader needs. Pickled into Spark's Python processes, never shown: it holds secrets.
+    `resume`: the step after the last one that Spark has logged, None for a checkpoint without any.
+    `placed`: the endpoint's batches have all columns, mzplan's own as well."""
+
+    subject: str
+    name: str
+    factory: DurableInputFactory
+    config: Mapping[str, Any] = field(repr=False)
+    columns: tuple[Column, ...]
+    secrets: Sequence[str] = field(repr=False)
+    resume: Step | None
+    placed: bool = False
+
+    def endpoint(self) -> DurableInputEndpoint:
+        return self.factory.new_endpoint(self.name, self.config)
+
+
+def data_source(plan: ReaderPlan) -> type[DataSource]:
+    """A data source of this one reader. The plan is in the class: options of a stream are shown in places."""
+    registered = f"mzplan_{plan.name}".replace(".", "_").replace("-", "_")
+
+    class StepSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return registered
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return StepReader(plan)
+
+    return StepSource
+
+
+class StepPartition(InputPartition):
+    """One step, or a part of it."""
+
+    def __init__(self, step: Step, part: Any = None):
+        super().__init__(step)
+        self.step = step
+        self.part = part
+
+
+class Rows:
+    """A consumer that keeps what is pushed, or only counts it."""
+
+    def __init__(self, keep: bool):
+        self.keep = keep
+        self.batches: list[RecordBatch] = []
+        self.count = 0
+        self.complete = False
+
+    def push(self, batch: RecordBatch) -> None:
+        self.count += batch.num_rows
+        if self.keep and batch.num_rows:
+            self.batches.append(batch)
+
+    def eoi(self) -> None:
+        self.complete = True
+
+    def committed(self) -> None:
+        pass
+
+
+class StepReader(DataSourceStreamReader):
+    """One endpoint, read one step at a time. Nothing is made before it is needed: Spark pickles a reader."""
+
+    def __init__(self, plan: ReaderPlan):
+        self._plan = plan
+        self._endpoint: DurableInputEndpoint | None = None
+        self._next = plan.resume
+        self._begun = plan.resume is not None
+        self._read: Step | None = None  # the step beyond the durable ones that was read, and not committed
+
+    # ── what Spark calls, in its order
+
+    def initialOffset(self) -> dict[str, Step]:  # noqa: N802
+        return self._told(lambda: {"step": self._made().steps().start})
+
+    def latestOffset(self) -> dict[str, Step]:  # noqa: N802
+        return self._told(self._latest)
+
+    def partitions(self, start: dict[str, Step], end: dict[str, Step]) -> Sequence[InputPartition]:
+        return self._told(lambda: self._commit(range(start["step"], end["step"])))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, StepPartition)
+        if partition.part is not None:
+            return self._read_part(partition.step, partition.part)
+        rows = Rows(keep=True)
+        self._told(lambda: self._read_durable(partition.step, rows))
+        return self._placed(partition.step, rows.batches)
+
+    def commit(self, end: dict[str, Step]) -> None:
+        self._told(lambda: self._made().expire(end["step"]))
+
+    def stop(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        close = getattr(endpoint, "close", None)
+        if close is not None:
+            with contextlib.suppress(Exception):
+                close()
+
+    # ── how
+
+    def _latest(self) -> dict[str, Step]:
+        endpoint = self._made()
+        there = endpoint.steps()
+        if self._next is None:
+            self._next = there.start
+        step = self._next
+        if step in there:
+            return {"step": step + 1}
+        if step != there.stop:
+            raise _gone(step, there)
+        offered = self._offers(endpoint, step)
+        # Spark makes a first micro-batch whether there is anything or not: it is the first step, if an empty
+        # one, so that from now on the numbers of both are the same.
+        return {"step": step + 1 if offered or not self._begun else step}
+
+    def _offers(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
+        """Look at the step just beyond: whether it has records."""
+        self._read = step
+        if isinstance(endpoint, PartedInputEndpoint):
+            return endpoint.offers(step)
+        rows = Rows(keep=False)
+        endpoint.read(step, rows)
+        return rows.count > 0
+
+    def _commit(self, steps: range) -> list[InputPartition]:
+        endpoint = self._made()
+        for step in steps:
+            there = endpoint.steps()
+            if step > _MOST or (step not in there and step != there.stop):
+                raise _gone(step, there)
+            if step not in there:
+                if self._read != step:
+                    self._offers(endpoint, step)
+                endpoint.commit(step)
+            self._read = None
+        self._next, self._begun = steps.stop, True
+        if isinstance(endpoint, PartedInputEndpoint):
+            return [StepPartition(step, part) for step in steps for part in endpoint.parts(step)]
+        return [StepPartition(step) for step in steps]
+
+    def _read_part(self, step: Step, part: Any) -> Iterator[RecordBatch]:
+        endpoint = self._told(self._made)
+        assert isinstance(endpoint, PartedInputEndpoint)
+        row = 0
+        try:
+            batches = iter(endpoint.batches(part))
+            while (batch := self._told(lambda: next(batches, None))) is not None:
+                yield batch if self._plan.placed else self._place(step, batch, row)
+                row += batch.num_rows
+        finally:
+            self.stop()
+
+    def _read_durable(self, step: Step, rows: Rows) -> None:
+        try:
+            self._made().read(step, rows)
+        finally:
+            self.stop()
+        if not rows.complete:
+            raise StepError(f"step {step} was not fed to its end")
+
+    def _placed(self, step: Step, batches: list[RecordBatch]) -> Iterator[RecordBatch]:
+        row = 0
+        for batch in batches:
+            yield self._place(step, batch, row)
+            row += batch.num_rows
+
+    def _place(self, step: Step, batch: RecordBatch, row: int) -> RecordBatch:
+        """The columns in order, then `_position`."""
+        from mzplan.endpoints.arrow import fit
+
+        fitted = self._told(partial(fit, batch, self._plan.columns))
+        return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
+
+    def _made(self) -> DurableInputEndpoint:
+        if self._endpoint is None:
+            self._endpoint = self._plan.endpoint()
+        return self._endpoint
+
+    def _told(self, call: Callable[[], T]) -> T:
+        """What the connector raises, as mzplan.spark.failures reads it: a code and a line."""
+        try:
+            return call()
+        except Exception as problem:
+            found = explained(problem, self._plan.subject, self._plan.secrets)
+            assert found is not None
+            first = found.diagnostics[0]
+        text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
+        raise RuntimeError(f"{MARK}[{first.code}]: {text}. Fix: {first.hint}")
+
+
+def _positions(step: Step, rows: range) -> StructArray:
+    """From buffers: making an array of Python's numbers would have pyarrow import pandas, a second of CPU."""
+    import pyarrow as pa
+
+    numbers = (array("q", [step]) * len(rows), array("q", rows))
+    arrays = [pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(one)]) for one in numbers]
+    return pa.StructArray.from_arrays(arrays, ["step", "row"])
+
+
+def _gone(step: Step, there: range) -> StepError:
+    return StepError(f"step {step} is wanted, and steps {there.start} to {there.stop} (excluded) are there")

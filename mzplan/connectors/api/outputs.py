@@ -1,0 +1,93 @@
+"""What a sink writes: its columns, as far as they can be told without Spark."""
+
+from __future__ import annotations
+
+import re
+
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.schema.columns import Column, DdlError, parse_columns
+from mzplan.schema.source_columns import record_columns
+
+_PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
+
+
+def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
+    """The columns of a sink, best effort: names of all, types of plain columns and of casts.
+
+    An item that can't be read at all is left out: Spark will say what is wrong with it.
+    """
+    items = query.body.get("select")
+    if not items:
+        return tuple(Output(name=column.name, type=column.type) for column in query.columns)
+    found: list[Output] = []
+    for item in items:
+        if item.strip() == "*":
+            found += [Output(name=column.name, type=column.type) for column in query.columns]
+            continue
+        output = _plain(item, query.columns) or _expression(item, query.columns)
+        if output is not None:
+            found.append(output)
+    return tuple(found)
+
+
+def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
+    """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
+    are of the collection's key where a record without a value for it is malformed (kafka)."""
+    certain = {column.name for column in query.columns if not column.nullable}
+    upstream = query.description.upstream
+    if upstream is not None and upstream.type == "kafka":
+        certain |= {c.name for c in record_columns(upstream.type, upstream.body)} & set(query.keys)
+    found: list[str] = []
+    for item in query.body.get("select") or ["*"]:
+        if item.strip() == "*":
+            found += [column.name for column in query.columns if column.name in certain]
+        elif (match := _PLAIN.match(item)) is not None:
+            column = _column(_unquoted(match[1], match[2]), query.columns)
+            if column is not None and column.name in certain:
+                found.append(_unquoted(match[3], match[4]) or column.name)
+    return tuple(found)
+
+
+def _plain(item: str, columns: tuple[Column, ...]) -> Output | None:
+    match = _PLAIN.match(item)
+    column = _column(_unquoted(match[1], match[2]), columns) if match else None
+    if match is None or column is None:
+        return None
+    return Output(name=_unquoted(match[3], match[4]) or column.name, type=column.type)
+
+
+def _expression(item: str, columns: tuple[Column, ...]) -> Output | None:
+    # A library that takes a while to import: only for what is more than a column.
+    import sqlglot
+    from sqlglot import expressions as sql
+    from sqlglot.errors import SqlglotError
+
+    try:
+        parsed = sqlglot.parse_one(item, dialect="spark")
+    except SqlglotError:
+        return None
+    name = parsed.alias_or_name
+    inner = parsed.unalias()
+    type_ = None
+    if isinstance(inner, sql.Column):
+        column = _column(inner.name, columns)
+        type_ = column.type if column else None
+    elif isinstance(inner, sql.Cast):
+        type_ = canonical_type(inner.to.sql(dialect="spark"))
+    return Output(name=name, type=type_) if name else None
+
+
+def canonical_type(text: str) -> str | None:
+    """A Spark type in canonical DDL (`decimal(10,2)` → `DECIMAL(10,2)`); None for one we don't know."""
+    try:
+        return parse_columns(f"x {text}")[0].type
+    except DdlError:
+        return None
+
+
+def _column(name: str | None, columns: tuple[Column, ...]) -> Column | None:
+    return next((column for column in columns if name and column.name.lower() == name.lower()), None)
+
+
+def _unquoted(word: str | None, quoted: str | None) -> str | None:
+    return quoted.replace("``", "`") if quoted else word

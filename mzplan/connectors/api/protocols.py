@@ -1,0 +1,204 @@
+"""What a connector is: the two protocols that each type of source and sink fills, and what they are handed.
+
+A connector decides nothing about when a query runs. A source says where its rows come from, a sink where
+they go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspark and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mzplan.endpoints.replay import Written
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import Column
+from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.kinds import resource_kind
+from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.secrets.references import Secrets
+from mzplan.warehouse.checkpoints import Checkpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+PROBE_TIMEOUT_S = 5.0
+"""The most that one question to one server may take, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConnection:
+    """A connection ready for use: defaults filled in, secrets resolved (so: never shown). `connections` are
+    those that it uses itself, by the property that names them."""
+
+    address: Address
+    type: str
+    body: Mapping[str, Any] = field(repr=False)
+    connections: Mapping[str, ResolvedConnection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedQuery:
+    """A source or sink ready for use. `body` has its defaults; `columns` are the user's columns of the
+    collection that it writes (source) or reads (sink), `keys` those that identify a row of it (empty: rows
+    are only added to it); `directory` is where relative paths begin.
+    `checkpoint` is of its generation; None where the warehouse is not known (a check from elsewhere).
+    `connections` are all that it refers to, by the property that names them; `connection` is one of them."""
+
+    description: Description
+    body: Mapping[str, Any] = field(repr=False)
+    connection: ResolvedConnection | None
+    columns: tuple[Column, ...]
+    directory: str
+    keys: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+    connections: Mapping[str, ResolvedConnection] = field(default_factory=dict)
+
+    @property
+    def address(self) -> Address:
+        return self.description.address
+
+    @property
+    def link(self) -> ResolvedConnection:
+        """The connection of a type that always has one."""
+        assert self.connection is not None, f"{self.address} has no connection"
+        return self.connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A column that a sink writes. `type` in canonical Spark DDL; None where only Spark could tell."""
+
+    name: str
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know."""
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    upstream: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRun:
+    """One run of a sink's query. `outputs` are its columns as Spark analysed them; `epoch` is the lease's;
+    `checkpoint` is its own, and `begins` says that it is still empty. `fail` takes the error of a batch, to
+    be shown to people instead of what Spark makes of it; `warn` what they should know although the query
+    goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
+    and it still runs. `covers` gives the first and last step of the source that a planned step of the sink
+    covers, at least in part; None where that is not known."""
+
+    query: ResolvedQuery
+    outputs: tuple[Output, ...]
+    epoch: int
+    checkpoint: Checkpoint
+    begins: bool
+    fail: Callable[[BaseException], None]
+    warn: Callable[[Diagnostic], None]
+    interrupt: Callable[[Callable[[], None]], None]
+    covers: Callable[[int], tuple[int, int] | None]
+
+
+class Recorded(Protocol):
+    """What a target has recorded of a sink's steps, or still holds of them. `keys`: of each of these keys,
+    only the last row of a step counts; empty: all rows do."""
+
+    keys: Sequence[str]
+
+    def step(self, step: int) -> Written | None:
+        """Count and content hash; None where the target knows nothing of that step (any more). Raises
+        MzplanError for what a server did, GoneError where the rows of a step can't be read."""
+
+    def close(self) -> None:
+        """Leave the server."""
+
+
+def empties_target(run: SinkRun) -> bool:
+    """Whether this run is of a new generation of a sink that wants its target emptied first."""
+    return run.query.description.generation > 1 and run.query.body.get("on_replace") == "truncate"
+
+
+class Connector(Protocol):
+    """What sources and sinks have in common."""
+
+    def place(self, query: ResolvedQuery) -> str:
+        """Which connection, and where it goes (host and port, or folder): for people."""
+
+
+class SourceConnector(Connector, Protocol):
+    """Where the rows of a collection come from."""
+
+    position: str
+    """The type of the reserved column `_position`, as Spark DDL."""
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """Reach, authenticate, authorise and find the upstream. Never raises for what a server did."""
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        """Why offsets of the `recorded` upstream mean nothing on the `found` one; None if they hold."""
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """Whether the upstream still holds what comes after `position`, the source's entry in Spark's offset
+        log. None if it does, or if there is no telling. Never raises for what a server did."""
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection
+        (`query.keys`) then `_change`: `upsert` or `delete`; a delete has the columns of the key, and perhaps
+        no others. Of one key, the change with the greatest `_position` of a micro-batch counts; if the
+        connector has `guarded = True`, only when that is greater than the `_position` of the row that is
+        there."""
+
+
+class SinkConnector(Connector, Protocol):
+    """Where the rows of a collection go."""
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Reach, authenticate, authorise and find the target. Never raises for what a server did."""
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        """A writer of the stream `rows`: the outputs in order, then `_position`, which no target gets. Of a
+        keyed collection then `_change`: whether the row is to be in the target (`upsert`) or not (`delete`).
+        Only sinks whose schema says `x-deletes` are given those."""
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """What is recorded of its steps. Raises MzplanError MZ100 for a target that keeps nothing, and for
+        what a server did."""
+
+
+def resolve(
+    description: Description, secrets: Secrets, directory: str, warehouse: str | None = None
+) -> ResolvedQuery:
+    """Fill in defaults and secrets. Raises MzplanError MZ056 for a secret that has no value here."""
+    connections = {
+        role: resolve_connection(inlined, secrets) for role, inlined in description.connections.items()
+    }
+    kind = resource_kind(description.address.kind, description.type)
+    source = description.upstream or description
+    checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
+    return ResolvedQuery(
+        description=description,
+        body=secrets.fill(kind.with_defaults(description.body)),
+        connection=connections.get("connection"),
+        connections=connections,
+        columns=columns_of(source.type, source.body),
+        keys=keys_of(source.type, source.body),
+        directory=directory,
+        checkpoint=checkpoint,
+    )
+
+
+def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
+    """The same for a connection and those that it uses, at any depth."""
+    kind = resource_kind("connection", inlined.type)
+    return ResolvedConnection(
+        address=inlined.address,
+        type=inlined.type,
+        body=secrets.fill(kind.with_defaults(inlined.body)),
+        connections={role: resolve_connection(one, secrets) for role, one in inlined.connections.items()},
+    )

@@ -1,0 +1,62 @@
+"""What a generation of a source has made on its upstream, and must not leave behind: a replication slot
+keeps a server's log for ever.
+
+The description is noted down beside the checkpoint before anything is made, so that whoever gives the
+generation up, after any crash, knows where that is. Secrets are in it as references.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.protocols import resolve
+from mzplan.model.address import Place
+from mzplan.model.diagnostics import error
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
+from mzplan.warehouse.checkpoints import Checkpoint
+
+log = logging.getLogger("mzplan.storage")
+
+
+def remember_leaving(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
+    """Note down, durably, where a source is about to make something. Raises OSError."""
+    if _release(connectors, description) is None:
+        return
+    noted = description.to_json()
+    if checkpoint.leaves() != noted:
+        checkpoint.record_leaves(noted)
+
+
+def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
+    """Remove from its upstream what a generation that is given up has made there; nothing if it made
+    nothing, or that is gone. Raises MzplanError while it can't be removed."""
+    checkpoint = Checkpoint.of(warehouse, *place)
+    try:
+        noted = checkpoint.leaves()
+    except OSError as problem:
+        raise error("MZ063", f"{checkpoint.folder} can't be read", str(problem)) from None
+    if not noted:
+        return
+    try:
+        description = Description.from_json(noted)
+    except ValueError as problem:
+        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
+    connectors = Connectors()
+    release = _release(connectors, description)
+    if release is not None:
+        release(resolve(description, secrets, directory, warehouse))
+        log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
+    try:
+        checkpoint.record_leaves({})
+    except OSError as problem:
+        raise error("MZ063", f"{checkpoint.folder} can't be written", str(problem)) from None
+
+
+def _release(connectors: Connectors, description: Description) -> Any:
+    """`release(query)` of the connector, if it has that."""
+    if description.address.kind != "source":
+        return None
+    return getattr(connectors.source(description.type), "release", None)

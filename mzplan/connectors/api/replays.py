@@ -1,0 +1,92 @@
+"""Reading a step of a native source again: what its stream has read, as a batch.
+
+The connector's own `stream` makes the rows, handed a session whose streams are batches; so they become
+columns exactly as they did, and no connector has a second way to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEEPS_POSITIONS = {"kafka": True, "files": False}
+"""The types that can be read again, and whether `_position` is then the same: of lines in a file, `row` is no
+number but only an order."""
+
+_EARLIEST = -2  # as an offset in the options of Spark's Kafka source
+_ONLY_STREAMS = {"subscribe", "startingOffsets", "maxOffsetsPerTrigger", "maxFilesPerTrigger"}
+
+
+def kafka_range(start: Any, end: Any) -> dict[str, str]:
+    """Options of a batch that reads exactly what is between two of Spark's offsets."""
+    (topic,) = end
+    partitions = sorted(map(int, end[topic]))
+    # One that came after `start` was read from its beginning.
+    first = {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in partitions}
+    return {
+        "assign": json.dumps({topic: partitions}),
+        "startingOffsets": json.dumps({topic: first}),
+        "endingOffsets": json.dumps(end),
+    }
+
+
+def replay(
+    spark: SparkSession,
+    connector: SourceConnector,
+    query: ResolvedQuery,
+    options: Mapping[str, str],
+    files: Sequence[str] = (),
+) -> DataFrame:
+    """The rows that the stream would make of what these options name, or of these files."""
+    # A name may hold *, as any other sign: streams, too, read the files of a batch with this option.
+    given = {**options, "__globPaths__": "false"} if files else dict(options)
+    return connector.stream(cast(Any, _Session(spark, given, list(files))), query)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A Spark session whose streams are batches."""
+
+    spark: SparkSession
+    given: Mapping[str, str]
+    files: list[str]
+
+    @property
+    def readStream(self) -> _Reader:  # noqa: N802
+        return _Reader(self.spark.read, self.given, self.files)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """A batch reader in the place of a stream's. Of its options, those that name what is read are ours."""
+
+    reader: Any
+    given: Mapping[str, str]
+    files: list[str] = field(default_factory=list)
+
+    def format(self, name: str) -> _Reader:
+        self.reader = self.reader.format(name)
+        return self
+
+    def schema(self, ddl: str) -> _Reader:
+        self.reader = self.reader.schema(ddl)
+        return self
+
+    def option(self, key: str, value: Any) -> _Reader:
+        return self.options(**{key: value})
+
+    def options(self, **options: Any) -> _Reader:
+        kept = {key: value for key, value in options.items() if key not in _ONLY_STREAMS}
+        self.reader = self.reader.options(**kept)
+        return self
+
+    def load(self, path: str | None = None) -> DataFrame:
+        reader = self.reader.options(**self.given)
+        return cast("DataFrame", reader.load(self.files) if self.files else reader.load())

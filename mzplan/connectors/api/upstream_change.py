@@ -1,0 +1,140 @@
+"""Is it still the same upstream? And when it is not: what the source says is to be done.
+
+A checkpoint's offsets mean something only on the upstream that they came from. It stays, whatever is done: a
+synthetic micro-batch, planned and done at once, moves it, and steps go on counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.warehouse.checkpoints import Checkpoint
+
+Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
+LastTimes = Callable[[], Mapping[int, int]]
+"""The time of the last record read, by partition, in milliseconds since the epoch."""
+
+_DOES: Mapping[str, str] = {
+    "accept": "goes on at the same offsets there",
+    "reset-earliest": "goes on at the earliest record there",
+    "reset-latest": "goes on with what is written there from now on",
+    "translate-timestamp": "goes on there at the time of the last record that it has read",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a check of the upstream comes to. `diagnostic` is an error (refused), or a notice of what `policy`
+    will do. `moves`: the position is to be found anew; `same`: it is still the recorded upstream, which lacks
+    some of its offsets. `returns`: the position to go back to, where nothing was read since it was left."""
+
+    diagnostic: Diagnostic | None = None
+    policy: Policy | None = None
+    moves: bool = False
+    same: bool = False
+    returns: str | None = None
+
+
+def judge_upstream(
+    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, found: Mapping[str, Any]
+) -> Verdict:
+    """Whether a checkpoint's offsets mean something on the upstream that was found. Changes nothing."""
+    try:
+        recorded = checkpoint.upstream() if checkpoint.has_begun() else None
+        position = checkpoint.position()
+        departure = checkpoint.departure()
+    except OSError as problem:
+        return Verdict(diagnostic=_unreadable(query, problem))
+    other = connector.compare(query, recorded, found) if recorded is not None else None
+    policy: Policy | None = query.body.get("on_upstream_change")
+    if other is None:
+        gone = connector.check_position(query, position) if position is not None else None
+        if gone is None or gone.code != "MZ067" or policy in (None, "accept") or not _moves(connector):
+            return Verdict(diagnostic=gone)
+        return Verdict(diagnostic=_told(gone, query, policy), policy=policy, moves=True, same=True)
+    if departure is not None and connector.compare(query, departure["upstream"], found) is None:
+        # The change was taken back before anything was read: nothing is to be decided.
+        gone = connector.check_position(query, departure["position"])
+        return Verdict(diagnostic=gone) if gone else Verdict(policy="accept", returns=departure["position"])
+    if policy is None or not _moves(connector):
+        return Verdict(diagnostic=other)
+    if policy == "accept" and position is not None:
+        gone = connector.check_position(query, position)
+        if gone is not None:
+            return Verdict(diagnostic=gone)
+    return Verdict(
+        diagnostic=_told(other, query, policy), policy=policy, moves=policy != "accept" or position is None
+    )
+
+
+def take_upstream(
+    connector: SourceConnector,
+    query: ResolvedQuery,
+    checkpoint: Checkpoint,
+    found: Mapping[str, Any],
+    last_times: LastTimes,
+) -> None:
+    """Make the upstream that was found the checkpoint's own: record it at first, move the checkpoint where
+    the source says so, and raise MzplanError where it does not. The query must not run.
+
+    Killed anywhere, it is done again: the identity is recorded last.
+    """
+    verdict = judge_upstream(connector, query, checkpoint, found)
+    if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
+        raise MzplanError(verdict.diagnostic)
+    if verdict.policy is None:
+        if not checkpoint.has_begun() or checkpoint.upstream() is None:
+            checkpoint.record_upstream(found)
+        return
+    before, position = checkpoint.upstream(), checkpoint.position()
+    if verdict.returns is not None:
+        checkpoint.move(verdict.returns)
+        checkpoint.forget_departure()
+    elif verdict.moves:
+        moved = _reposition(connector)(query, verdict.policy, position if verdict.same else None, last_times)
+        if not verdict.same and before is not None and position is not None:
+            # Noted down before the move, with the batch that the move will make. Killed after that move, the
+            # position is already that of the new upstream: what was noted is the one that was left.
+            left = checkpoint.departure()
+            known = left is not None and left["upstream"] == before
+            checkpoint.note_departure(before, left["position"] if left and known else position)
+        checkpoint.move(moved)
+    checkpoint.record_upstream(found)
+
+
+def _moves(connector: SourceConnector) -> bool:
+    return hasattr(connector, "reposition")
+
+
+def _reposition(connector: SourceConnector) -> Callable[[ResolvedQuery, str, str | None, LastTimes], str]:
+    found: Any = getattr(connector, "reposition", None)
+    if found is None:
+        raise error("MZ043", "This kind of source can't be moved", exit_code=ExitCode.REFUSED)
+    reposition: Callable[[ResolvedQuery, str, str | None, LastTimes], str] = found
+    return reposition
+
+
+def _told(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:
+    """What would be refused, as what will be done instead."""
+    return replace(
+        refusal,
+        severity="notice",
+        summary=f"{query.address} {_DOES[policy]} (on_upstream_change: {policy})",
+        detail=refusal.detail.partition(". ")[0] + ".",
+        hint="",
+        exit_code=ExitCode.OK,
+    )
+
+
+def _unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
+    return Diagnostic(
+        code="MZ063",
+        summary=f"The checkpoint of {query.address} can't be read",
+        detail=str(problem),
+        hint="check the warehouse and its rights.",
+        address=query.address,
+    )

@@ -1,0 +1,1 @@
+"""The console as a sink: rows on the runner's standard output."""

@@ -1,0 +1,43 @@
+"""The console sink: rows on the runner's standard output, for trying things out. At least once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
+from mzplan.connectors.api.recorded_steps import nothing_recorded
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class ConsoleSink:
+    """Prints `sink.debug step 3: {"id":1,…}`, one line a row, at most `rows` of each micro-batch."""
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Nothing to ask."""
+        return Probe()
+
+    def place(self, query: ResolvedQuery) -> str:
+        return "standard output"
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """Nothing."""
+        raise nothing_recorded(query, "What the console has shown is gone.")
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        most: int = run.query.body["rows"]
+        prefix = str(run.query.address)
+
+        def print_batch(batch: DataFrame, step: int) -> None:
+            shown = batch.drop(POSITION).limit(most + 1).toJSON().collect()
+            lines = [f"{prefix} step {step}: {row}" for row in shown[:most]]
+            if len(shown) > most:
+                lines.append(f"{prefix} step {step}: … and more (rows: {most})")
+            if lines:
+                print("\n".join(lines), flush=True)
+
+        return rows.writeStream.foreachBatch(print_batch)

@@ -1,0 +1,111 @@
+"""The delta sink: Spark's own Delta stream for append, MERGE for upsert; exactly once, both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.api.recorded_steps import DeltaRecorded
+from mzplan.connectors.files.source import folder_of, place, target_problems
+from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.merges import merge
+from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.warehouse.paths import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class DeltaSink:
+    """Writes a Delta table, created when it is missing. A column that `select` gains is added to it."""
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Whether its folder can be written, and a table that is there has the columns of the key."""
+        folder = folder_of(query)
+        found = target_problems(query, folder) or _without_key(query, folder)
+        return Probe(diagnostics=tuple(found))
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """As far as the table's log goes back; of an upsert only rows."""
+        return DeltaRecorded(query, query.checkpoint.query_id() if query.checkpoint else None)
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        path = folder_of(run.query)
+        use_s3(rows.sparkSession, run.query, path)
+        if run.begins and empties_target(run):
+            # Nothing of this generation is in it yet: a crash before its first batch only repeats this.
+            _empty(rows.sparkSession, path)
+        if run.query.body["mode"] != "upsert":
+            appended = rows.drop(POSITION).writeStream.format("delta").outputMode("append")
+            return appended.option("mergeSchema", "true").option("path", path)
+        keys = tuple(run.query.body["key"])
+
+        def merge_batch(batch: DataFrame, step: int) -> None:
+            try:
+                _merge_latest(batch, step, path, keys)
+            except BaseException as problem:
+                run.fail(problem)
+                raise
+
+        return rows.writeStream.foreachBatch(merge_batch)
+
+
+def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """MZ053 for a table that lacks columns of the key: every MERGE would fail. Any other column is added."""
+    local = local_path(folder)
+    if local is None or not (local / "_delta_log").is_dir():
+        return []
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        fields = DeltaTable(str(local)).schema().fields
+    except DeltaError:  # just being created, or of a feature that only Spark knows: Spark will tell
+        return []
+    # As Spark resolves names: without regard to case.
+    there = {field.name.lower() for field in fields}
+    missing = [key for key in query.body.get("key", ()) if key.lower() not in there]
+    if not missing:
+        return []
+    return [
+        Diagnostic(
+            code="MZ053",
+            summary=f"Table {folder} lacks the key of {query.address}",
+            detail=f"{query.link.address}: it has {', '.join(field.name for field in fields)}, and not "
+            f"{', '.join(missing)}: rows are found by the key. Does another sink write this table?",
+            hint="name a path of its own for the sink, or correct `key`.",
+            address=query.address,
+        )
+    ]
+
+
+def _empty(session: SparkSession, path: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        session.sql(f"DELETE FROM delta.{quoted(path)}")
+    except AnalysisException as problem:  # no table yet: nothing to empty
+        if problem.getCondition() not in ("PATH_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND") and (
+            "is not a Delta table" not in str(problem) and "DOES_NOT_EXIST" not in str(problem)
+        ):
+            raise
+
+
+def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
+    """The latest row of each key of the batch into the table, which is created when it is missing."""
+    session, table = batch.sparkSession, f"delta.{quoted(path)}"
+    latest = latest_rows(batch, keys)
+    fields = [field for field in latest.schema.fields if field.name != CHANGE]
+    ddl = ", ".join(f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in fields)
+    session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
+    # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, leaves a new column out, in silence.
+    session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+    merge(latest, step, table, keys)

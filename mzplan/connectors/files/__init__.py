@@ -1,0 +1,1 @@
+"""Files in a folder: Spark's own file stream as a source and as a sink."""

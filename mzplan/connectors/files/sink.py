@@ -1,0 +1,85 @@
+"""The files sink: Spark's own file stream, which lists what counts in `_spark_metadata`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.api.recorded_steps import FilesRecorded
+from mzplan.connectors.files.source import folder_of, place, target_problems
+from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.model.diagnostics import Diagnostic, error
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_LOG = "_spark_metadata"
+_NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
+
+
+class FilesSink:
+    """Adds files to a folder: exactly once, for readers that follow the log in it."""
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Whether the folder can be written, and the format can hold the columns."""
+        found = target_problems(query, folder_of(query))
+        if query.body["format"]["type"] == "csv":
+            found += _not_for_csv(query, outputs)
+        return Probe(diagnostics=tuple(found))
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """What the files hold that the list names; only rows, unless they are Parquet."""
+        return FilesRecorded(query)
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        folder = folder_of(run.query)
+        use_s3(rows.sparkSession, run.query, folder)
+        if run.begins:
+            _make_free(rows.sparkSession, folder, run)
+        writer = rows.drop(POSITION).writeStream.format(run.query.body["format"]["type"])
+        return writer.outputMode("append").option("header", "true").option("path", folder)
+
+
+def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
+    """See that no other query has written here: Spark leaves out batches whose number is in the log
+    already, so a query that begins would lose its first ones, in silence."""
+    java: Any = session._jvm
+    path = java.org.apache.hadoop.fs.Path(folder)
+    system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    log = java.org.apache.hadoop.fs.Path(path, _LOG)
+    if not system.exists(log):
+        return
+    if not empties_target(run):
+        raise error(
+            "MZ057",
+            f"Folder {folder} holds what another query wrote",
+            f"{run.query.link.address}: the {_LOG} in it holds steps that would be taken for this one's.",
+            "give the sink a folder of its own, or remove what is in this one.",
+            address=run.query.address,
+        )
+    # The files first: a crash in between only repeats this. Nothing but what Spark's writer made.
+    for status in system.listStatus(path):
+        if status.isFile() and str(status.getPath().getName()).startswith("part-"):
+            system.delete(status.getPath(), False)
+    system.delete(log, True)
+
+
+def _not_for_csv(query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
+    wrong = [f"{one.name} ({one.type})" for one in outputs if (one.type or "").startswith(_NOT_IN_CSV)]
+    if not wrong:
+        return []
+    return [
+        Diagnostic(
+            code="MZ053",
+            summary=f"csv can't hold the columns of {query.address}",
+            detail=f"{', '.join(wrong)}: a field of csv holds one simple value.",
+            hint="write them as text in `select` (to_json(…) AS name), or use `format: {type: json}`.",
+            address=query.address,
+        )
+    ]

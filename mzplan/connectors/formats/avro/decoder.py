@@ -1,0 +1,259 @@
+"""Records in Confluent's wire format → columns: a zero, the schema's id in four bytes, and binary Avro.
+
+Each record is read by the schema that it was written with, and its fields are found by name. A record that
+can't be read is none of the task's problems: it comes back with the reason.
+
+This module is sent to the executors whole (see shipping): they need pyarrow and fastavro, no mzplan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mzplan.connectors.formats.avro.schema import AvroSchema, Node, SchemaError, parse_avro
+from mzplan.connectors.formats.avro.values import Read, UnfitError, ddl_of, missing, reader
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType, RecordBatch, Schema
+
+RECORD, REASON = "r", "e"
+"""The fields of what becomes of a record: its columns, and why there are none."""
+
+_HEADER = 5
+
+
+class UnknownError(Exception):
+    """The registry has no Avro schema of an id, for people."""
+
+
+class Schemas(Protocol):
+    """Where schemas come from, by their ids."""
+
+    def texts(self, id_: int) -> Sequence[str]:
+        """Those that it refers to, and last its own. Raises UnknownError for an id that means nothing, and
+        anything else for a registry that doesn't answer."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """How records of one schema are read: all of it, and then by column, in order; and of a batch, which rows
+    those are."""
+
+    whole: Callable[[BytesIO], Any]
+    columns: list[tuple[str, Read]]
+    rows: list[int] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+
+
+class Decoder:
+    """Decodes columns of records, each to a struct of `wanted` fields. `latest` is the schema whose defaults
+    stand for fields that a record's own schema lacks."""
+
+    def __init__(self, wanted: DataType, schemas: Schemas, latest: AvroSchema | None = None):
+        self._wanted = wanted
+        self._schemas = schemas
+        self._latest = latest.root if latest is not None else None
+        self._known: dict[int, _Written | str] = {}
+
+    @property
+    def type(self) -> DataType:
+        """What `decode` makes."""
+        import pyarrow as pa
+
+        return pa.struct([pa.field(RECORD, self._wanted), pa.field(REASON, pa.string())])
+
+    def decode(self, records: Array) -> Array:
+        """Of BINARY values: for each `{r: the wanted struct, e: why there is none}`. Both are NULL for one
+        that has no value."""
+        import pyarrow as pa
+
+        reasons: list[str | None] = [None] * len(records)
+        for row, record in enumerate(records.to_pylist()):
+            if record is not None:
+                reasons[row] = self._read(row, record)
+        parts: list[Any] = []
+        place: list[int | None] = [None] * len(records)
+        for written in self._known.values():
+            if isinstance(written, _Written) and written.rows:
+                rows, values, written.rows, written.values = written.rows, written.values, [], []
+                self._build(written, rows, values, parts, place, reasons)
+        found = self._joined(parts, place)
+        fields = list(self.type)
+        return pa.StructArray.from_arrays([found, pa.array(reasons, pa.string())], fields=fields)
+
+    def _read(self, row: int, record: bytes) -> str | None:
+        """Keep the values of a record until all are read; or say why it has none."""
+        if len(record) < _HEADER or record[0]:
+            return "the record is not Avro with a schema's id before it"
+        id_ = int.from_bytes(record[1:_HEADER], "big")
+        written = self._known.get(id_)
+        if written is None:
+            written = self._known[id_] = self._look_up(id_)
+        if isinstance(written, str):
+            return written
+        data = BytesIO(record)
+        data.seek(_HEADER)
+        try:
+            values = written.whole(data)
+        except RecursionError:
+            return f"the record is nested too deep, by its schema {id_}"
+        except Exception:  # whatever the bytes make of it
+            return f"the record is not Avro of its schema {id_}"
+        if data.tell() != len(record):
+            return f"the record is longer than its schema {id_} says"
+        written.rows.append(row)
+        written.values.append(values)
+        return None
+
+    def _look_up(self, id_: int) -> _Written | str:
+        try:
+            schema = parse_avro(self._schemas.texts(id_))
+            return _Written(_whole(schema), column_readers(schema.root, self._wanted, self._latest))
+        except UnknownError as problem:
+            return str(problem)
+        except (SchemaError, UnfitError) as problem:
+            return f"schema {id_}: {problem}"
+
+    def _build(
+        self,
+        written: _Written,
+        rows: list[int],
+        values: list[Any],
+        parts: list[Any],
+        place: list[int | None],
+        reasons: list[str | None],
+    ) -> None:
+        """Make an array of the values. Where some don't fit, of each half, until those are found."""
+        import pyarrow as pa
+
+        try:
+            columns = [read([value.get(name) for value in values]) for name, read in written.columns]
+        except (pa.ArrowException, ArithmeticError, ValueError, TypeError):
+            if len(rows) == 1:
+                reasons[rows[0]] = self._unfit(written, values[0])
+                return
+            half = len(rows) // 2
+            for part in (slice(None, half), slice(half, None)):
+                self._build(written, rows[part], values[part], parts, place, reasons)
+            return
+        first = sum(len(part) for part in parts)
+        for i, row in enumerate(rows):
+            place[row] = first + i
+        parts.append(pa.StructArray.from_arrays(columns, fields=list(self._wanted)))
+
+    def _unfit(self, written: _Written, value: Any) -> str:
+        """Which columns don't take the values of a record. Names no value: it may be nobody's business."""
+        found = []
+        for (name, read), wanted in zip(written.columns, self._wanted, strict=True):
+            try:
+                read([value.get(name)])
+            except Exception:
+                found.append(f"{wanted.name} is not a {ddl_of(wanted.type)}")
+        return ", ".join(found) or "the record does not fit the columns"
+
+    def _joined(self, parts: list[Any], place: list[int | None]) -> Array:
+        import pyarrow as pa
+
+        if not parts:
+            return pa.nulls(len(place), self._wanted)
+        if len(parts) == 1 and len(parts[0]) == len(place):
+            return parts[0]
+        return pa.concat_arrays(parts).take(pa.array(place, pa.int64()))
+
+
+def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
+    """What reads a record, as a mapping of all its fields."""
+    if schema.is_recursive:
+        # The other one is compiled: a record of 10 KB that is nested 5,000 deep ends the process. This one is
+        # slower, and raises RecursionError.
+        from fastavro._read_py import schemaless_reader
+    else:
+        from fastavro import schemaless_reader
+    return lambda data: schemaless_reader(data, schema.raw, None)
+
+
+def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tuple[str, Read]]:
+    """How each wanted field is read. Raises UnfitError that names all that can't be."""
+    if root.type != "record":
+        raise UnfitError(f"its schema is {root.type}, and no record")
+    there, known = root.fields, latest.fields if latest is not None else {}
+    found: list[tuple[str, Read]] = []
+    wrong: list[str] = []
+    for one in wanted:
+        newer = known.get(one.name)
+        older = newer.written_in(there) if newer is not None else there.get(one.name)
+        if older is None:
+            found.append((one.name, missing(newer, one.type, one.name)))
+            continue
+        try:
+            inner = newer.node if newer is not None else None
+            found.append((older.name, reader(older.node, one.type, one.name, inner)))
+        except UnfitError as problem:
+            wrong.append(str(problem))
+    if wrong:
+        raise UnfitError("; ".join(wrong))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a task does for mapInArrow: it adds a column `into`, of what records in the column `value` hold
+    (`wanted`; `newest` are the texts of the latest schema). Of `value` itself only remains which records have
+    one, unless it is `kept`: their bytes would be sent back for nothing.
+
+    `keys`: and a column of that name, of the fields `key_wanted` of the record's key, for deletes: records
+    without a value (`tombstones`), or changes that are deletes and have no row `before` (see debezium)."""
+
+    schemas: Schemas
+    wanted: Schema
+    newest: Sequence[str]
+    into: str
+    kept: bool = False
+    keys: str = ""
+    key_wanted: Schema | None = None
+    tombstones: bool = False
+
+    def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        import pyarrow as pa
+
+        found = Decoder(pa.struct(list(self.wanted)), self.schemas, parse_avro(self.newest))
+        keys = Decoder(pa.struct(list(self.key_wanted or ())), self.schemas)
+        for batch in batches:
+            index = batch.schema.get_field_index("value")
+            records = batch.column(index)
+            decoded = found.decode(records)
+            arrays, names = [*batch.columns, decoded], [*batch.schema.names, self.into]
+            if not self.kept:
+                arrays[index] = _emptied(records)
+            if self.keys:
+                deletes = records.is_null() if self.tombstones else _deletes(decoded.field(RECORD))
+                arrays.append(keys.decode(_only(deletes, batch.column("key"))))
+                names.append(self.keys)
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _deletes(changes: Array) -> Array:
+    """Which changes are deletes without a row before them."""
+    import pyarrow.compute as pc
+
+    return pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
+
+
+def _only(wanted: Array, values: Array) -> Array:
+    """Values where they are wanted; elsewhere NULL."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.if_else(wanted, values, pa.scalar(None, values.type))
+
+
+def _emptied(records: Array) -> Array:
+    """Of each value that there is nothing, but that it is there."""
+    import pyarrow as pa
+
+    bits = records.is_valid().buffers()[1]
+    nothing = pa.py_buffer(bytes(4 * (len(records) + 1)))
+    return pa.Array.from_buffers(pa.binary(), len(records), [bits, nothing, pa.py_buffer(b"")])

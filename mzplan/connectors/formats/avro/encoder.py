@@ -1,0 +1,116 @@
+"""Columns → records in Confluent's wire format: a zero, the schema's id in four bytes, and binary Avro.
+
+A field that no column fills has the schema's default, or null.
+
+This module is sent to the executors whole (see shipping): they need pyarrow and fastavro, no mzplan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.formats.avro.schema import parse_avro
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, RecordBatch
+
+Convert = Callable[[Any], Any]
+_FIX = "Fix: change the row by `select` or `where`, or register a schema that allows it and restart the sink."
+_NAMES = {"NoneType": "NULL", "dict": "a record", "list": "an array"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """For mapInArrow: of each batch the column `value`, a struct, becomes its record; NULL stays NULL.
+    `schemas` are the texts of those that the schema refers to, and last its own; `id` is what the registry
+    calls it. An error for people begins with `mark`: `mzplan[MZ211]: …`."""
+
+    schemas: Sequence[str]
+    id: int
+    mark: str
+
+    def __call__(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        """Raises RuntimeError for a row that the schema does not allow."""
+        import pyarrow as pa
+
+        written = parse_avro(self.schemas).root.written
+        for batch in batches:
+            place = batch.schema.names.index("value")
+            records = pa.array(self._encoded(written, batch.column(place)), pa.binary())
+            columns = [*batch.columns[:place], records, *batch.columns[place + 1 :]]
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    def _encoded(self, written: Any, values: Any) -> Iterator[bytes | None]:
+        from fastavro import schemaless_writer
+
+        header = b"\0" + self.id.to_bytes(4, "big")
+        convert = _converter(values.type)
+        for value in values.to_pylist():
+            if value is None:
+                yield None
+                continue
+            plain = convert(value) if convert is not None else value
+            record = BytesIO()
+            record.write(header)
+            try:
+                schemaless_writer(record, written, plain)
+            except Exception as problem:  # whatever fastavro makes of the value
+                why = _reason(written, plain, problem)
+                raise RuntimeError(
+                    f"{self.mark}: a row can't be written with schema {self.id}: {why}. {_FIX}"
+                ) from None
+            yield record.getvalue()
+
+
+def _converter(type_: DataType) -> Convert | None:
+    """What makes of pyarrow's Python values those that fastavro takes: maps come as pairs. None where they
+    are the same, so that most rows cost nothing."""
+    from pyarrow import types
+
+    if types.is_map(type_):
+        item = _converter(type_.item_type) or _same
+        return lambda pairs: None if pairs is None else {key: item(value) for key, value in pairs}
+    if types.is_list(type_):
+        inner = _converter(type_.value_type)
+        return inner and (lambda values: None if values is None else [inner(value) for value in values])
+    if types.is_struct(type_):
+        found = {field.name: one for field in type_ if (one := _converter(field.type)) is not None}
+        return (lambda value: _converted(value, found)) if found else None
+    return None
+
+
+def _converted(value: dict[str, Any] | None, converters: dict[str, Convert]) -> dict[str, Any] | None:
+    return value and {**value, **{name: convert(value[name]) for name, convert in converters.items()}}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _reason(written: Any, value: Any, problem: Exception) -> str:
+    """Which field it is, without its value: errors are read by more people than rows are."""
+    from fastavro.validation import ValidationError, validate
+
+    try:
+        validate(value, written, strict=False)
+    except ValidationError as found:
+        first = found.errors[0]
+        allowed = " or ".join(_said(one.schema) for one in found.errors if one.field == first.field)
+        there = type(first.datum).__name__
+        return f"{first.field} is {allowed} there, and {_NAMES.get(there, there)} in the row"
+    except Exception:
+        pass
+    return type(problem).__name__ if not str(problem) else str(problem).splitlines()[0][:200]
+
+
+def _said(schema: Any) -> str:
+    if isinstance(schema, list):
+        return " or ".join(_said(one) for one in schema)
+    if isinstance(schema, dict) and "symbols" in schema:
+        return f"one of {', '.join(schema['symbols'][:10])}"
+    if isinstance(schema, dict):
+        return " ".join(str(schema[key]) for key in ("type", "name", "logicalType") if key in schema)
+    return str(schema)

@@ -1,0 +1,92 @@
+"""Avro records of a Kafka stream, decoded by tasks in Python (see decoder).
+
+Spark's own from_avro has to be told the schemas when a query starts: records with a schema that is registered
+later would be lost on it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.formats.avro.decoder import Task
+from mzplan.connectors.formats.avro.registry_schemas import RegistrySchemas
+from mzplan.connectors.formats.parsers import DECODED, KEY_DECODED
+from mzplan.connectors.formats.records import MARK
+from mzplan.connectors.formats.registry import ROLE, latest
+from mzplan.connectors.frames.task_code import ship
+from mzplan.connectors.frames.types import ddl
+from mzplan.connectors.network.registry_client import server
+from mzplan.connectors.network.tunnels import tunnel_elsewhere
+from mzplan.endpoints.arrow import arrow_schema
+from mzplan.schema.columns import Column
+from mzplan.schema.source_columns import included_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PASSED = ("value", "partition", "offset", "timestamp")
+
+
+def decoded(
+    rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
+) -> DataFrame:
+    """The rows of a Kafka stream with a column more, `DECODED`: of each record the columns, or why there are
+    none. Of `value` only remains whether there is one. With `keys`, columns of the records' keys, the same of
+    those in `KEY_DECODED`, for deletes that need it (see decoder.Task). Raises MzplanError for a registry
+    that does not say what the topic's schema is."""
+    from pyspark.sql import types as t
+
+    newest = latest(query)
+    kept = rows.select(*_PASSED, *_beside(query))
+    made = [f"{DECODED} STRUCT<r: STRUCT<{ddl(columns)}>, e: STRING>"]
+    if keys:
+        made.append(f"{KEY_DECODED} STRUCT<r: STRUCT<{ddl(keys)}>, e: STRING>")
+    added: Any = t.StructType.fromDDL(", ".join(made))
+    task = Task(
+        schemas=_schemas(query, {newest.id: newest.schemas}),
+        wanted=arrow_schema(columns),
+        newest=newest.schemas,
+        into=DECODED,
+        kept=query.body["on_error"] == "dead-letter",
+        keys=KEY_DECODED if keys else "",
+        key_wanted=arrow_schema(keys) if keys else None,
+        tombstones=(query.body.get("envelope") or {}).get("type") == "upsert",
+    )
+    ship_tasks()
+    return kept.mapInArrow(task.__call__, t.StructType([*kept.schema.fields, *added.fields]))
+
+
+def ship_tasks() -> None:
+    """Have what tasks decode with sent to the executors."""
+    ship(
+        "mzplan.connectors.formats.avro.decoder",
+        "mzplan.connectors.formats.avro.registry_schemas",
+        "mzplan.connectors.formats.avro.schema",
+        "mzplan.connectors.formats.avro.values",
+        "mzplan.connectors.network.registry_http",
+    )
+
+
+def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> RegistrySchemas:
+    registry = query.connections[ROLE]
+    there = server(registry, query.directory)
+    return RegistrySchemas(
+        server=there,
+        run=uuid.uuid4().hex,
+        known=known,
+        elsewhere=tunnel_elsewhere(registry, *there.host_and_port, query.directory),
+        name=str(registry.address),
+        mark=MARK,
+    )
+
+
+def _beside(query: ResolvedQuery) -> list[str]:
+    """What else of a record is wanted: its key, its headers. A record without a value deletes by its key, and
+    one that is malformed may be kept aside with it."""
+    included = {*included_columns(query.description.type, query.body)}
+    if query.keys or query.body["on_error"] == "dead-letter":
+        included.add("key")
+    return [what for what in ("key", "headers") if what in included]

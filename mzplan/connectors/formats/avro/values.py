@@ -1,0 +1,334 @@
+"""Values of an Avro schema → Arrow arrays of a wanted type, or why that schema can't be read so.
+
+What is meant: Avro's own promotions (an int is read as a BIGINT, a float as a DOUBLE), logical types as Spark
+has them, and numbers of days, milliseconds or microseconds also as just that. A value that doesn't fit is an
+error of its own (see decoder).
+
+This module is sent to the executors whole (see shipping).
+"""
+
+from __future__ import annotations
+
+import decimal
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType
+
+    from mzplan.connectors.formats.avro.schema import Node
+
+Read = Callable[[Sequence[Any]], "Array"]
+"""Values as they were written, without logical types (None: null) → an array of the wanted type. Raises
+ArrowException, ArithmeticError, ValueError or TypeError for a value that doesn't fit."""
+
+_DDL = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "STRING",
+    "binary": "BINARY",
+    "date32[day]": "DATE",
+    "timestamp[us]": "TIMESTAMP_NTZ",
+    "timestamp[us, tz=UTC]": "TIMESTAMP",
+}
+_CLASSES = {
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "bytes": bytes,
+    "fixed": bytes,
+    "string": str,
+    "enum": str,
+    "array": list,
+    "map": dict,
+    "record": dict,
+}
+_WIDER = {"int": "long", "float": "double"}
+_DIGITS = decimal.Context(prec=100)  # with Python's default, those behind the 28th would be rounded
+
+
+class UnfitError(Exception):
+    """Values of this schema can't be read as that: `its field … is …, and the column …`."""
+
+
+def reader(node: Node, wanted: DataType, name: str, latest: Node | None = None) -> Read:
+    """How values of a schema are read. Where a field of a nested record is missing, the default is taken that
+    the `latest` schema of the same values gives it, or NULL. `name` is the field's, for people.
+
+    Raises UnfitError.
+    """
+    branches = node.branches
+    if not branches:
+        return lambda values: _nulls(len(values), wanted)
+    if len(branches) == 1:
+        return _single(branches[0], wanted, name, latest)
+    return _union(node, branches, wanted, name, latest)
+
+
+def missing(field: Any, wanted: DataType, name: str) -> Read:
+    """How a field is read that the records don't have: the default that another schema gives it (`field`, or
+    None), if that fits; else NULL."""
+    try:
+        default = field.default if field is not None else None
+        value = _nulls(1, wanted) if default is None else reader(field.node, wanted, name)([default])
+    except Exception:  # of another type: of no use here
+        value = _nulls(1, wanted)
+    return lambda values: _repeated(value, len(values))
+
+
+def ddl_of(type_: DataType) -> str:
+    """The Spark type, for people."""
+    from pyarrow import types
+
+    if types.is_decimal(type_):
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    nested = {"list": "ARRAY", "map": "MAP", "struct": "STRUCT"}
+    return _DDL.get(str(type_)) or nested[str(type_).partition("<")[0]]
+
+
+def said(node: Node) -> str:
+    """A schema, for people: `long`, `decimal(10,2)`, `string or long`."""
+    if node.type == "union":
+        return " or ".join(said(branch) for branch in node.branches) or "null"
+    if node.logical == "decimal":
+        written = node.definition
+        return f"decimal({written.get('precision')},{written.get('scale', 0)})"
+    return f"{node.logical} ({node.type})" if node.logical else node.type
+
+
+def _union(node: Node, branches: list[Node], wanted: DataType, name: str, latest: Node | None) -> Read:
+    """Of values that are told apart by their class; each kind must fit by itself."""
+    import pyarrow.compute as pc
+
+    reads: dict[type, Read] = {}
+    types: dict[type, str] = {}
+    for branch in branches:
+        class_ = _CLASSES[branch.type]
+        if class_ in types and _WIDER.get(branch.type) == types[class_]:
+            continue
+        if class_ in types and _WIDER.get(types[class_]) != branch.type:
+            raise _unfit(node, wanted, name)
+        try:
+            types[class_], reads[class_] = branch.type, _single(branch, wanted, name, latest)
+        except UnfitError:
+            raise _unfit(node, wanted, name) from None
+
+    def read(values: Sequence[Any]) -> Array:
+        parts = [
+            one([value if type(value) is class_ else None for value in values])
+            for class_, one in reads.items()
+        ]
+        return pc.coalesce(*parts)
+
+    return read
+
+
+def _single(node: Node, wanted: DataType, name: str, latest: Node | None) -> Read:
+    from pyarrow import types
+
+    match node.type:
+        case "record" if types.is_struct(wanted):
+            return _struct(node, wanted, name, latest)
+        case "array" if types.is_list(wanted):
+            inner = _inner_of(latest, "array", "items")
+            return _list(reader(node.inner("items"), wanted.value_type, f"{name}[]", inner), wanted)
+        case "map" if types.is_map(wanted) and types.is_string(wanted.key_type):
+            inner = _inner_of(latest, "map", "values")
+            return _map(reader(node.inner("values"), wanted.item_type, f"{name}{{}}", inner), wanted)
+    found = _scalar(node, wanted, ddl_of(wanted).partition("(")[0])
+    if found is None:
+        raise _unfit(node, wanted, name)
+    return found
+
+
+def _unfit(node: Node, wanted: DataType, name: str) -> UnfitError:
+    return UnfitError(f"its field {name} is {said(node)}, and the column {ddl_of(wanted)}")
+
+
+def _inner_of(node: Node | None, type_: str, key: str) -> Node | None:
+    branches = node.branches if node is not None else []
+    return branches[0].inner(key) if len(branches) == 1 and branches[0].type == type_ else None
+
+
+def _scalar(node: Node, wanted: DataType, ddl: str) -> Read | None:
+    """None: it doesn't fit."""
+    import pyarrow as pa
+
+    match (node.type, node.logical, ddl):
+        case ("bytes" | "fixed", "decimal", "DECIMAL"):
+            scale = int(node.definition.get("scale") or 0)
+            return _decimal(scale, wanted) if scale <= wanted.scale else None
+        case ("bytes" | "fixed", "decimal", _):
+            return None
+        case ("fixed", "uuid", "STRING"):
+            return _mapped(lambda value: str(uuid.UUID(bytes=value)), wanted)
+        case ("int", "date", "DATE"):
+            return _as(pa.int32(), wanted)
+        case ("long", "timestamp-millis" | "timestamp-micros" | "timestamp-nanos", "TIMESTAMP"):
+            return _time(node.logical, wanted)
+        case (
+            "long",
+            "local-timestamp-millis" | "local-timestamp-micros" | "local-timestamp-nanos",
+            "TIMESTAMP_NTZ",
+        ):
+            return _time(node.logical, wanted)
+        case ("long", "wall-millis" | "wall-micros" | "wall-nanos", "TIMESTAMP" | "TIMESTAMP_NTZ"):
+            return _time(node.logical, wanted)
+        case ("string", "zoned", "TIMESTAMP"):
+            return _as(pa.string(), wanted)
+        case ("int", "time-millis", "STRING"):
+            return _as(pa.int32(), pa.time32("ms"), wanted)
+        case ("long", "time-micros", "STRING"):
+            return _as(pa.int64(), pa.time64("us"), wanted)
+    return _plain(node.type, wanted, ddl)
+
+
+def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
+    """Whatever the logical type."""
+    import pyarrow as pa
+
+    match (type_, ddl):
+        case ("int" | "long", "FLOAT" | "DOUBLE"):
+            return lambda values: pa.array(values, pa.int64()).cast(wanted, safe=False)
+        case ("float" | "double", "DOUBLE") | ("float", "FLOAT"):
+            return _as(wanted)
+        case ("int", "TINYINT" | "SMALLINT" | "INT" | "BIGINT" | "DECIMAL"):
+            return _as(wanted)
+        case ("long", "BIGINT" | "DECIMAL"):
+            return _as(wanted)
+        case ("boolean", "BOOLEAN") | ("string" | "enum", "STRING") | ("bytes" | "fixed", "BINARY"):
+            return _as(wanted)
+    return None
+
+
+def _as(*types: DataType) -> Read:
+    """Built as the first type, then cast to the next ones."""
+    import pyarrow as pa
+
+    def read(values: Sequence[Any]) -> Array:
+        array = pa.array(values, types[0])
+        for type_ in types[1:]:
+            array = array.cast(type_)
+        return array
+
+    return read
+
+
+def _mapped(convert: Callable[[Any], Any], wanted: DataType) -> Read:
+    import pyarrow as pa
+
+    return lambda values: pa.array([None if v is None else convert(v) for v in values], wanted)
+
+
+def _decimal(scale: int, wanted: DataType) -> Read:
+    def convert(value: bytes) -> decimal.Decimal:
+        return decimal.Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _DIGITS)
+
+    return _mapped(convert, wanted)
+
+
+def _time(logical: str, wanted: DataType) -> Read:
+    """Of a number of milli-, micro- or nanoseconds since 1970. Of nanoseconds whole microseconds are kept."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unit = logical.rpartition("-")[2]
+
+    def read(values: Sequence[Any]) -> Array:
+        numbers = pa.array(values, pa.int64())
+        if unit == "nanos":
+            # Towards the past, as a clock would have shown it: a division of integers goes towards zero.
+            rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, 1000), 1000))
+            numbers = pc.subtract(pc.divide(numbers, 1000), pc.less(rest, 0).cast(pa.int64()))
+        if unit == "millis":
+            numbers = pc.multiply_checked(numbers, 1000)
+        return numbers.cast(pa.timestamp("us")).cast(wanted)
+
+    return read
+
+
+def _struct(node: Node, wanted: DataType, name: str, latest: Node | None) -> Read:
+    import pyarrow as pa
+
+    known = latest.fields if latest is not None else {}
+    there = node.fields
+    reads: list[tuple[str, Read]] = []
+    for field in wanted:
+        place = f"{name}.{field.name}" if name else field.name
+        newer = known.get(field.name)
+        older = newer.written_in(there) if newer is not None else there.get(field.name)
+        if older is not None:
+            inner = newer.node if newer is not None else None
+            reads.append((older.name, reader(older.node, field.type, place, inner)))
+        else:
+            reads.append((field.name, missing(newer, field.type, place)))
+
+    def read(values: Sequence[Any]) -> Array:
+        empty: dict[str, Any] = {}
+        rows = [empty if value is None else value for value in values]
+        children = [one([row.get(key) for row in rows]) for key, one in reads]
+        mask = pa.array([value is None for value in values], pa.bool_())
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+
+    return read
+
+
+def _list(inner: Read, wanted: DataType) -> Read:
+    import pyarrow as pa
+
+    def read(values: Sequence[Any]) -> Array:
+        items = inner([item for value in values for item in value or ()])
+        buffers = [_present(values), _offsets(values)]
+        return pa.Array.from_buffers(wanted, len(values), buffers, -1, children=[items])
+
+    return read
+
+
+def _map(inner: Read, wanted: DataType) -> Read:
+    import pyarrow as pa
+
+    def read(values: Sequence[Any]) -> Array:
+        pairs = [pair for value in values for pair in (value or {}).items()]
+        keys = pa.array([key for key, _ in pairs], pa.string())
+        entry = pa.struct([wanted.key_field, wanted.item_field])
+        parts = [keys, inner([item for _, item in pairs])]
+        entries = pa.Array.from_buffers(entry, len(pairs), [None], 0, children=parts)
+        buffers = [_present(values), _offsets(values)]
+        return pa.Array.from_buffers(wanted, len(values), buffers, -1, children=[entries])
+
+    return read
+
+
+def _present(values: Sequence[Any]) -> Any:
+    """The validity bitmap of an Arrow array."""
+    import pyarrow as pa
+
+    return pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
+
+
+def _offsets(values: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    lengths = (len(value) if value is not None else 0 for value in values)
+    return pa.array(list(accumulate(lengths, initial=0)), pa.int32()).buffers()[1]
+
+
+def _nulls(count: int, wanted: DataType) -> Array:
+    import pyarrow as pa
+
+    return pa.nulls(count, wanted)
+
+
+def _repeated(value: Array, count: int) -> Array:
+    import pyarrow as pa
+
+    return value.take(pa.array([0] * count, pa.int32()))

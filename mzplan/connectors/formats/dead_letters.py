@@ -1,0 +1,145 @@
+"""`on_error: dead-letter`: malformed records are kept aside, with their place and what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.formats.records import DEAD
+from mzplan.connectors.frames.merges import add_missing, append
+from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.kafka.options import client_body, producer_options
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import POSITION
+from mzplan.warehouse.paths import absolute, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+WORD = "dead-letter"
+COLUMNS = (
+    "source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
+)
+# What tells that a letter is there, when its step is run again. `timestamp`: a topic that was made anew has
+# the same offsets.
+LETTER = ("source", "step", "topic", "partition", "offset", "timestamp")
+
+
+@dataclass(slots=True)
+class DeadLetters:
+    """Those of one source, in one run of its query. `counted` is told how many a step has, once they are
+    kept."""
+
+    query: ResolvedQuery
+    counted: Callable[[int], None]
+    _may_repeat: bool = True
+
+    @contextmanager
+    def apart(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
+        """Keep the malformed records of a micro-batch aside; what it yields are the rows of all others, which
+        are written next. In a table each record is there once, also when the step is run again; in a topic it
+        may then be there twice."""
+        # Read and parsed once. Both sides see the same, also where a schema turns up in between.
+        batch.persist()
+        try:
+            bad = batch.where(f"{DEAD} IS NOT NULL")
+            count = bad.count()
+            if count:
+                self._keep(bad, step)
+                self.counted(count)
+            self._may_repeat = False
+            yield batch.where(f"{DEAD} IS NULL").drop(DEAD)
+        finally:
+            batch.unpersist()
+
+    def _keep(self, bad: DataFrame, step: int) -> None:
+        from pyspark.sql import functions as f
+
+        session = bad.sparkSession
+        letters = bad.select(
+            f.lit(str(self.query.address)).alias("source"),
+            f.col(f"{DEAD}.reason"),
+            f.lit(self.query.body["topic"]).alias("topic"),
+            *(f.col(f"{POSITION}.{name}") for name in ("partition", "offset", "timestamp")),
+            f.col(f"{DEAD}.key"),
+            f.col(f"{DEAD}.value"),
+            f.lit(step).cast("bigint").alias("step"),
+            f.current_timestamp().alias("kept_at"),
+        )
+        if "topic" in self.query.body["dead_letter"]:
+            return self._send(letters)
+        folder = folder_of(self.query)
+        table = f"delta.{quoted(folder)}"
+        session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
+        if self._may_repeat:
+            # Record by record: under another schema, the step may have other dead letters than the last time.
+            return add_missing(letters, table, LETTER)
+        return append(letters, step, folder)
+
+    def _send(self, letters: DataFrame) -> None:
+        """As they were, with what is known of them in headers."""
+        from pyspark.sql import functions as f
+
+        names = ("source", "reason", "topic", "partition", "offset", "step")
+        headers = [
+            f.struct(
+                f.lit(f"mzplan.{name}").alias("key"),
+                f.col(name).cast("string").cast("binary").alias("value"),
+            )
+            for name in names
+        ]
+        link, directory = self.query.link, self.query.directory
+        client = producer_options(client_body(link), directory)
+        options = {f"kafka.{key}": value for key, value in client.items()}
+        options["topic"] = self.query.body["dead_letter"]["topic"]
+        records = letters.select("key", "value", f.array(*headers).alias("headers"))
+        records.write.format("kafka").options(**options).save()
+
+
+def folder_of(query: ResolvedQuery) -> str:
+    """Where the table is; relative to the project."""
+    return absolute(query.directory, query.body["dead_letter"]["path"])
+
+
+def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:
+    """Whether malformed records can be kept aside. `probe` looks whether a topic can be written."""
+    place = query.body["dead_letter"]
+    if "path" in place:
+        return _check_folder(query, folder_of(query))
+    if place["topic"] == query.body["topic"]:
+        return (
+            _problem(
+                query,
+                f"{query.address} would read its own dead letters",
+                f"topic and dead_letter are both {place['topic']}",
+                "name another topic.",
+            ),
+        )
+    return probe(replace(query, body={**query.body, "topic": place["topic"]})).diagnostics
+
+
+def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
+    local = local_path(folder)
+    if local is None:  # what Spark can reach there, Spark alone knows
+        return ()
+    nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return ()
+    return (
+        _problem(
+            query,
+            f"The dead letters of {query.address} can't be written",
+            f"folder {folder}, where the query runs",
+            f"check the rights of {nearest}, or name another path.",
+        ),
+    )
+
+
+def _problem(query: ResolvedQuery, summary: str, detail: str, hint: str) -> Diagnostic:
+    return Diagnostic(code="MZ210", summary=summary, detail=f"{detail}.", hint=hint, address=query.address)

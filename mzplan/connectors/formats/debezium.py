@@ -1,0 +1,263 @@
+"""The envelope `debezium`: a record tells of a change of a row, by the row `before` and `after` it, and `op`:
+c (created), u (updated), r (read, for a snapshot), d (deleted). Nothing else in it is looked at. In JSON it
+may be the `payload` beside a `schema`, as Kafka Connect writes it unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.formats.parsers import BEFORE, CORRUPT, DECODED, KEY_DECODED, RECORD, Parsed
+from mzplan.connectors.frames.types import ddl, quoted
+from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+_OP, _KEY, _KEPT = "_mzplan_op", "_mzplan_key", "_mzplan_before"
+_OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
+_OPS = ("c", "u", "r", "d")
+# What Debezium writes for a value that PostgreSQL did not send: one stored out of line, of a row that was
+# updated without it. As a text; and where bytes are written as texts, in base64 or as digits.
+_PLACEHOLDER = "__debezium_unavailable_value"
+_PLACEHOLDERS = (
+    _PLACEHOLDER,
+    base64.b64encode(_PLACEHOLDER.encode()).decode(),
+    _PLACEHOLDER.encode().hex(),
+)
+_STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
+
+
+def members(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """What of an envelope is read, as columns."""
+    row = f"STRUCT<{','.join(replace(column, nullable=True).as_field for column in columns)}>"
+    return Column("before", row), Column("after", row), Column("op", "STRING")
+
+
+def without_tombstones(rows: DataFrame) -> DataFrame:
+    """The records but those without a value: Debezium writes one after each delete, for Kafka to forget the
+    key."""
+    return rows.where("value IS NOT NULL")
+
+
+def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Records of JSON with what is in their envelopes, in a column more. (Not where it is used: Spark would
+    parse a record as often as it is.)"""
+    from pyspark.sql import functions as f
+
+    inner = ddl(members(columns))
+    text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
+    whole = f"{RECORD} STRUCT<{inner}, payload STRUCT<{inner}>>, {CORRUPT} STRING"
+    return rows.select("*", f.from_json(text, whole, _STRICT).alias(_OPENED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debezium:
+    """See Envelope. `key` is the records' key; `row` are the columns that they hold, `columns` those of the
+    collection's key among them, `beside` the names of those that come with records (`include`). `avro`: the
+    records are DECODED, else `opened`; then both are `split`."""
+
+    key: Expression
+    row: tuple[Column, ...]
+    columns: tuple[Column, ...]
+    beside: tuple[str, ...] = ()
+    avro: bool = False
+
+    def split(self, rows: DataFrame) -> DataFrame:
+        """The records; an update that changes the key twice: as the delete of the row before it, too.
+        Debezium writes them so by itself if it is the primary key that changes, and else it does not."""
+        from pyspark.sql import functions as f
+
+        if not self.columns:
+            return rows.select("*", f.lit(False).alias(_MOVED))
+        before, after = self._member("before"), self._member("after")
+        pairs = [(before.getField(one.name), after.getField(one.name)) for one in self.columns]
+        is_moved, differs = self._member("op") == "u", f.lit(False)
+        for old, new in pairs:
+            is_moved, differs = is_moved & old.isNotNull() & new.isNotNull(), differs | (old != new)
+        both, one = f.array(f.lit(True), f.lit(False)), f.array(f.lit(False))
+        return rows.select("*", f.explode(f.when(is_moved & differs, both).otherwise(one)).alias(_MOVED))
+
+    def parsed(self) -> Parsed:
+        """How the row that a record tells of is read: that before a delete, else that after the change."""
+        from pyspark.sql import functions as f
+
+        row = f.when(self._op() == "d", self._member("before")).otherwise(self._member("after")).alias(RECORD)
+        nothing = (f.col(f"j.{RECORD}").isNull(), f.concat(f.lit("its op is "), f.col(_OP), f.lit(_WITHOUT)))
+        if self.avro:
+            why = f.col("j.e")
+            return Parsed(
+                record=f.struct(row, f.col(f"{DECODED}.e").alias("e")),
+                text=None,
+                broken=why.isNotNull(),
+                source=f.lit(None).cast("string"),
+                given=lambda column: f.lit(None).cast("string"),
+                inner=RECORD,
+                needs_value=False,
+                reasons=((why.isNotNull(), why), *_wrong_ops(), nothing),
+            )
+        wrapped = f.col(f"j.{CORRUPT}")
+        source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
+
+        def given(column: Column) -> Expression:
+            places = (f"$.{place}['{column.name}']" for place in ("payload.after", "after"))
+            return f.coalesce(*(f.get_json_object(source, place) for place in places))
+
+        return Parsed(
+            record=f.struct(row, f.col(f"{_OPENED}.{CORRUPT}").alias(CORRUPT)),
+            text=f.col("value").cast("string"),
+            broken=wrapped.isNotNull(),
+            source=source,
+            given=given,
+            inner=RECORD,
+            needs_value=False,
+            reasons=(
+                (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
+                *_wrong_ops(),
+                nothing,
+            ),
+        )
+
+    def required(self, columns: Sequence[Column]) -> list[Column]:
+        names = {column.name for column in self.columns}
+        return [replace(column, nullable=False) if column.name in names else column for column in columns]
+
+    def given(self) -> list[Expression]:
+        from pyspark.sql import functions as f
+
+        kept = self._member("before").isNotNull()
+        found = [self._op().alias(_OP), kept.alias(_KEPT)]
+        if self.columns:
+            found.append(f.when((self._op() == "d") & ~kept, self._key()).alias(_KEY))
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        return [_OP, _KEPT, _KEY] if self.columns else [_OP, _KEPT]
+
+    def own(self, column: Column, value: Expression) -> Expression:
+        from pyspark.sql import functions as f
+
+        if column.name not in {one.name for one in self.columns}:
+            return value
+        return f.when(self._by_key(), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
+
+    def change(self) -> Expression:
+        from pyspark.sql import functions as f
+
+        return f.when(f.col(_OP) == "d", f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+
+    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
+        """Of a delete only the key counts: the rest of the row before it may be NULL, whatever its columns
+        say (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
+        from pyspark.sql import functions as f
+
+        keyless = f.lit(False)
+        for name in self.beside:
+            keyless = keyless | beside[name].isNull()
+        lacks = f.lit(False) if self.avro else f.col("u")
+        for column in self.columns:
+            lacks = lacks | self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")).isNull()
+        usable = f.coalesce(f.col(_OP).isin(*_OPS), f.lit(False))
+        is_delete = f.coalesce(f.col(_OP) == "d", f.lit(False))
+        for unknown in self._unknown().values():
+            broken = broken | unknown
+        return ~usable | f.when(is_delete, lacks | keyless).otherwise(broken | keyless)
+
+    def reason(self, otherwise: Expression) -> Expression:
+        from pyspark.sql import functions as f
+
+        unknown = self._unknown()
+        if unknown:
+            which = f.concat_ws(", ", *(f.when(found, f.lit(name)) for name, found in unknown.items()))
+            is_unknown = (f.col(_OP) != "d") & (f.length(which) > 0)
+            otherwise = f.when(is_unknown, f.concat(f.lit(_UNKNOWN), which, f.lit(_FULL))).otherwise(
+                otherwise
+            )
+        if not self.columns:
+            return otherwise
+        names = ", ".join(column.name for column in self.columns)
+        text = f"it is a delete, and neither the row before it nor the record's key says {names}"
+        lacks = f.lit(False)
+        for column in self.columns:
+            lacks = lacks | self.own(column, f.col(f"j.{RECORD}.{quoted(column.name)}")).isNull()
+        return f.when((f.col(_OP) == "d") & lacks, f.lit(text)).otherwise(otherwise)
+
+    def _unknown(self) -> dict[str, Expression]:
+        """By name: whether a column has Debezium's placeholder."""
+        from pyspark.sql import functions as f
+
+        found: dict[str, Expression] = {}
+        for column in self.row:
+            value = f.col(f"j.{RECORD}.{quoted(column.name)}")
+            match column.type.partition("(")[0]:
+                case "STRING" | "CHAR" | "VARCHAR":
+                    is_unknown = value.isin(*_PLACEHOLDERS)
+                case "BINARY":
+                    is_unknown = value == f.lit(_PLACEHOLDER).cast("binary")
+                case "ARRAY<STRING>":
+                    is_unknown = value == f.array(f.lit(_PLACEHOLDER))
+                case _:
+                    continue
+            found[column.name] = f.coalesce(is_unknown, f.lit(False))
+        return found
+
+    def _by_key(self) -> Expression:
+        from pyspark.sql import functions as f
+
+        return (f.col(_OP) == "d") & ~f.col(_KEPT)
+
+    def _op(self) -> Expression:
+        from pyspark.sql import functions as f
+
+        return f.when(f.col(_MOVED), f.lit("d")).otherwise(self._member("op"))
+
+    def _member(self, name: str) -> Expression:
+        from pyspark.sql import functions as f
+
+        if self.avro:
+            return f.col(f"{DECODED}.{RECORD}.{name}")
+        payload = f.col(f"{_OPENED}.{RECORD}.payload")
+        plain = f.col(f"{_OPENED}.{RECORD}.{name}")
+        return f.when(payload.isNotNull(), payload.getField(name)).otherwise(plain)
+
+    def _key(self) -> Expression:
+        """The key's columns, from the record's own key: a struct, whose fields are NULL where they can't be
+        told."""
+        from pyspark.sql import functions as f
+
+        if self.avro:
+            return f.col(f"{KEY_DECODED}.{RECORD}")
+        text = self.key.cast("string")
+        found = f.from_json(f.when(f.is_valid_utf8(text), text), ddl(self.columns))
+        inside = f.from_json(text, f"payload STRUCT<{ddl(self.columns)}>").getField("payload")
+        return f.struct(
+            *(
+                f.coalesce(inside.getField(column.name), found.getField(column.name)).alias(column.name)
+                for column in self.columns
+            )
+        )
+
+
+_WITHOUT = ", and it has no row of it"
+_UNKNOWN = "Debezium was not told the value of "
+_FULL = ", which the update left as it was: ALTER TABLE … REPLICA IDENTITY FULL has PostgreSQL tell it"
+
+
+def _wrong_ops() -> tuple[tuple[Expression, str | Expression], ...]:
+    from pyspark.sql import functions as f
+
+    op = f.col(_OP)
+    return (
+        (op.isNull(), "it has no op: is it Debezium's?"),
+        (
+            op == "t",
+            "its op is t: the table was truncated, and a collection can't follow that: "
+            "replace the source, and have Debezium take another snapshot",
+        ),
+        (~op.isin(*_OPS), f.concat(f.lit("its op is "), op, f.lit(", and none of c, u, r, d"))),
+    )

@@ -1,0 +1,206 @@
+"""What each format makes of a record: one struct of the user's columns, and whether it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.frames.types import ddl, quoted, spark_type
+from mzplan.schema.columns import Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+RECORD = "r"
+BEFORE = f'{{"{RECORD}":'
+DECODED = "_mzplan_decoded"  # where what tasks have made of avro records is
+KEY_DECODED = "_mzplan_decoded_key"  # and of their keys
+_MAX_BYTES = (1 << 31) - 1
+CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """Expressions over records. `record`: a struct that holds the columns, itself or in its field `inner`;
+    `text`: the record as it came, None where its format has already seen to the text.
+
+    The others are of rows that hold the record as `j`, and are asked of few: whether it is `broken`, the
+    `source` of a broken one (its text, kept by Spark's parser; so rows need not carry theirs along), what was
+    `given` for a column before its type, and what can be wrong with a whole record (`reasons`), most telling
+    first."""
+
+    record: Expression
+    text: Expression | None
+    broken: Expression
+    source: Expression
+    given: Callable[[Column], Expression]
+    inner: str = ""
+    needs_value: bool = True
+    reasons: tuple[tuple[Expression, str | Expression], ...] = ()
+
+
+def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> Parsed:
+    """How a format reads records whose bytes or text are in the column `value`. (Of avro the rows must have
+    been `decoded` before, see avro.stream.)"""
+    from pyspark.sql import functions as f
+
+    match format_["type"]:
+        case "json":
+            return _json(columns, f.col(value).cast("string"))
+        case "avro":
+            return _decoded(f.col(DECODED))
+        case "csv":
+            return _csv(columns, f.col(value).cast("string"), csv_options(format_))
+        case "text":
+            return _single(columns[0], f.col(value).cast("string"), is_text=True)
+        case "raw":
+            return _single(columns[0], f.col(value), is_text=False)
+    raise AssertionError(f"no format {format_['type']!r}: the schema allows nothing else")
+
+
+def unframed(value: Expression) -> Expression:
+    """Bytes of JSON without what a schema registry's serializer has put before them: a zero, with which no
+    JSON begins, and the schema's id in four bytes."""
+    from pyspark.sql import functions as f
+
+    is_framed = f.substring(value, 1, 1) == f.lit(bytes(1))
+    return f.when(is_framed, f.substring(value, 6, _MAX_BYTES)).otherwise(value)
+
+
+def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
+    """Options of Spark's CSV parser. With defaults as mzplan's schema has them."""
+    quote = format_.get("quote", '"')
+    return {
+        "sep": format_.get("delimiter", ","),
+        "quote": quote,
+        # RFC 4180: a quote within quotes is written twice. Spark's default is a backslash.
+        "escape": quote,
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": CORRUPT,
+    }
+
+
+def already_columns(columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]) -> Parsed:
+    """Of rows that Spark has read into columns by itself; `corrupt` holds the text of those it could not."""
+    from pyspark.sql import functions as f
+
+    fields = [f.col(quoted(column.name)) for column in columns]
+    if corrupt is None:
+        nothing = f.lit(None).cast("string")
+        return Parsed(
+            record=f.struct(*fields),
+            text=None,
+            broken=f.lit(False),
+            source=nothing,
+            given=_nothing,
+            needs_value=False,
+        )
+    source = f.col(f"j.{CORRUPT}")
+    given, reasons = _of_csv_text(columns, options, source)
+    return Parsed(
+        record=f.struct(*fields, f.col(corrupt).alias(CORRUPT)),
+        text=f.col(corrupt),
+        broken=source.isNotNull(),
+        source=source,
+        given=given,
+        reasons=reasons,
+        needs_value=False,
+    )
+
+
+def _nothing(column: Column) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.lit(None).cast("string")
+
+
+def _json(columns: Sequence[Column], text: Expression) -> Parsed:
+    """A field that is missing is NULL; a field that no column names is ignored. Names are compared with
+    their case, as JSON's are."""
+    from pyspark.sql import functions as f
+
+    # Inside an object of our own, so that anything after the record's end is broken JSON, too:
+    # Spark's parser stops at the first closing brace and would lose what follows in silence.
+    parsed = f.from_json(
+        f.concat(f.lit(BEFORE), text, f.lit("}")),
+        f"{RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"},
+    )
+    wrapped = f.col(f"j.{CORRUPT}")
+    source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))
+    return Parsed(
+        record=parsed,
+        text=text,
+        broken=wrapped.isNotNull(),
+        source=source,
+        inner=RECORD,
+        given=lambda column: f.get_json_object(source, "$['" + column.name + "']"),
+        reasons=(
+            (wrapped.isNotNull() & f.get_json_object(source, "$").isNull(), "the record is not JSON"),
+            (f.col(f"j.{RECORD}").isNull(), "the record is not one JSON object"),
+        ),
+    )
+
+
+def _decoded(record: Expression) -> Parsed:
+    """Of rows that hold the columns of a record, or why there are none (see avro.decoder)."""
+    from pyspark.sql import functions as f
+
+    reason = f.col("j.e")
+    return Parsed(
+        record=record,
+        text=None,
+        broken=reason.isNotNull(),
+        source=f.lit(None).cast("string"),
+        given=_nothing,
+        inner=RECORD,
+        needs_value=False,
+        reasons=((reason.isNotNull(), reason), (f.col(f"j.{RECORD}").isNull(), "the record has no value")),
+    )
+
+
+def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> Parsed:
+    """A record has as many fields as there are columns; an empty one without quotes is NULL."""
+    from pyspark.sql import functions as f
+
+    parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
+    source = f.col(f"j.{CORRUPT}")
+    given, reasons = _of_csv_text(columns, options, source)
+    return Parsed(
+        record=parsed, text=text, broken=source.isNotNull(), source=source, given=given, reasons=reasons
+    )
+
+
+def _of_csv_text(
+    columns: Sequence[Column], options: Mapping[str, str], source: Expression
+) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
+    """What is wrong with a line: asked only of one that is malformed, so it may be parsed again."""
+    from pyspark.sql import functions as f
+
+    texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
+    again = f.from_csv(source, f"{texts}, {CORRUPT} STRING", dict(options))
+    count = len(columns)
+    return (
+        lambda column: again.getField(column.name),
+        (
+            (
+                again.getField(CORRUPT).isNotNull(),
+                f"the record has not {count} field{'s' if count > 1 else ''}",
+            ),
+        ),
+    )
+
+
+def _single(column: Column, value: Expression, *, is_text: bool) -> Parsed:
+    """The record is the column. One without a value is NULL."""
+    from pyspark.sql import functions as f
+
+    return Parsed(
+        record=f.struct(value.cast(spark_type(column.type)).alias(column.name)),
+        text=value if is_text else None,
+        broken=f.lit(False),
+        source=f.lit(None).cast("string"),
+        given=_nothing,
+        needs_value=False,
+    )

@@ -1,0 +1,218 @@
+"""Records → columns, for every source: what it has read, checked, or a failure that names the record.
+
+One meaning for all formats: a record is malformed when it is not of its format, when a value doesn't fit its
+column, or when a NOT NULL column has none. What each format makes of a record is in parsers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.formats.envelopes import Envelope
+from mzplan.connectors.formats.parsers import Parsed, parsed_by
+from mzplan.connectors.frames.types import longest, quoted
+from mzplan.schema.columns import POSITION, Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import ArrayType
+
+MALFORMED = "MZ066"
+_BLANK = 16  # bytes: blank texts longer than that are told as broken, and cost nothing to find
+DEAD = "_mzplan_dead"
+"""With `on_error: dead-letter` the last column: of a malformed record its key and value, and what is wrong;
+NULL of all others."""
+LEFT_OUT = "mzplan_left_out"  # the name under which a stream reports how many it has skipped
+_AT = "_mzplan_at"  # the position, beside columns that may be called anything but `_mzplan_…`
+MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066]: …`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """What a source reads. `value` is the column of their bytes or text; `where` says of a position which
+    record it is ("topic orders, partition 0, offset 12"); `included` are columns beside the value. `envelope`
+    says what a record does to a keyed collection. `came`: where the records' bytes are as they came, if those
+    of `value` are not."""
+
+    rows: DataFrame
+    value: str
+    position: Expression
+    where: Callable[[Expression], Expression]
+    included: tuple[tuple[Column, Expression], ...] = ()
+    envelope: Envelope | None = None
+    came: str = ""
+
+
+def parse_records(
+    records: Records, format_: Mapping[str, Any], columns: Sequence[Column], on_error: str
+) -> DataFrame:
+    """The columns of the record, the included ones, and `_position`; with an envelope `_change`. A malformed
+    record raises an error that names it (`on_error: fail`), is left out (`skip`), or has the column `DEAD`
+    (`dead-letter`; then the rows read have a `key`, too)."""
+    return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
+
+
+def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_error: str) -> DataFrame:
+    """The columns, from what a format has made of the records."""
+    from pyspark.sql import functions as f
+
+    envelope = records.envelope
+    columns = envelope.required(columns) if envelope is not None else columns
+    given = envelope.given() if envelope is not None else []
+    change = [envelope.change()] if envelope is not None else []
+    if on_error == "dead-letter":
+        raw = {"key": "key", "value": records.came or records.value}
+        given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
+    included = [expression.alias(_x(i)) for i, (_, expression) in enumerate(records.included)]
+    # What is wrong with a text is asked here, and not of a copy in each row: that would cost a tenth.
+    made = records.rows.select(
+        *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
+    )
+    beside = [
+        f.col(_x(i)).alias(column.name).cast(column.type) for i, (column, _) in enumerate(records.included)
+    ]
+    malformed = _malformed(parsed, columns, records.included)
+    if envelope is not None:
+        known = {column.name: f.col(_x(i)) for i, (column, _) in enumerate(records.included)}
+        malformed = envelope.malformed(known, malformed)
+    if on_error == "skip":
+        if envelope is None:
+            made = made.observe(LEFT_OUT, f.count_if(malformed).alias("records"))
+        # A generator, not a filter: Spark would push the filter down and parse each record twice.
+        kept = f.when(malformed, f.array().cast(_array_of(made, parsed))).otherwise(
+            f.array(f.col(_within("j", parsed)))
+        )
+        names = envelope.names if envelope is not None else []
+        rows = made.select(_AT, *names, *(_x(i) for i in range(len(included))), f.inline(kept))
+        own = [_own(envelope, column, f.col(quoted(column.name))) for column in columns]
+        return rows.select(*own, *beside, f.col(_AT).alias(POSITION), *change)
+    reason = _reason(parsed, columns, records.included)
+    if envelope is not None:
+        reason = envelope.reason(reason)
+    own = [_own(envelope, column, _value_of(parsed, column)) for column in columns]
+    if on_error == "dead-letter":
+        bytes_ = [f.col(f"_mzplan_raw_{name}").alias(name) for name in ("key", "value")]
+        dead = f.when(malformed, f.struct(reason.alias("reason"), *bytes_)).alias(DEAD)
+        return made.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
+    what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
+    failure = f.raise_error(f.concat(*what)).cast(made.schema[_AT].dataType)
+    # With the position, which every collection stores: the struct of all columns would be built once more.
+    position = f.when(malformed, failure).otherwise(f.col(_AT))
+    return made.select(*own, *beside, position.alias(POSITION), *change)
+
+
+def _x(index: int) -> str:
+    """Where an included column is."""
+    return f"_mzplan_x{index}"
+
+
+def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
+    """A column of the record, by its name."""
+    return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
+
+
+def _within(name: str, parsed: Parsed) -> str:
+    """Where the columns are, in what a format has made of a record."""
+    return f"{name}.{parsed.inner}" if parsed.inner else name
+
+
+def _array_of(made: DataFrame, parsed: Parsed) -> ArrayType:
+    from pyspark.sql.types import ArrayType
+
+    return ArrayType(made.select(_within("j", parsed)).schema.fields[0].dataType)
+
+
+def _malformed(
+    parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
+) -> Expression:
+    from pyspark.sql import functions as f
+
+    found = parsed.broken | f.col(_within("j", parsed)).isNull()
+    if parsed.text is not None:
+        found = f.col("u") | found
+    for column in columns:
+        if not column.nullable:
+            found = found | _value_of(parsed, column).isNull()
+        if longest(column.type):
+            found = found | _is_too_long(parsed, column)
+    for condition in _bad_texts(included).values():
+        found = found | condition
+    return f.coalesce(found, f.lit(True))
+
+
+def _flags(parsed: Parsed) -> list[Expression]:
+    """`u`: whether the record is no text. Where it needs a value, `n`: it has none, and `b`: it is blank."""
+    from pyspark.sql import functions as f
+
+    if parsed.text is None:
+        return []
+    flags = [f.coalesce(~f.is_valid_utf8(parsed.text), f.lit(False)).alias("u")]
+    if not parsed.needs_value:
+        return flags
+    blank = (f.octet_length(parsed.text) <= _BLANK) & (f.length(f.trim(parsed.text)) == 0)
+    return [*flags, parsed.text.isNull().alias("n"), f.coalesce(blank, f.lit(False)).alias("b")]
+
+
+def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
+    """By name: whether an included STRING is no text. Keys are bytes, and not every target takes those."""
+    from pyspark.sql import functions as f
+
+    return {
+        column.name: f.coalesce(~f.is_valid_utf8(f.col(_x(i)).cast("string")), f.lit(False))
+        for i, (column, _) in enumerate(included)
+        if column.type == "STRING"
+    }
+
+
+def _is_too_long(parsed: Parsed, column: Column) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.coalesce(f.char_length(_value_of(parsed, column)) > (longest(column.type) or 0), f.lit(False))
+
+
+def _reason(
+    parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
+) -> Expression:
+    """Why a record is malformed. Names columns, never values: they may be nobody's business."""
+    from pyspark.sql import functions as f
+
+    given = {column.name: parsed.given(column) for column in columns}
+    wrong = [
+        f.when(
+            given[c.name].isNotNull() & _value_of(parsed, c).isNull(), f.lit(f"{c.name} is not a {c.type}")
+        )
+        for c in columns
+    ]
+    missing = [
+        f.when(
+            _value_of(parsed, c).isNull() & given[c.name].isNull(), f.lit(f"{c.name} is missing (NOT NULL)")
+        )
+        for c in columns
+        if not c.nullable
+    ]
+    long = [
+        f.when(_is_too_long(parsed, c), f.lit(f"{c.name} is longer than {c.type}"))
+        for c in columns
+        if longest(c.type)
+    ]
+    texts = [f.when(bad, f.lit(f"{name} is not UTF-8")) for name, bad in _bad_texts(included).items()]
+    named = f.concat_ws(", ", f.lit(None).cast("string"), *wrong, *missing, *long, *texts)
+    reason = f.when(f.lit(False), f.lit(""))
+    if parsed.needs_value:
+        reason = f.when(f.col("n"), f.lit("the record has no value"))
+        reason = reason.when(f.col("b"), f.lit("the record is empty"))
+    if parsed.text is not None:
+        reason = reason.when(f.col("u"), f.lit("the record is not UTF-8"))
+    for condition, text in parsed.reasons:
+        reason = reason.when(condition, f.lit(text) if isinstance(text, str) else text)
+    reason = reason.when(f.length(named) > 0, named)
+    return reason.otherwise(f.lit("the record does not fit the columns"))
+
+
+def _value_of(parsed: Parsed, column: Column) -> Expression:
+    from pyspark.sql import functions as f
+
+    return f.col(f"{_within('j', parsed)}.{quoted(column.name)}")

@@ -1,0 +1,144 @@
+"""A registry's schema against columns.
+
+Of a JSON schema: what Spark's JSON reader takes, and what its writer makes. Only the fields of the object
+itself are compared, and only where the schema says their type outright; a `$ref`, `oneOf` and the like are
+left to the records. Of an Avro schema: what avro.values makes of its records, at any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mzplan.connectors.api.protocols import Output
+from mzplan.schema.columns import Column
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_FRACTIONS = ("DECIMAL", "FLOAT", "DOUBLE")
+_TEXTS = ("STRING", "CHAR", "VARCHAR")
+# What Spark's JSON reader makes of a value, by the value's type; all become text.
+_READ: Mapping[str, tuple[str, ...]] = {
+    "integer": (*_INTEGERS, *_FRACTIONS, "TIMESTAMP"),
+    "number": _FRACTIONS,
+    "string": ("DECIMAL", "DATE", "TIMESTAMP", "BINARY", "FLOAT", "DOUBLE"),
+    "boolean": ("BOOLEAN",),
+    "array": ("ARRAY",),
+    "object": ("STRUCT", "MAP"),
+}
+# What its writer makes of a column.
+_WRITTEN: Mapping[str, str] = {
+    **dict.fromkeys(_INTEGERS, "integer"),
+    **dict.fromkeys(_FRACTIONS, "number"),
+    "BOOLEAN": "boolean",
+    "ARRAY": "array",
+    "STRUCT": "object",
+    "MAP": "object",
+}
+
+
+def readable(
+    schema: object, columns: Sequence[Column], within: str | None = None
+) -> tuple[list[str], list[str]]:
+    """What is wrong, and what is doubtful, about reading records of this schema as these columns; `within`:
+    as columns of what that field of theirs holds."""
+    wrong: list[str] = []
+    doubtful: list[str] = []
+    fields, _ = _fields(schema)
+    if within is not None:
+        fields, _ = _fields((fields or {}).get(within))
+    for column in columns:
+        if fields is None:
+            break
+        if column.name not in fields:
+            doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")
+            continue
+        types = _types(fields[column.name])
+        if types and not any(_is_read(type_, column.type) for type_ in types):
+            wrong.append(f"its field {column.name} is {' or '.join(types)}, and the column {column.type}")
+    return wrong, doubtful
+
+
+def avro_readable(
+    schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
+) -> tuple[list[str], list[str]]:
+    """The same of an Avro schema (the texts of those that it refers to, and last its own)."""
+    from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
+    from mzplan.connectors.formats.avro.values import UnfitError, reader
+    from mzplan.endpoints.arrow import arrow_type
+
+    wrong: list[str] = []
+    doubtful: list[str] = []
+    try:
+        fields = parse_record(schemas).fields
+    except SchemaError as problem:
+        return [str(problem)], []
+    if within is not None:
+        if within not in fields or not fields[within].node.fields:
+            return [f"it has no record in a field {within}: is it Debezium's?"], []
+        fields = fields[within].node.fields
+    for column in columns:
+        if column.name not in fields:
+            doubtful.append(f"it has no field {column.name}: the column would be NULL in every row")
+            continue
+        try:
+            reader(fields[column.name].node, arrow_type(column.type), column.name)
+        except UnfitError as problem:
+            wrong.append(str(problem))
+    return wrong, doubtful
+
+
+def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list[str]]:
+    """What is wrong, and what is doubtful, about writing these columns into records of this schema."""
+    wrong: list[str] = []
+    doubtful: list[str] = []
+    fields, closed = _fields(schema)
+    names = {output.name for output in outputs}
+    for output in outputs:
+        if fields is None:
+            break
+        if output.name not in fields:
+            (wrong if closed else doubtful).append(f"it has no field {output.name}, which the sink writes")
+            continue
+        types, made = _types(fields[output.name]), _made(output.type)
+        if types and made and made not in types and not (made == "integer" and "number" in types):
+            wrong.append(
+                f"its field {output.name} is {' or '.join(types)}, and the sink writes {made} ({output.type})"
+            )
+    required = schema.get("required", ()) if isinstance(schema, Mapping) else ()
+    wrong += [
+        f"its field {name} is required, and the sink does not write it"
+        for name in required
+        if name not in names
+    ]
+    return wrong, doubtful
+
+
+def _fields(schema: object) -> tuple[Mapping[str, Any] | None, bool]:
+    """The fields of the object that a schema describes (None: it does not say), and whether there may be no
+    others."""
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
+        return None, False
+    return schema["properties"], schema.get("additionalProperties") is False
+
+
+def _types(field: object) -> list[str]:
+    """The types that a field may have but null; none where it does not say."""
+    if not isinstance(field, Mapping) or any(word in field for word in ("$ref", "oneOf", "anyOf", "allOf")):
+        return []
+    given = field.get("type")
+    types = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    return [type_ for type_ in types if type_ in _READ]
+
+
+def _is_read(type_: str, column: str) -> bool:
+    return _base(column) in (*_READ[type_], *_TEXTS)
+
+
+def _made(column: str | None) -> str | None:
+    """The JSON type of a written column; None where only Spark could tell its type."""
+    return _WRITTEN.get(_base(column), "string") if column is not None else None
+
+
+def _base(type_: str) -> str:
+    base = type_.partition("(")[0].partition("<")[0].strip()
+    return "TIMESTAMP" if base == "TIMESTAMP_NTZ" else base

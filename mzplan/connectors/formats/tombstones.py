@@ -1,0 +1,142 @@
+"""The envelope `upsert`: records that say the latest of their key, and tombstones, which have a key and no
+value and delete. What a record says of its row comes from its value; of a tombstone there is only the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.formats.parsers import KEY_DECODED, RECORD
+from mzplan.connectors.frames.types import ddl, quoted, spark_type
+from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+_GONE, _KEY, _WIRE = "_mzplan_gone", "_mzplan_key", "_mzplan_wire"
+_CORRUPT = "_mzplan_corrupt"
+_OTHER = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstones:
+    """Of the records of one topic. `value` and `key` are their bytes; `columns` those of the collection's key
+    that records hold themselves, `beside` the names of those that come with them (`include`); `format` says
+    how the records' keys are written: text, json or avro (decoded before, see avro.stream)."""
+
+    value: Expression
+    key: Expression
+    columns: tuple[Column, ...]
+    beside: tuple[str, ...] = ()
+    format: str = "text"
+
+    def required(self, columns: Sequence[Column]) -> list[Column]:
+        """The columns that a record holds; those of the key have a value."""
+        names = {column.name for column in self.columns}
+        return [replace(column, nullable=False) if column.name in names else column for column in columns]
+
+    def given(self) -> list[Expression]:
+        """What has to go along with each record for the other methods."""
+        from pyspark.sql import functions as f
+
+        gone = self.value.isNull()
+        found = [gone.alias(_GONE)]
+        if self.columns:
+            found.append(f.when(gone, self._parsed()).alias(_KEY))
+            found.append((gone & self._is_wire()).alias(_WIRE))
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is given."""
+        return [_GONE, _KEY, _WIRE] if self.columns else [_GONE]
+
+    def own(self, column: Column, value: Expression) -> Expression:
+        """A column of the collection: `value`, or of a tombstone what its key says."""
+        from pyspark.sql import functions as f
+
+        if column.name not in {one.name for one in self.columns}:
+            return value
+        return f.when(f.col(_GONE), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
+
+    def change(self) -> Expression:
+        """`_change`."""
+        from pyspark.sql import functions as f
+
+        return f.when(f.col(_GONE), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
+
+    def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
+        """Whether a record can't be used: a tombstone without its key, any other one that is `broken`.
+        `beside`: what came with the record, by name."""
+        from pyspark.sql import functions as f
+
+        keyless = f.lit(False)
+        for name in self.beside:
+            keyless = keyless | beside[name].isNull()
+        return f.when(f.col(_GONE), self._lacks_key() | keyless).otherwise(broken | keyless)
+
+    def reason(self, otherwise: Expression) -> Expression:
+        """Why it can't."""
+        from pyspark.sql import functions as f
+
+        if self.columns:
+            what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
+            how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
+            text = f"it has no value, so its key says what to delete, but the key is not {what} {how}"
+            said = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
+            otherwise = f.when(f.col(_GONE) & self._lacks_key(), said).otherwise(otherwise)
+        if not self.beside:
+            return otherwise
+        text = "the record has no key, which is the key of its row"
+        return f.when(f.col(_GONE) & ~self._lacks_key(), f.lit(text)).otherwise(otherwise)
+
+    def _lacks_key(self) -> Expression:
+        from pyspark.sql import functions as f
+
+        found = f.lit(False)
+        for column in self.columns:
+            found = found | f.col(f"{_KEY}.{quoted(column.name)}").isNull()
+        return found
+
+    def _is_wire(self) -> Expression:
+        """Whether the key is one of a schema registry's serializers: a zero, then the schema's id. It may be
+        UTF-8, so as a text it would name a row that never was, and nothing would be deleted, in silence."""
+        from pyspark.sql import functions as f
+
+        if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
+            return f.lit(False)
+        return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
+
+    def _parsed(self) -> Expression:
+        """The key's columns: a struct, whose fields are NULL where they can't be told."""
+        from pyspark.sql import functions as f
+
+        if self.format == "avro":
+            return f.col(f"{KEY_DECODED}.{RECORD}")
+        is_text = f.is_valid_utf8(self.key.cast("string")) & ~self._is_wire()
+        text = f.when(is_text, self.key.cast("string"))
+        if self.format == "text":
+            (column,) = self.columns
+            is_bytes = column.type == "BINARY"
+            value = self.key if is_bytes else text.try_cast(spark_type(column.type))
+            return f.struct(value.alias(column.name))
+        # Inside an object of our own, so that nothing may follow, and a bare value can be parsed, too.
+        wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
+        options = {
+            "mode": "PERMISSIVE",
+            "columnNameOfCorruptRecord": _CORRUPT,
+            "allowSingleQuotes": "false",
+        }
+        found = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {_CORRUPT} STRING", options)
+        fields = {
+            column.name: f.when(found.getField(_CORRUPT).isNull(), found.getField("r").getField(column.name))
+            for column in self.columns
+        }
+        if len(self.columns) == 1:
+            (column,) = self.columns
+            bare = f.from_json(wrapped, f"r {spark_type(column.type)}, {_CORRUPT} STRING", options)
+            is_bare = ~f.ltrim(text).startswith("{") & bare.getField(_CORRUPT).isNull()
+            fields[column.name] = f.coalesce(fields[column.name], f.when(is_bare, bare.getField("r")))
+        return f.struct(*(value.alias(name) for name, value in fields.items()))

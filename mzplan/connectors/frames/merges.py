@@ -1,0 +1,75 @@
+"""Changes into a Delta table: one MERGE a micro-batch, in one commit that names its step. For keyed
+collections, and for the delta sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.frames.types import quoted
+from mzplan.schema.columns import CHANGE, DELETE, POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_VIEW = "mzplan_batch"
+_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
+
+
+def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False) -> None:
+    """Merge rows, one for each key, into a Delta table that is there (`table` as SQL names it). With a column
+    `_change`, those that say `delete` take the row of their key away; all others update or insert it.
+    `guarded`: a change counts only when its `_position` is greater than that of the row that is there.
+
+    The whole of it is one commit, and none if the table has seen this step of the query already: Delta skips
+    a commit whose (application, version) it knows. So a micro-batch that a killed driver had written, and
+    Spark had not noted down, changes nothing when it is run again.
+    """
+    session = rows.sparkSession
+    rows.createOrReplaceTempView(_VIEW)
+    _name_step(session, step)
+    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    newer = [f"s.{POSITION} > t.{POSITION}"] if guarded else []
+    if CHANGE in rows.columns:
+        deletes = f"s.{CHANGE} = '{DELETE}'"
+        stored = [quoted(column) for column in rows.columns if column != CHANGE]
+        # Without the table's name: one that it does not have yet is found among those of the rows only so.
+        updates = ", ".join(f"{column} = s.{column}" for column in stored)
+        actions = (
+            f"{_when('MATCHED', deletes, *newer)} DELETE {_when('MATCHED', f'NOT {deletes}', *newer)} "
+            f"UPDATE SET {updates} {_when('NOT MATCHED', f'NOT {deletes}')} INSERT ({', '.join(stored)}) "
+            f"VALUES ({', '.join(f's.{column}' for column in stored)})"
+        )
+    else:
+        actions = f"{_when('MATCHED', *newer)} UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}")
+
+
+def append(rows: DataFrame, step: int, folder: str) -> None:
+    """Add rows to the Delta table in a folder: one commit that names its step, and none if the table has seen
+    that step, as Spark's own Delta sink does it."""
+    query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+    writer = rows.write.format("delta").mode("append")
+    writer.option("txnAppId", query_id).option("txnVersion", step).save(folder)
+
+
+def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
+    """Add to a Delta table those rows of which it has none with the same values in `keys`."""
+    session = rows.sparkSession
+    rows.createOrReplaceTempView(_VIEW)
+    for setting in (_APPLICATION, _VERSION):
+        session.conf.unset(setting)
+    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} WHEN NOT MATCHED THEN INSERT *")
+
+
+def _when(what: str, *conditions: str) -> str:
+    return " AND ".join((f"WHEN {what}", *conditions)) + " THEN"
+
+
+def _name_step(session: SparkSession, step: int) -> None:
+    """Have the next commits of this session, which is the query's own, named after the query and the step."""
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    session.conf.set(_APPLICATION, query_id or "")
+    session.conf.set(_VERSION, str(step))

@@ -1,0 +1,118 @@
+"""The content hash of a step, by Spark: see mzplan.warehouse.content_hash, which says what it is and does
+without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.frames.types import quoted
+from mzplan.warehouse.content_hash import ContentHash, hash_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+OBSERVATION = "mzplan"  # the name under which a stream reports it
+
+
+def row_hash(rows: DataFrame) -> Expression:
+    """The hash of a row, over all columns of `rows`: a BIGINT."""
+    from pyspark.sql import functions as f
+
+    types = {field.name: field.dataType for field in rows.schema.fields}
+    return f.xxhash64(*(_hashable(f.col(quoted(name)), types[name]) for name in hash_order(types)))
+
+
+def sums(hash_: Expression) -> dict[str, Expression]:
+    """The aggregates of which `of_sums` makes the content hash, by name."""
+    from pyspark.sql import functions as f
+
+    return {
+        "rows": f.count(f.lit(1)),
+        "high": f.sum(f.shiftrightunsigned(hash_, 32)),
+        "low": f.sum(hash_.bitwiseAND(0xFFFFFFFF)),
+    }
+
+
+def of_sums(found: Mapping[str, Any]) -> ContentHash:
+    """The content hash from what the aggregates `sums` gave."""
+    return ContentHash.of_sums(int(found["rows"]), found["high"], found["low"])
+
+
+def content_hash(rows: DataFrame) -> ContentHash:
+    """The content hash of a DataFrame: a Spark job."""
+    from pyspark.sql import functions as f
+
+    name = _free_name(rows)
+    aggregates = [expression.alias(key) for key, expression in sums(f.col(name)).items()]
+    found = rows.select(row_hash(rows).alias(name)).agg(*aggregates).first()
+    assert found is not None
+    return of_sums(found.asDict())
+
+
+def observed(rows: DataFrame) -> DataFrame:
+    """The same rows; each micro-batch reports its content hash among its observed metrics."""
+    from pyspark.sql import functions as f
+
+    name = _free_name(rows)
+    aggregates = [expression.alias(key) for key, expression in sums(f.col(name)).items()]
+    return rows.withColumn(name, row_hash(rows)).observe(OBSERVATION, *aggregates).drop(name)
+
+
+def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
+    """What a micro-batch of an `observed` stream reported (the JSON of a StreamingQueryProgress)."""
+    found = (progress.get("observedMetrics") or {}).get(OBSERVATION)
+    return of_sums(found) if found else None
+
+
+def _free_name(rows: DataFrame) -> str:
+    """A name that no column has."""
+    taken = {name.lower() for name in rows.columns}
+    name = "_mzplan_hash"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _hashable(value: Expression, type_: DataType) -> Expression:
+    """Maps as arrays of their entries: Spark hashes no maps, for equal ones may differ in order. Here they
+    are hashed in the order in which they were read and are stored."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    if not _has_map(type_):
+        return value
+    match type_:
+        case t.MapType():
+            return _hashable(
+                f.map_entries(value),
+                t.ArrayType(
+                    t.StructType(
+                        [t.StructField("key", type_.keyType), t.StructField("value", type_.valueType)]
+                    )
+                ),
+            )
+        case t.ArrayType():
+            return f.transform(value, lambda element: _hashable(element, type_.elementType))
+        case t.StructType():
+            fields = [
+                _hashable(value.getField(field.name), field.dataType).alias(f"c{i}")
+                for i, field in enumerate(type_.fields)
+            ]
+            return f.when(value.isNotNull(), f.struct(*fields))
+    raise AssertionError(f"{type_} holds no map")
+
+
+def _has_map(type_: DataType) -> bool:
+    from pyspark.sql import types as t
+
+    match type_:
+        case t.MapType():
+            return True
+        case t.ArrayType():
+            return _has_map(type_.elementType)
+        case t.StructType():
+            return any(_has_map(field.dataType) for field in type_.fields)
+    return False

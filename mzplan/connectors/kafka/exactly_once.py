@@ -1,0 +1,215 @@
+"""The kafka sink, exactly once: a step's records and its step record in one transaction (see output).
+
+One task writes a step, so a step is there whole or not at all, and what was mapped to which partition by
+a failed attempt is never seen. A run's first batch claims the sink: the step record gets the lease's epoch,
+in a transaction of its own. From then on a runner of an older epoch sees it before it touches the
+transactional id, and its own open transaction is over.
+
+The record is forgotten by Kafka when nothing was written for `offsets.retention.minutes` (a week) or the
+topic was deleted. `delivery.json` beside the checkpoint tells these cases from a sink that begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+
+from mzplan.connectors.api.protocols import ResolvedQuery, SinkRun
+from mzplan.connectors.api.repeated_steps import differs, later_steps
+from mzplan.connectors.api.target_change import another_target
+from mzplan.connectors.kafka.options import client_body, transaction_options
+from mzplan.connectors.kafka.output import REPORT, report, task
+from mzplan.connectors.kafka.probe import place
+from mzplan.connectors.kafka.problems import FENCED, Problems
+from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
+from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Attempts at one step when others, or ourselves a moment ago, are in the way; seconds between them. An older
+# runner that was pushed aside gives the newer one this long to note down that it has taken over.
+_TRIES = 4
+_PAUSE_S = 1.0
+
+
+_IDENTITY = ("cluster_id", "topic", "topic_id")
+
+
+def compare_target(
+    query: ResolvedQuery, note: Mapping[str, Any], found: Mapping[str, Any]
+) -> Diagnostic | None:
+    """Whether a sink's checkpoint can go on in the topic that was found: None, or MZ043."""
+    recorded = note.get("target")
+    if not recorded or all(recorded.get(name) == found[name] for name in _IDENTITY):
+        return None
+    what = f"topic {found['topic']} was deleted and created again"
+    if recorded.get("cluster_id") != found["cluster_id"]:
+        what = f"Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
+    return another_target(query, f"{place(query)}: {what}")
+
+
+class ExactlyOnce:
+    """Writes the batches of one run, one after the other. `identify` gives the topic's identity, as a probe
+    finds it. Raises MzplanError."""
+
+    def __init__(self, run: SinkRun, identify: Callable[[], Mapping[str, Any]]):
+        query = run.query
+        self._run = run
+        self._identify = identify
+        self._unfinished = run.checkpoint.unfinished()
+        self._problems = Problems(query)
+        self._partitions = 1
+        self._client = transaction_options(client_body(query.link), query.directory)
+        self._name = transactional_id(query)
+        self._topic: str = query.body["topic"]
+        self._timeout_ms = milliseconds(query.body["transaction_timeout"])
+        self._record: StepRecord | None = None
+
+    def write(self, records: DataFrame, step: int) -> None:
+        """The records of a step (`value`, perhaps `key`, and their hash): all of them, or nothing."""
+        query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        one = records.coalesce(1)
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE_S)
+            record = self._record or self._claim(step, query_id)
+            if record is not None and self._attempt(one, record, step):
+                return
+        raise self._problems.pushed_aside(self._name)
+
+    def _attempt(self, records: DataFrame, record: StepRecord, step: int) -> bool:
+        """Whether the step is written. If not: `_record` is what there is now, or None, to claim it again."""
+        match record.verdict(step):
+            case "gap":
+                raise self._problems.lost(
+                    f"the last step written there is {record.step}, and the checkpoint goes on with {step}"
+                )
+            case "later":
+                self._run.warn(later_steps(self._run, step, record.step))
+                return True
+            case "write" | "replay":
+                return self._push(records, record, step)
+
+    def _push(self, records: DataFrame, record: StepRecord, step: int) -> bool:
+        failpoint(Failpoint.SINK_BEFORE_STEP)
+        compare = self._run.query.body["compare"]
+        work = task(self._transaction(), record, step, self._partitions, compare)
+        reports = records.mapInArrow(work, REPORT).collect()
+        if reports:
+            found = reports[0].asDict()
+        else:  # a batch without partitions has no task
+            found = dict(
+                report(self._transaction(), record, step, (), partitions=self._partitions, compare=compare)
+            )
+        if found["outcome"] != "written":
+            return self._failed(found["outcome"], found["detail"], found["seconds"])
+        self._record = self._parsed(found["record"])
+        for text in found["told"]:
+            self._run.warn(differs(self._run, text, fails=False))
+        failpoint(Failpoint.SINK_WRITTEN)
+        return True
+
+    def _failed(self, outcome: str, detail: str, seconds: float) -> bool:
+        """False where another attempt is due. Raises MzplanError for all else."""
+        if outcome in FENCED and seconds * 1000 < self._timeout_ms:
+            return False  # by a newer runner, which the record will tell; or by one that has already given up
+        if outcome == "differs":
+            raise MzplanError(differs(self._run, detail, fails=True))
+        if outcome != CHANGED:
+            raise self._problems.of(outcome, detail, self._transaction())
+        # Somebody else writes; or the record is gone.
+        self._record = None
+        return False
+
+    def _transaction(self) -> Transaction:
+        return Transaction(self._client, self._name, self._topic, self._timeout_ms)
+
+    # ── whose steps these are
+
+    def _claim(self, step: int, query_id: str) -> StepRecord | None:
+        """Note down that this run writes, before `step`; the record then. None: another attempt is due."""
+        target = self._target()
+        began = time.monotonic()
+        transaction = self._transaction()
+        try:
+            text = transaction.read()
+            found = self._parsed(text) if text is not None else None
+            ours = self._begin(found, step, query_id, target)
+            if ours != found:
+                transaction.note(text, ours.step, ours.text)
+        except StopError as stop:
+            self._failed(stop.outcome, stop.detail, time.monotonic() - began)
+            return None
+        except KafkaException as problem:
+            failure = transaction.cause(problem.args[0])
+            self._failed(failure.name(), failure.str(), time.monotonic() - began)
+            return None
+        finally:
+            transaction.close()
+        self._record = ours
+        failpoint(Failpoint.SINK_CLAIMED)
+        self._note(target)
+        return ours
+
+    def _target(self) -> dict[str, Any]:
+        found = self._identify()
+        self._partitions = found["partitions"]
+        return {name: found[name] for name in _IDENTITY}
+
+    def _begin(
+        self, found: StepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
+    ) -> StepRecord:
+        """What the record must say before this run writes."""
+        description = self._run.query.description
+        fresh = StepRecord(
+            generation=description.generation,
+            epoch=self._run.epoch,
+            query=query_id,
+            step=step - 1,
+            hash=EMPTY if step == 0 else UNKNOWN,
+        )
+        if found is not None and found.is_newer_than(fresh):
+            raise self._problems.newer(found)
+        note = self._run.checkpoint.delivery()
+        if note is None or note.get("delivery") != "exactly-once":
+            return fresh  # a sink that begins; or one that wrote at least once, without steps, until now
+        if note.get("target") != target:
+            if self._run.query.body.get("on_target_change") == "accept":
+                return fresh
+            raise self._problems.other_topic(note.get("target") or {}, target)
+        if found is None or found.generation < fresh.generation:
+            if step == self._unfinished:
+                raise self._problems.in_doubt(step)
+            self._run.warn(self._problems.expired(step))
+            return fresh
+        if found.query != query_id:
+            raise self._problems.lost(f"steps up to {found.step} come from another checkpoint")
+        return replace(found, epoch=self._run.epoch)
+
+    def _note(self, target: Mapping[str, Any]) -> None:
+        note = {"delivery": "exactly-once", "target": dict(target)}
+        if self._run.checkpoint.delivery() != note:
+            self._run.checkpoint.record_delivery(note)
+
+    def _parsed(self, text: str) -> StepRecord:
+        try:
+            return StepRecord.parse(text)
+        except ValueError as problem:
+            raise self._problems.not_ours(self._name, str(problem)) from None
+
+
+def transactional_id(query: ResolvedQuery) -> str:
+    """The id under which a sink writes, and the group of its step record."""
+    return f"mzplan.{query.description.id}"
+
+
+def milliseconds(text: str) -> int:
+    unit = text.lstrip("0123456789")
+    return int(text.removesuffix(unit)) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[unit]

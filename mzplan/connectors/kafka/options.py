@@ -1,0 +1,145 @@
+"""One Kafka connection in two dialects: Java's client (inside Spark) and librdkafka (in the probe)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.network.aws import ROLE as AWS
+from mzplan.connectors.network.aws import java_kafka_options
+from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
+
+# A dead broker must not hold a query, or the end of one, for minutes.
+_JAVA_DEFAULTS = {
+    "request.timeout.ms": "8000",
+    "default.api.timeout.ms": "10000",
+    "socket.connection.setup.timeout.ms": "5000",
+    "socket.connection.setup.timeout.max.ms": "10000",
+    "reconnect.backoff.max.ms": "2000",
+}
+_CONSUMER_DEFAULTS = {
+    # Spark asks only for records that are there; the default, 500, would be waited for in every micro-batch
+    # whose consumer still has a request under way from the one before.
+    "fetch.max.wait.ms": "50",
+}
+_PRODUCER_DEFAULTS = {
+    "max.block.ms": "15000",
+    "delivery.timeout.ms": "30000",
+    # Spark's tasks send one record after the other: a moment's wait fills a request with many.
+    "linger.ms": "5",
+}
+_LIBRDKAFKA_DEFAULTS: dict[str, Any] = {
+    "socket.timeout.ms": 5000,
+    "socket.connection.setup.timeout.ms": 4000,
+    "reconnect.backoff.max.ms": 1000,
+    "log_level": 0,  # else librdkafka complains on standard error by itself
+}
+# Of the options that a connection passes through, those that librdkafka has under the same name and meaning.
+_SHARED_OPTIONS = (
+    "client.id",
+    "client.dns.lookup",
+    "client.rack",
+    "metadata.max.age.ms",
+    "receive.buffer.bytes",
+)
+_PRODUCER_OPTIONS = {
+    "compression.type": "compression.type",
+    "linger.ms": "linger.ms",
+    "batch.size": "batch.size",
+    "max.request.size": "message.max.bytes",
+}
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def client_body(link: ResolvedConnection) -> Mapping[str, Any]:
+    """What the functions below take: the connection's body, with its aws connection in place of the name."""
+    return {**link.body, AWS: link.connections[AWS]} if AWS in link.connections else link.body
+
+
+def consumer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+    """Options of Java's Kafka consumer. Raises OSError when a PEM file can't be read."""
+    return {**_CONSUMER_DEFAULTS, **_java_options(connection, directory)}
+
+
+def producer_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+    """Options of Java's Kafka producer. Raises OSError when a PEM file can't be read."""
+    return {**_PRODUCER_DEFAULTS, **_java_options(connection, directory)}
+
+
+def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, str]:
+    # PEM files are read here, so that executors need none of them.
+    security = connection["security"]
+    options = {**_JAVA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
+    options["security.protocol"] = security["protocol"]
+    sasl, ssl = security.get("sasl"), security.get("ssl") or {}
+    if isinstance(connection.get(AWS), ResolvedConnection):
+        options |= java_kafka_options(connection[AWS])
+    if sasl:
+        options["sasl.mechanism"] = sasl["mechanism"]
+        options["sasl.jaas.config"] = jaas(sasl["mechanism"], sasl["username"], sasl["password"])
+    if ssl.get("ca"):
+        options["ssl.truststore.type"] = "PEM"
+        options["ssl.truststore.certificates"] = _text(directory, ssl["ca"])
+    if ssl.get("certificate"):
+        options["ssl.keystore.type"] = "PEM"
+        options["ssl.keystore.certificate.chain"] = _text(directory, ssl["certificate"])
+        options["ssl.keystore.key"] = ssl["key"]
+    if not ssl.get("verify_hostname", True):
+        options["ssl.endpoint.identification.algorithm"] = ""
+    return {**options, **{key: _word(value) for key, value in connection["options"].items()}}
+
+
+def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Options of librdkafka, as far as reaching, authenticating and asking for metadata goes."""
+    security = connection["security"]
+    options = {**_LIBRDKAFKA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
+    options["security.protocol"] = security["protocol"]
+    sasl, ssl = security.get("sasl"), security.get("ssl") or {}
+    if isinstance(connection.get(AWS), ResolvedConnection):
+        options |= aws_librdkafka_options(connection[AWS])
+    if sasl:
+        options["sasl.mechanism"] = sasl["mechanism"]
+        options["sasl.username"] = sasl["username"]
+        options["sasl.password"] = sasl["password"]
+    if ssl.get("ca"):
+        options["ssl.ca.pem"] = _text(directory, ssl["ca"])
+    if ssl.get("certificate"):
+        options["ssl.certificate.pem"] = _text(directory, ssl["certificate"])
+        options["ssl.key.pem"] = ssl["key"]
+    if not ssl.get("verify_hostname", True):
+        options["ssl.endpoint.identification.algorithm"] = "none"
+    shared = {key: value for key, value in connection["options"].items() if key in _SHARED_OPTIONS}
+    return {**options, **shared}
+
+
+def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Options of librdkafka's transactional producer, and of the consumer that goes with it; what Java's
+    producer has under another name is translated. Raises OSError when a PEM file can't be read."""
+    options = librdkafka_options(connection, directory)
+    own = connection["options"]
+    return {**options, **{theirs: own[ours] for ours, theirs in _PRODUCER_OPTIONS.items() if ours in own}}
+
+
+def jaas(mechanism: str, username: str, password: str) -> str:
+    """A JAAS configuration line. Whatever a password holds, it stays inside its quotes."""
+    module = _LOGIN_MODULES[mechanism]
+    return f'{module} required username="{_escaped(username)}" password="{_escaped(password)}";'
+
+
+def _escaped(text: str) -> str:
+    # Java's StreamTokenizer: backslash escapes as in C, and a quoted word may not hold a line end.
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(directory: str, path: str) -> str:
+    return (Path(directory) / path).read_text(encoding="utf-8")

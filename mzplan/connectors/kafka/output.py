@@ -1,0 +1,228 @@
+"""The kafka sink as an OutputEndpoint, and the task in which Spark pushes a step into it.
+
+This module is sent to the executors whole (see shipping): they need pyarrow and confluent-kafka, no mzplan.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.frames.task_code import one_row, ship
+from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
+from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
+from mzplan.endpoints.interface import Step, StepError, checked_step
+from mzplan.endpoints.replay import Compare, DiffersError, StepReplay
+from mzplan.host.failpoints import Failpoint, failpoint
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+log = logging.getLogger("mzplan.endpoints")
+
+REPORT = "outcome STRING, detail STRING, record STRING, seconds DOUBLE, told ARRAY<STRING>"
+"""What an attempt returns: `written`, with the record as it is now; `changed` (somebody else writes), with
+the record that is there; `differs` (compare: fail); or the name of Kafka's error; and what was said. A
+missing record is NULL. `told` are warnings."""
+
+
+class KafkaOutput:
+    """An OutputEndpoint: a step's records and its step record in one transaction, which begins with the first
+    record that is to be written. The columns of a batch are `key` (perhaps), `value`, and HASH.
+
+    `writer` says whose record it must be (its steps don't matter). With `takes_over`, one that is missing or
+    of an older run becomes ours with the first step; without, that is a StopError CHANGED, for the driver to
+    decide. Keyless records go, batch by batch, to one partition after the other: the same ones on a replay.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        writer: StepRecord,
+        *,
+        partitions: int,
+        compare: Compare,
+        takes_over: bool = False,
+        tell: Callable[[str], None] = log.warning,
+    ):
+        self._transaction = transaction
+        self._writer = writer
+        self._partitions = partitions
+        self._compare = compare
+        self._takes_over = takes_over
+        self._tell = tell
+        self._replay: StepReplay | None = None
+        self._batches = 0
+        self._seen: str | None = None
+        self.record = writer
+
+    def start_step(self, step: Step) -> None:
+        """Raises StopError, KafkaException."""
+        checked_step(step)
+        self._give_up()
+        self._look()
+        written = self.record.written()
+        replay = StepReplay(
+            step,
+            written=written.get(step),
+            last=max(written, default=None),
+            compare=self._compare,
+            tell=self._tell,
+        )
+        if not replay.repeats:
+            self._begin()  # while the first records are on their way
+        self._replay, self._batches = replay, 0
+
+    def push_buffer(self, batch: RecordBatch) -> None:
+        """Raises StopError, KafkaException, DiffersError."""
+        replay = self._started()
+        try:
+            fresh = replay.push(batch)
+            if fresh.num_rows:
+                self._begin()
+                self._send(fresh, (replay.step + self._batches) % self._partitions)
+            self._batches += 1
+        except BaseException:
+            self._give_up()
+            raise
+
+    def finish_step(self) -> None:
+        """Raises StopError, KafkaException, DiffersError."""
+        replay = self._started()
+        try:
+            self._become(self.record.with_step(replay.step, replay.finish()))
+        finally:
+            self._give_up()
+
+    def expire_step(self, step: Step) -> None:
+        """While a step is written, this goes with it; else it is a transaction of its own."""
+        checked_step(step)
+        if self._replay is not None:
+            self.record = self.record.without(step)
+            return
+        self._look()
+        expired = self.record.without(step)
+        if expired.older != self.record.older:
+            try:
+                self._become(expired)
+            finally:
+                self._give_up()
+
+    def close(self) -> None:
+        """A step that is under way is given up."""
+        self._replay = None
+        self._transaction.close()
+
+    def _look(self) -> None:
+        self._seen = self._transaction.read()
+        found = StepRecord.parse(self._seen) if self._seen is not None else None
+        if found is not None and found.is_by(self._writer):
+            self.record = found
+        elif not self._takes_over or (found is not None and found.is_newer_than(self._writer)):
+            raise StopError(CHANGED, "", self._seen)
+        else:
+            self.record = self._writer
+
+    def _become(self, record: StepRecord) -> None:
+        if record.text != self._seen:
+            self._begin()
+            failpoint(Failpoint.TASK_SENT)
+            self._transaction.add_record(record.step, record.text)
+            failpoint(Failpoint.TASK_NOTED)
+            self._transaction.commit()
+            failpoint(Failpoint.TASK_COMMITTED)
+        self.record, self._seen = record, record.text
+
+    def _begin(self) -> None:
+        if not self._transaction.is_open:
+            self._transaction.begin(self._seen)
+            failpoint(Failpoint.TASK_BEGUN)
+
+    def _started(self) -> StepReplay:
+        if self._replay is None:
+            raise StepError("no step is started")
+        return self._replay
+
+    def _give_up(self) -> None:
+        self._replay = None
+        self._transaction.give_up()
+
+    def _send(self, batch: RecordBatch, partition: int) -> None:
+        names = batch.schema.names
+        values = batch.column(names.index("value")).to_numpy(zero_copy_only=False).tolist()
+        if "key" not in names:
+            self._transaction.send([{"value": v} for v in values], partition)
+            return
+        keys = batch.column(names.index("key"))
+        named = zip(keys.to_numpy(zero_copy_only=False).tolist(), values, strict=True)
+        messages = [{"key": k, "value": v} for k, v in named]
+        if keys.null_count:
+            self._transaction.send([m for m in messages if m["key"] is None], partition)
+            messages = [m for m in messages if m["key"] is not None]
+        self._transaction.send(messages, -1)
+
+
+def push_step(output: KafkaOutput, step: Step, batches: Iterable[RecordBatch]) -> None:
+    """One step, from its start to its end."""
+    output.start_step(step)
+    output.expire_step(max(0, step - KEPT_STEPS))
+    for batch in batches:
+        if batch.num_rows:
+            output.push_buffer(batch)
+    output.finish_step()
+
+
+def report(
+    transaction: Transaction,
+    writer: StepRecord,
+    step: Step,
+    batches: Iterable[RecordBatch],
+    *,
+    partitions: int,
+    compare: Compare,
+) -> Mapping[str, Any]:
+    """Push a step, and say what came of it, as REPORT has it. Raises only what `batches` raises."""
+    import confluent_kafka
+
+    began = time.monotonic()
+    told: list[str] = []
+    output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, tell=told.append)
+    record: str | None = None
+    try:
+        push_step(output, step, batches)
+        outcome, detail, record = "written", "", output.record.text
+    except StopError as stop:
+        outcome, detail, record = stop.outcome, stop.detail, stop.record
+    except DiffersError as differs:
+        outcome, detail = "differs", str(differs)
+    except confluent_kafka.KafkaException as problem:
+        failure = transaction.cause(problem.args[0])
+        outcome, detail = failure.name(), failure.str()
+    finally:
+        output.close()
+    seconds = time.monotonic() - began
+    return {"outcome": outcome, "detail": detail, "record": record, "seconds": seconds, "told": told}
+
+
+def task(
+    transaction: Transaction, writer: StepRecord, step: Step, partitions: int, compare: Compare
+) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
+    """A function for mapInArrow that writes the one partition of a step."""
+    ship("mzplan.connectors.kafka.transaction", "mzplan.connectors.kafka.step_record", __name__)
+
+    def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        import pyarrow as pa
+
+        found = report(transaction, writer, step, batches, partitions=partitions, compare=compare)
+        types = {
+            "outcome": pa.string(),
+            "detail": pa.string(),
+            "record": pa.string(),
+            "seconds": pa.float64(),
+            "told": pa.list_(pa.string()),
+        }
+        yield one_row(found, types)
+
+    return write

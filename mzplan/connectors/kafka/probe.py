@@ -1,0 +1,381 @@
+"""Asking a Kafka cluster: is it there, does it let us in, is the topic there, and which one is it?
+
+No pyspark. Every question has a time limit, and one admin client serves all sources of a connection.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from mzplan.connectors.api.probe_memo import Memo, fingerprint
+from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.api.upstream_change import LastTimes
+from mzplan.connectors.kafka.options import client_body, librdkafka_options
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+
+# A client is kept this long after it was made, and so is the news that a cluster can't be reached.
+_KEEP_CLIENT_S = 60.0
+_KEEP_FAILURE_S = 3.0
+_SLICE_S = 0.4
+# Told by the client when nothing listens at any address: no use in waiting for the full time limit, but
+# for once more than the first try (a broker that restarts just then).
+_GIVE_UP_S = 1.5
+_NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have none
+
+
+@dataclass(slots=True)
+class _Client:
+    """An admin client and what went wrong in it, newest last."""
+
+    admin: AdminClient
+    problems: list[KafkaError]
+
+
+class _Failed(Exception):  # noqa: N818 - a finding on its way to a Diagnostic
+    def __init__(self, code: str, summary: str, detail: str, hint: str):
+        super().__init__(summary)
+        self.code, self.summary, self.detail, self.hint = code, summary, detail, hint
+
+
+class KafkaProbe:
+    """Probes sources and sinks; keeps clients and failures for a moment, by connection."""
+
+    def __init__(self) -> None:
+        self._clients: Memo[_Client] = Memo(_KEEP_CLIENT_S)
+        self._failures: Memo[_Failed | None] = Memo(_KEEP_FAILURE_S)
+
+    def probe(self, query: ResolvedQuery, *, writes: bool = False) -> Probe:
+        """Metadata, authentication and the topic; its identity as `upstream`. Never raises for a server."""
+        try:
+            return Probe(upstream=self._ask(query, writes))
+        except _Failed as found:
+            return Probe(diagnostics=(_diagnostic(query, found),))
+
+    def reach(self, query: ResolvedQuery) -> Diagnostic | None:
+        """Whether the cluster answers and lets the connection in, whatever is read or written there."""
+        try:
+            options = librdkafka_options(client_body(query.link), query.directory)
+        except OSError as problem:
+            return _diagnostic(query, _unreadable(query, problem))
+        failed = self._reach(fingerprint(options), query, options)
+        return _diagnostic(query, failed) if failed is not None else None
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        """Whether the topic still holds the offsets that come next (MZ067 if not)."""
+        topic = query.body["topic"]
+        try:
+            wanted = {int(p): int(offset) for p, offset in json.loads(position)[topic].items()}
+            options = librdkafka_options(client_body(query.link), query.directory)
+        except (ValueError, KeyError, OSError):
+            return None
+        try:
+            client = self._client(fingerprint(options), options)
+            partitions = _identify(client, query, False)["partitions"]
+            there = [partition for partition in wanted if partition < partitions]
+            first = _offsets(client, query, topic, there, "earliest")
+            end = _offsets(client, query, topic, there, "latest")
+        except _Failed as found:
+            return _diagnostic(query, found)
+        gone = []
+        for partition, offset in sorted(wanted.items()):
+            if partition >= partitions:
+                gone.append(f"partition {partition} is not there, only {partitions} are")
+            elif first[partition] > offset:
+                gone.append(f"partition {partition}: offsets {offset} to {first[partition] - 1} are gone")
+            elif end[partition] < offset:
+                gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
+        return _lost(query, gone) if gone else None
+
+    def reposition(
+        self,
+        query: ResolvedQuery,
+        policy: str,
+        position: str | None,
+        last_times: LastTimes,
+    ) -> str:
+        """Where a moved source goes on: `{"topic": {"0": 17, …}}`. Raises MzplanError."""
+        topic = query.body["topic"]
+        try:
+            options = librdkafka_options(client_body(query.link), query.directory)
+            client = self._client(fingerprint(options), options)
+            kept = {int(p): int(o) for p, o in json.loads(position)[topic].items()} if position else {}
+            partitions = sorted(kept) or range(_identify(client, query, False)["partitions"])
+            first = _offsets(client, query, topic, partitions, "earliest")
+            end = _offsets(client, query, topic, partitions, "latest")
+            times = last_times() if policy == "translate-timestamp" else {}
+            found = {}
+            for partition in partitions:
+                if partition in kept and first[partition] <= kept[partition] <= end[partition]:
+                    found[partition] = kept[partition]
+                elif policy == "reset-latest":
+                    found[partition] = end[partition]
+                elif times:
+                    # Records may lie in other partitions there: the earliest time of all loses none.
+                    earliest = min(times.values())
+                    when = times.get(partition, earliest) if position else earliest
+                    at = _offset_at(client, query, topic, partition, when)
+                    found[partition] = end[partition] if at < 0 else max(at, first[partition])
+                else:
+                    found[partition] = first[partition]
+        except OSError as problem:
+            raise MzplanError(_diagnostic(query, _unreadable(query, problem))) from None
+        except _Failed as failed:
+            raise MzplanError(_diagnostic(query, failed)) from None
+        return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
+
+    def _ask(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
+        try:
+            options = librdkafka_options(client_body(query.link), query.directory)
+        except OSError as problem:
+            raise _unreadable(query, problem) from None
+        key = fingerprint(options)
+        failed = self._failures.get(key, lambda: self._reach(key, query, options))
+        if failed is not None:
+            raise failed
+        try:
+            return _identify(self._client(key, options), query, writes)
+        except _Failed as found:
+            if found.code in ("MZ050", "MZ051"):
+                self._failures.put(key, found)
+                self._clients.drop(key)
+            raise
+
+    def _reach(self, key: str, query: ResolvedQuery, options: Mapping[str, Any]) -> _Failed | None:
+        """Whether the cluster answers; asked by one thread for all that want to know."""
+        try:
+            client = self._client(key, options)
+            _answer(client, query, client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S))
+        except _Failed as failed:
+            self._clients.drop(key)  # else it would go on trying in the background
+            return failed
+        return None
+
+    def _client(self, key: str, options: Mapping[str, Any]) -> _Client:
+        def make() -> _Client:
+            _require_token(options)
+            problems: list[KafkaError] = []
+            settings: dict[str, Any] = {**options, "error_cb": problems.append}
+            return _Client(AdminClient(settings), problems)
+
+        return self._clients.get(key, make)
+
+
+def _require_token(options: Mapping[str, Any]) -> None:
+    """See that a token can be had, where the client will ask for one: it would wait, and not say why."""
+    if "oauth_cb" not in options:
+        return
+    try:
+        options["oauth_cb"]("")
+    except ModuleNotFoundError:  # told of as such
+        raise
+    except Exception as problem:  # whatever AWS's client says
+        said = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
+        raise _Failed(
+            "MZ051",
+            "AWS gives no credentials for Kafka",
+            f"{said.rstrip('.')}.",
+            "check the aws connection: its key and role; without a key, where the query runs must have one "
+            "(AWS_ACCESS_KEY_ID, an instance profile, …).",
+        ) from None
+
+
+def _identify(client: _Client, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
+    """The identity of the query's topic. Raises _Failed."""
+    topic = query.body["topic"]
+    futures = client.admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
+    )
+    cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
+    found = _answer(client, query, futures[topic])
+    operations = {operation.name for operation in found.authorized_operations or ()}
+    if operations and ("WRITE" if writes else "READ") not in operations:
+        raise _not_allowed(query, topic)
+    topic_id = str(found.topic_id)
+    return {
+        "type": "kafka",
+        "cluster_id": _answer(client, query, cluster).cluster_id,
+        "topic": topic,
+        "topic_id": None if topic_id == _NO_TOPIC_ID else topic_id,
+        "partitions": len(found.partitions),
+    }
+
+
+def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
+    """What a future brings, within the time limit; polled meanwhile, for the client tells only then what
+    is wrong. Metadata is asked for by describe_…, never by list_topics: that may create the topic."""
+    began, told = time.monotonic(), len(client.problems)
+    while True:
+        try:
+            return future.result(_SLICE_S)
+        except KafkaException as problem:
+            failure: KafkaError | None = problem.args[0]
+        except TimeoutError:
+            failure = None
+        client.admin.poll(0)
+        waited = time.monotonic() - began
+        problems = client.problems[told:]
+        names = {problem.name() for problem in problems}
+        if (
+            failure is not None
+            or waited > PROBE_TIMEOUT_S - _SLICE_S
+            or names & {"_AUTHENTICATION", "_SSL", "_BAD_MSG"}
+            or (waited > _GIVE_UP_S and "_ALL_BROKERS_DOWN" in names)
+        ):
+            raise _classify(query, failure, problems)
+
+
+def _offsets(
+    client: _Client,
+    query: ResolvedQuery,
+    topic: str,
+    partitions: Iterable[int],
+    which: Literal["earliest", "latest"],
+) -> dict[int, int]:
+    spec: OffsetSpec = getattr(OffsetSpec, which)()
+    wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
+    return {place.partition: _answer(client, query, future).offset for place, future in futures.items()}
+
+
+def _offset_at(client: _Client, query: ResolvedQuery, topic: str, partition: int, when: int) -> int:
+    """The offset of the first record of that time (milliseconds since the epoch) or later; -1 for none."""
+    wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when)}
+    (future,) = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S).values()
+    return int(_answer(client, query, future).offset)
+
+
+def compare_upstreams(
+    query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+) -> Diagnostic | None:
+    """Whether offsets of the recorded topic mean the same on the one that was found (None: they do)."""
+    topic = found["topic"]
+    if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
+        what = f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
+    elif recorded.get("topic_id") and found["topic_id"] and found["topic_id"] != recorded["topic_id"]:
+        ids = f"id {found['topic_id']} instead of {recorded['topic_id']}"
+        what = f"topic {topic} was deleted and created again ({ids})"
+    elif found["partitions"] < recorded.get("partitions", 0):
+        what = f"topic {topic} has {found['partitions']} partitions instead of {recorded['partitions']}"
+    else:
+        return None
+    return Diagnostic(
+        code="MZ043",
+        summary=f"{query.address} would read another upstream",
+        detail=f"{place(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
+        "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
+        hint="point the connection back to the former upstream; or say in the source where it is to go on: "
+        "on_upstream_change: accept | reset-earliest | reset-latest | translate-timestamp; or let it begin "
+        f"anew, with its sinks: mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
+    return Diagnostic(
+        code="MZ067",
+        summary=f"{query.address} can't go on where it stopped",
+        detail=f"{place(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
+        "retention, or by somebody) before they were read.",
+        hint="bring them back if you can; or say in the source where it is to go on: on_upstream_change: "
+        "reset-earliest | reset-latest | translate-timestamp; or let it begin anew, with its sinks: "
+        f"mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> _Failed:
+    """From what the client says: which of our codes it is, in words for a person."""
+    by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
+    where = place(query)
+    for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
+        if name in by_name:
+            return _Failed(
+                "MZ051",
+                "Kafka refused the credentials",
+                f"{where}: {_said(by_name[name])}.",
+                "check security.protocol, sasl.mechanism, username and password of the connection.",
+            )
+    for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
+        # A broker that wants the client's certificate ends the connection, and only the words tell why.
+        if name in by_name and (name != "_TRANSPORT" or "SSL routines" in by_name[name].str()):
+            return _Failed(
+                "MZ051",
+                "Kafka and the connection don't agree on encryption",
+                f"{where}: {_said(by_name[name])}.",
+                "check security.protocol, ssl.ca and ssl.certificate of the connection: is this listener "
+                "PLAINTEXT or TLS, who signed its certificate, and does it ask for the client's?",
+            )
+    topic = query.body.get("topic", "")
+    if by_name.keys() & {"TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"}:
+        return _not_allowed(query, topic)
+    if by_name.keys() & {"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"}:
+        return _no_topic(query, topic)
+    told = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
+    return _Failed(
+        "MZ050",
+        "Kafka can't be reached",
+        f"{where}: {_said(told[0]) if told else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
+        "check brokers of the connection, and that the broker runs and is reachable from here.",
+    )
+
+
+def _said(problem: KafkaError) -> str:
+    """librdkafka's words without its thread names and states."""
+    text = str(problem.str()).partition(" (after ")[0]
+    return text.partition("/bootstrap: ")[2] or text
+
+
+def _no_topic(query: ResolvedQuery, topic: str) -> _Failed:
+    return _Failed(
+        "MZ052",
+        f"Topic {topic} does not exist",
+        f"{place(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
+        f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
+    )
+
+
+def _not_allowed(query: ResolvedQuery, topic: str) -> _Failed:
+    security = query.link.body["security"]
+    user = (security.get("sasl") or {}).get("username", "ANONYMOUS")
+    done, operation = ("written", "Write") if query.address.kind == "sink" else ("read", "Read")
+    return _Failed(
+        "MZ054",
+        f"Topic {topic} may not be {done}",
+        f"{place(query)} does not allow {user!r} to {operation.lower()} it.",
+        f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
+        f"--operation {operation} --operation Describe --topic {topic}",
+    )
+
+
+def _unreadable(query: ResolvedQuery, problem: OSError) -> _Failed:
+    return _Failed(
+        "MZ051",
+        "A TLS file can't be read",
+        f"{query.link.address}: {problem.filename}: {problem.strerror}.",
+        "ssl.ca and ssl.certificate are PEM files, relative to the project's folder, where the query runs.",
+    )
+
+
+def _first(query: ResolvedQuery) -> str:
+    return str(query.link.body["brokers"][0])
+
+
+def place(query: ResolvedQuery) -> str:
+    """Which connection, and where it goes: for people."""
+    return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
+
+
+def _diagnostic(query: ResolvedQuery, found: _Failed) -> Diagnostic:
+    return Diagnostic(
+        code=found.code, summary=found.summary, detail=found.detail, hint=found.hint, address=query.address
+    )

@@ -1,0 +1,167 @@
+"""What can go wrong with a transaction in Kafka, in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.kafka.probe import place
+from mzplan.connectors.kafka.step_record import StepRecord
+from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+
+FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
+_DENIED = {
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("transactional id", "--transactional-id {name}", "Write"),
+    "GROUP_AUTHORIZATION_FAILED": ("consumer group", "--group {name}", "Read"),
+    "TOPIC_AUTHORIZATION_FAILED": ("topic", "--topic {topic}", "Write --operation Read"),
+    "CLUSTER_AUTHORIZATION_FAILED": ("cluster", "--cluster", "IdempotentWrite"),
+}
+_UNREACHABLE = {"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_WAIT_COORD"} | {
+    "REQUEST_TIMED_OUT",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "NETWORK_EXCEPTION",
+    "BROKER_NOT_AVAILABLE",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_ENOUGH_REPLICAS",
+    "_MSG_TIMED_OUT",
+}
+
+
+class Problems:
+    """Of one sink."""
+
+    def __init__(self, query: ResolvedQuery):
+        self._query = query
+        self._where = f"{place(query)}, topic {query.body['topic']}"
+
+    def of(self, name: str, said: str, transaction: Transaction) -> MzplanError:
+        """Of an error of Kafka's, by its name."""
+        if name in _DENIED:
+            return self._denied(name, transaction.name)
+        if name in _UNREACHABLE:
+            return self._error(
+                "MZ050",
+                "Kafka can't be reached",
+                f"{said or name}. Nothing of the step counts; it is tried again.",
+                "check that the brokers run and are reachable from where the query runs.",
+            )
+        if name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
+            return self._error(
+                "MZ051", "Kafka refused the credentials", f"{said}.", "check security of the connection."
+            )
+        if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
+            return self._error("MZ052", f"Topic {transaction.topic} does not exist", f"{said}.", "create it.")
+        if name in FENCED or name == "INVALID_TRANSACTION_TIMEOUT":
+            return self._too_long(name, transaction.timeout_ms)
+        return self._error(
+            "MZ059",
+            f"Kafka refused a batch of {self._query.address}",
+            f"{said or name} ({name}). Nothing of the step counts.",
+            "correct the topic's settings or the sink's select and where; the batch is tried again.",
+        )
+
+    def _denied(self, name: str, id_: str) -> MzplanError:
+        what, option, operation = _DENIED[name]
+        body = self._query.link.body
+        user = (body["security"].get("sasl") or {}).get("username", "ANONYMOUS")
+        return self._error(
+            "MZ054",
+            f"Kafka denies the {what} that {self._query.address} writes with",
+            f"{user!r} may not use it. Exactly once needs Write on the transactional id {id_}, Read on the "
+            f"group {id_}, and Write and Read on the topic.",
+            f"kafka-acls.sh --bootstrap-server {body['brokers'][0]} --add --allow-principal User:{user} "
+            f"--operation {operation} {option.format(name=id_, topic=self._query.body['topic'])}; "
+            "or say delivery: at-least-once.",
+        )
+
+    def _too_long(self, name: str, timeout_ms: int) -> MzplanError:
+        if name == "INVALID_TRANSACTION_TIMEOUT":
+            why = "the brokers allow no transaction that long (their transaction.max.timeout.ms)"
+            hint = "make transaction_timeout of the sink shorter."
+        else:
+            why = "the step took longer, and the brokers ended its transaction. Nothing of it counts"
+            hint = "make transaction_timeout of the sink longer, or its steps smaller: max_files_per_trigger."
+        return self._error(
+            "MZ086",
+            f"The transaction of {self._query.address} and its time limit don't fit",
+            f"transaction_timeout is {timeout_ms / 1000:g} s, and {why}.",
+            hint,
+        )
+
+    def pushed_aside(self, id_: str) -> MzplanError:
+        return self._error(
+            "MZ068",
+            f"Somebody else writes as {self._query.address}",
+            f"Other producers keep taking the transactional id {id_}, or committing offsets of the group of "
+            "that name, without being a newer runner of this sink.",
+            "find and stop them: a second project with the same state, or a copy of this one.",
+        )
+
+    def newer(self, found: StepRecord) -> MzplanError:
+        if found.generation > self._query.description.generation:
+            return self._error(
+                "MZ068",
+                f"{self._query.address} was replaced",
+                f"Generation {found.generation} writes now; this one writes no more.",
+                "nothing to do: the newer generation goes on.",
+            )
+        return self._error(
+            "MZ068",
+            f"{self._query.address} is written by a newer runner",
+            f"A runner of epoch {found.epoch} has taken over; this one, of an older epoch, writes no more.",
+            "nothing to do: this runner was cut off or frozen, and the other one goes on.",
+        )
+
+    def lost(self, what: str) -> MzplanError:
+        return self._error(
+            "MZ069",
+            f"{self._query.address} and its target disagree about what was written",
+            f"{what[0].upper()}{what[1:]}. The topic, the consumer group or the checkpoint was restored from "
+            "a backup, or removed; going on would lose rows or write them twice.",
+            self._anew(),
+        )
+
+    def other_topic(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> MzplanError:
+        if before.get("cluster_id") != now["cluster_id"]:
+            what = f"this is Kafka cluster {now['cluster_id']} instead of {before.get('cluster_id')}"
+        else:
+            what = f"the topic was deleted and made anew (id {now['topic_id']}, not {before.get('topic_id')})"
+        return self.lost(f"{what}: the rows of earlier steps are not in it")
+
+    def in_doubt(self, step: int) -> MzplanError:
+        return self._error(
+            "MZ087",
+            f"Whether step {step} of {self._query.address} was written can't be known any more",
+            "It was under way when the query ended, and Kafka has forgotten which steps are written: it "
+            "drops the offsets of a group that commits nothing for offsets.retention.minutes (a week, if "
+            "nobody changed it).",
+            "look for the step's rows at the end of the topic. Are they there, or may they be there twice: "
+            "apply delivery: at-least-once, let it run a step, then take it back. Else: " + self._anew(),
+        )
+
+    def expired(self, step: int) -> Diagnostic:
+        return Diagnostic(
+            severity="warning",
+            code="MZ087",
+            summary=f"Kafka has forgotten which steps of {self._query.address} are written",
+            detail=f"{self._where}: nothing was written for longer than the brokers keep a group's offsets "
+            f"(offsets.retention.minutes), or somebody deleted the group. No step was under way, so it goes "
+            f"on with step {step}, and nothing is lost or there twice.",
+            address=self._query.address,
+        )
+
+    def not_ours(self, id_: str, why: str) -> MzplanError:
+        return self.lost(f"the group {id_} holds an offset that is no step record of mzplan's ({why})")
+
+    def _anew(self) -> str:
+        return (
+            "bring back what was changed, or begin anew: mzplan apply --replace "
+            f"{self._query.address} --allow-replace (it writes all rows again)."
+        )
+
+    def _error(self, code: str, summary: str, detail: str, hint: str) -> MzplanError:
+        return error(code, summary, f"{self._where}: {detail}", hint, address=self._query.address)

@@ -1,0 +1,161 @@
+"""The kafka sink, of JSON or Avro: exactly once by transactions, or at least once by Spark's Kafka writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
+from mzplan.connectors.api.target_change import unreadable
+from mzplan.connectors.formats.avro.encoder import Encoder
+from mzplan.connectors.formats.records import MARK
+from mzplan.connectors.formats.registry import check_sink, schema_to_write
+from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.row_hash import row_hash
+from mzplan.connectors.frames.task_code import ship
+from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.kafka.exactly_once import ExactlyOnce, compare_target
+from mzplan.connectors.kafka.options import client_body, producer_options
+from mzplan.connectors.kafka.probe import KafkaProbe, place
+from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
+from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.columns import CHANGE, DELETE, POSITION
+from mzplan.warehouse.content_hash import HASH
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+UNWRITABLE = "MZ211"
+_JSON = {
+    "ignoreNullFields": "false",
+    # Spark's default would cut a timestamp to milliseconds.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+class KafkaSink:
+    """Writes rows to a topic that exists: all of them, or of each micro-batch the latest of each key."""
+
+    def __init__(self) -> None:
+        self._probe = KafkaProbe()
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Whether the topic is there and may be written, is the one that was written until now, and has a
+        schema that allows the columns."""
+        found = self._probe.probe(query, writes=True)
+        more = (*self._other_target(query, found), *check_sink(query, outputs))
+        return replace(found, diagnostics=(*found.diagnostics, *more))
+
+    def _other_target(self, query: ResolvedQuery, found: Probe) -> tuple[Diagnostic, ...]:
+        if found.upstream is None or query.checkpoint is None or query.body["delivery"] != "exactly-once":
+            return ()
+        try:
+            other = compare_target(query, query.checkpoint.delivery() or {}, found.upstream)
+        except OSError as problem:
+            other = unreadable(query, problem)
+        return (other,) if other is not None else ()
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """Exactly once: of the last steps, rows and hash."""
+        return KafkaRecorded(query)
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        body = run.query.body
+        keys: Sequence[str] = body.get("key", ())
+        encoder = _encoder(run) if body["format"]["type"] == "avro" else None
+        write_step: Callable[[DataFrame, int], None]
+        if body["delivery"] == "exactly-once":
+            steps = ExactlyOnce(run, lambda: self._identify(run.query))
+
+            def write_step(batch: DataFrame, step: int) -> None:
+                steps.write(as_records(batch, keys, encoder, hashed=True), step)
+        else:
+            # First of all: from here on, what the target remembers of steps is not the whole truth.
+            run.checkpoint.record_delivery({"delivery": body["delivery"]})
+            require_packages(rows.sparkSession, run.query)
+            options = writer_options(run.query)
+            if body["mode"] != "upsert":
+                writer = as_records(rows.drop(POSITION), keys, encoder).writeStream.format("kafka")
+                return writer.outputMode("append").options(**options)
+
+            def write_step(batch: DataFrame, step: int) -> None:
+                as_records(batch, keys, encoder).write.format("kafka").options(**options).save()
+
+        def write_batch(batch: DataFrame, step: int) -> None:
+            try:
+                write_step(latest_rows(batch, keys) if body["mode"] == "upsert" else batch, step)
+            except BaseException as problem:
+                run.fail(problem)
+                raise
+
+        if body["mode"] != "upsert":
+            # Here, not in the batch: Spark reads only what comes into foreachBatch.
+            rows = rows.drop(POSITION)
+        return rows.writeStream.foreachBatch(write_batch)
+
+    def _identify(self, query: ResolvedQuery) -> Mapping[str, Any]:
+        found = self._probe.probe(query, writes=True)
+        if found.upstream is None:
+            raise MzplanError(found.diagnostics)
+        return found.upstream
+
+
+def _encoder(run: SinkRun) -> Encoder:
+    """Writes with the schema that is the subject's latest now. Raises MzplanError."""
+    found = schema_to_write(run.query, run.outputs)
+    ship_tasks()
+    return Encoder(schemas=found.schemas, id=found.id, mark=f"{MARK}[{UNWRITABLE}]")
+
+
+def ship_tasks() -> None:
+    """Have what tasks encode with sent to the executors."""
+    ship("mzplan.connectors.formats.avro.encoder", "mzplan.connectors.formats.avro.schema")
+
+
+def as_records(
+    rows: DataFrame, keys: Sequence[str], encoder: Encoder | None = None, *, hashed: bool = False
+) -> DataFrame:
+    """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer wants them; then, if
+    asked for, the row's content hash. A row that is deleted becomes a tombstone: a record without a value."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    columns = [f.col(quoted(column)) for column in rows.columns if column != CHANGE]
+    value = f.struct(*columns) if encoder is not None else f.to_json(f.struct(*columns), _JSON)
+    if CHANGE in rows.columns:
+        value = f.when(f.col(CHANGE) != DELETE, value)
+    made = [_key(rows, keys).alias("key")] if keys else []
+    made.append(value.alias("value"))
+    if hashed:
+        made.append(row_hash(rows).alias(HASH))
+    records = rows.select(*made)
+    if encoder is None:
+        return records
+    encoded = (t.StructField("value", t.BinaryType()) if x.name == "value" else x for x in records.schema)
+    return records.mapInArrow(encoder.__call__, t.StructType(list(encoded)))
+
+
+def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:
+    from pyspark.sql import functions as f
+
+    columns = [f.col(quoted(key)) for key in keys]
+    if len(keys) > 1:
+        return f.to_json(f.struct(*columns), _JSON)
+    type_ = rows.select(columns[0]).schema.fields[0].dataType.typeName()
+    if type_ in ("array", "map", "struct"):
+        return f.to_json(columns[0], _JSON)
+    return columns[0] if type_ == "binary" else columns[0].cast("string")
+
+
+def writer_options(query: ResolvedQuery) -> dict[str, str]:
+    """Options of Spark's Kafka writer."""
+    options = producer_options(client_body(query.link), query.directory)
+    return {"topic": query.body["topic"], **{f"kafka.{key}": value for key, value in options.items()}}

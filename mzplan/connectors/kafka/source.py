@@ -1,0 +1,151 @@
+"""The kafka source: Spark's own Kafka stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.formats import dead_letters
+from mzplan.connectors.formats.avro.stream import decoded
+from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
+from mzplan.connectors.formats.envelopes import Envelope
+from mzplan.connectors.formats.parsers import Parsed, parsed_by, unframed
+from mzplan.connectors.formats.records import Records, checked
+from mzplan.connectors.formats.registry import ROLE, check_source
+from mzplan.connectors.formats.tombstones import Tombstones
+from mzplan.connectors.kafka.options import client_body, consumer_options
+from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, place
+from mzplan.connectors.network.aws_spark import require_packages
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.columns import Column
+from mzplan.schema.source_columns import included_columns, record_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# How long a task waits for records that the broker said it has, in milliseconds. Spark's default, two
+# minutes, would keep a core that long when a broker dies in the middle of a batch.
+_POLL_TIMEOUT_MS = 20_000
+_CAME = "_mzplan_came"  # a record's value as it came, where it is not read so
+
+
+class KafkaSource:
+    """Reads a topic from its start (or end), exactly once into the collection."""
+
+    position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
+
+    def __init__(self) -> None:
+        self._probe = KafkaProbe()
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and what the schema
+        registry says of it."""
+        found = self._probe.probe(query)
+        if ROLE in query.connections:
+            columns = record_columns(query.description.type, query.body)
+            found = replace(found, diagnostics=(*found.diagnostics, *check_source(query, columns)))
+        if query.body["on_error"] == dead_letters.WORD:
+            of_topic = partial(self._probe.probe, writes=True)
+            found = replace(found, diagnostics=(*found.diagnostics, *dead_letters.check(query, of_topic)))
+        return found
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query)
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        return compare_upstreams(query, recorded, found)
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        return self._probe.check_position(query, position)
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        body, type_ = query.body, query.description.type
+        require_packages(spark, query)
+        included, columns = included_columns(type_, body), record_columns(type_, body)
+        rows = spark.readStream.format("kafka").options(**stream_options(query)).load()
+        is_framed = ROLE in query.connections and body["format"]["type"] == "json"
+        if is_framed:
+            rows = rows.select("*", f.col("value").alias(_CAME)).withColumn("value", unframed(f.col("value")))
+        envelope = _envelope(query, columns, is_framed) if query.keys else None
+        rows, parsed = _parsed(rows, query, columns, envelope)
+        topic = f.lit(f"topic {body['topic']}, partition ")
+        records = Records(
+            rows=rows,
+            value="value",
+            position=f.struct("partition", "offset", "timestamp"),
+            where=lambda at: f.concat(topic, at["partition"], f.lit(", offset "), at["offset"]),
+            included=tuple((column, f.col(what)) for what, column in included.items()),
+            envelope=envelope,
+            came=_CAME if is_framed else "",
+        )
+        return checked(records, parsed, columns, body["on_error"])
+
+
+def _parsed(
+    rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], envelope: Envelope | None
+) -> tuple[DataFrame, Parsed]:
+    """The records, and how they are read."""
+    format_ = query.body["format"]
+    is_avro = format_["type"] == "avro"
+    if isinstance(envelope, Debezium):
+        rows = without_tombstones(rows)
+        held = members(columns)
+        rows = decoded(rows, query, held, envelope.columns) if is_avro else opened(rows, columns)
+        return envelope.split(rows), envelope.parsed()
+    if is_avro:
+        keys = envelope.columns if isinstance(envelope, Tombstones) and envelope.format == "avro" else ()
+        rows = decoded(rows, query, columns, keys)
+    return rows, parsed_by(format_, columns, "value")
+
+
+def _envelope(query: ResolvedQuery, columns: Sequence[Column], is_framed: bool) -> Envelope:
+    from pyspark.sql import functions as f
+
+    names = {name.lower() for name in query.keys}
+    held = tuple(column for column in columns if column.name.lower() in names)
+    included = included_columns(query.description.type, query.body).values()
+    beside = tuple(column.name for column in included if column.name.lower() in names)
+    if query.body["envelope"]["type"] == "debezium":
+        return Debezium(
+            key=unframed(f.col("key")) if is_framed else f.col("key"),
+            row=tuple(columns),
+            columns=held,
+            beside=beside,
+            avro=query.body["format"]["type"] == "avro",
+        )
+    format_ = query.body["envelope"].get("key_format") or ("text" if len(held) == 1 else "json")
+    return Tombstones(
+        value=f.col("value"),
+        key=unframed(f.col("key")) if is_framed and format_ == "json" else f.col("key"),
+        columns=held,
+        beside=beside,
+        format=format_,
+    )
+
+
+def stream_options(query: ResolvedQuery) -> dict[str, str]:
+    """Options of Spark's Kafka stream."""
+    body = query.body
+    client = consumer_options(client_body(query.link), query.directory)
+    options = {f"kafka.{key}": value for key, value in client.items()}
+    options |= {
+        "subscribe": body["topic"],
+        "startingOffsets": body["start_offsets"],
+        "failOnDataLoss": "true",
+        "groupIdPrefix": "mzplan",
+        "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT_MS),
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "500",
+    }
+    if "headers" in included_columns(query.description.type, body):
+        options["includeHeaders"] = "true"
+    if "max_offsets_per_trigger" in body:
+        options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
+    return options

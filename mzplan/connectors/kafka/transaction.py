@@ -1,0 +1,243 @@
+"""One transaction after the other under one transactional id: records, and with them the step record.
+
+This module is sent to the executors whole (see shipping): they need confluent-kafka, no mzplan.
+
+The step record is the committed offset, with metadata, of a consumer group of the sink's own: Kafka commits
+it with the transaction's records, and it needs no topic and no right beyond those of a consumer. It is
+compared before anything is written, twice: before `init_transactions`, so that a runner which was cut off
+does not fence the one that has taken over (which has noted down its epoch there); and after it, when
+whatever an earlier producer has left is decided.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+# Seconds: the most that a request to the coordinator may take, and that a full queue may stand still.
+_ANSWER_S = 20.0
+_STALL_S = 30.0
+# How long an open transaction that touches the step record is waited for: commits take milliseconds.
+_SETTLES_S = 3.0
+_BETWEEN_TRIES_S = 0.1
+_PASSING = {
+    "NOT_COORDINATOR",
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "UNSTABLE_OFFSET_COMMIT",
+    "_WAIT_COORD",
+    "_TIMED_OUT",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "REQUEST_TIMED_OUT",
+    "NETWORK_EXCEPTION",
+}
+
+CHANGED = "changed"
+"""The outcome of a StopError when the record is not the one that was expected."""
+
+
+class StopError(Exception):
+    """The transaction can't go on: the name of an error, what was said, and (CHANGED) the record that is
+    there."""
+
+    def __init__(self, outcome: str, detail: str, record: str | None = None):
+        super().__init__(detail)
+        self.outcome, self.detail, self.record = outcome, detail, record
+
+
+class OneToken:
+    """A token to sign in with, for a client that asks for one (see connectors/network/aws.py)."""
+
+    def __init__(self, token: tuple[str, float]):
+        self._token = token
+
+    def __call__(self, _: str) -> tuple[str, float]:
+        return self._token
+
+
+class Transaction:
+    """`client` are librdkafka's settings (with secrets: never shown); `name` is the transactional id and the
+    group of the step record, which stands at partition 0 of the topic. Every method but `close` raises
+    StopError or KafkaException."""
+
+    def __init__(self, client: Mapping[str, Any], name: str, topic: str, timeout_ms: int):
+        self.client = dict(client)
+        self.name, self.topic, self.timeout_ms = name, topic, timeout_ms
+        self.problems: list[Any] = []
+        self._consumer: Any = None
+        self._producer: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._producer is not None
+
+    def read(self) -> str | None:
+        """The group's committed offset. While a transaction that touches it is open, this waits for a moment;
+        then it is what was committed before. A writer that was killed in the middle leaves its transaction
+        open until its time limit, and nobody but the next writer ends it sooner."""
+        return self._read(settled=False)
+
+    def _read(self, *, settled: bool) -> str | None:
+        import confluent_kafka
+
+        deadline = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                return self._committed(self._reader(), _SETTLES_S)
+            except confluent_kafka.KafkaException as problem:
+                passes = problem.args[0].name() in _PASSING and not self._denials()
+                if not passes or time.monotonic() > deadline:
+                    raise
+            if not settled:
+                try:
+                    return self._before_open_transactions()
+                except confluent_kafka.KafkaException:
+                    pass  # it is not that: the broker does not answer
+            time.sleep(_BETWEEN_TRIES_S)
+
+    def _committed(self, consumer: Any, seconds: float) -> str | None:
+        import confluent_kafka
+
+        try:
+            place = confluent_kafka.TopicPartition(self.topic, 0)
+            (found,) = consumer.committed([place], timeout=seconds)
+            if found.error is not None:
+                raise confluent_kafka.KafkaException(found.error)
+            return found.metadata or "" if found.offset >= 0 else None
+        except confluent_kafka.KafkaException:
+            # What keeps it from an answer (a missing right, say) is told only here.
+            message = consumer.poll(0)
+            if message is not None and message.error() is not None:
+                self.problems.append(message.error())
+            raise
+
+    def _before_open_transactions(self) -> str | None:
+        import confluent_kafka
+
+        consumer = confluent_kafka.Consumer(self._reader_settings("read_uncommitted"))
+        try:
+            return self._committed(consumer, _SETTLES_S)
+        finally:
+            consumer.close()
+
+    def begin(self, seen: str | None) -> None:
+        """Fence whoever writes under this id, unless the record is no longer what was `seen`: then StopError
+        CHANGED. Of two of ours that do this at once, one is fenced."""
+        import confluent_kafka
+
+        producer = confluent_kafka.Producer(self._producer_settings())
+        producer.poll(0.02)  # connected, the coordinator is found at once; else after a pause
+        producer.init_transactions(_ANSWER_S)
+        self.expect(seen)
+        producer.begin_transaction()
+        self._producer = producer
+
+    def expect(self, seen: str | None) -> None:
+        """Raises StopError CHANGED when the record is not this one."""
+        found = self._read(settled=True)
+        if found != seen:
+            raise StopError(CHANGED, "", found)
+
+    def send(self, messages: list[dict[str, Any]], partition: int) -> None:
+        """Records (`value`, perhaps `key`) to a partition, or (-1) where their keys belong."""
+        still_since = None
+        while messages:
+            taken = self._producer.produce_batch(self.topic, messages, partition=partition)
+            if taken == len(messages):
+                break
+            messages = [message for message in messages if "_error" in message]
+            problem = messages[0]["_error"]
+            if problem.name() != "_QUEUE_FULL":
+                raise StopError(problem.name(), problem.str())
+            for message in messages:
+                del message["_error"]
+            now = time.monotonic()
+            still_since = now if taken or still_since is None else still_since
+            if now - still_since > _STALL_S:
+                told = self.problems[-1].str() if self.problems else "no record was taken"
+                raise StopError("_TIMED_OUT", told)
+            self._producer.poll(0.02)
+        self._producer.poll(0)
+
+    def add_record(self, step: int, record: str) -> None:
+        """The step record, which is what is to be seen from the commit on."""
+        import confluent_kafka
+
+        entry = confluent_kafka.TopicPartition(self.topic, 0, step + 1, metadata=record)
+        group = self._reader().consumer_group_metadata()
+        self._producer.send_offsets_to_transaction([entry], group, _ANSWER_S)
+
+    def commit(self) -> None:
+        """All that was sent, and the step record."""
+        self._producer.commit_transaction(_STALL_S)
+        self._producer = None
+
+    def note(self, seen: str | None, step: int, record: str) -> None:
+        """A transaction of nothing but the step record."""
+        self.begin(seen)
+        self.add_record(step, record)
+        self.commit()
+
+    def give_up(self) -> None:
+        """So that nobody who reads committed records waits for the transaction's end. If this fails, too, the
+        next attempt ends it, or the broker after its timeout."""
+        import confluent_kafka
+
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            producer.purge()
+            producer.abort_transaction(3.0)
+        except confluent_kafka.KafkaException:
+            return
+
+    def close(self) -> None:
+        """Give up what is open, and leave the brokers."""
+        self.give_up()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _reader(self) -> Any:
+        import confluent_kafka
+
+        if self._consumer is None:
+            self.problems.clear()
+            self._consumer = confluent_kafka.Consumer(self._reader_settings("read_committed"))
+        return self._consumer
+
+    def _reader_settings(self, isolation: str) -> dict[str, Any]:
+        return {
+            **self.client,
+            "group.id": self.name,
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "error_cb": self.problems.append,
+        }
+
+    def _producer_settings(self) -> dict[str, Any]:
+        return {
+            # Keys go where Java's client, and so Spark's own writer, sends them.
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "queue.buffering.max.kbytes": 131072,
+            "queue.buffering.max.messages": 200_000,
+            **self.client,
+            "transactional.id": self.name,
+            "transaction.timeout.ms": self.timeout_ms,
+            "socket.timeout.ms": min(self.client.get("socket.timeout.ms", 60_000), self.timeout_ms),
+            "error_cb": self.problems.append,
+        }
+
+    def cause(self, failure: Any) -> Any:
+        """The cause rather than what followed from it: of a timeout, that nobody listens."""
+        if failure.name() not in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"):
+            return failure
+        told = [p for p in self.problems if p.name() in ("_AUTHENTICATION", "_SSL", "_RESOLVE", "_TRANSPORT")]
+        return next(iter([*self._denials(), *told]), failure)
+
+    def _denials(self) -> list[Any]:
+        return [p for p in self.problems if p.name().endswith("_AUTHORIZATION_FAILED")]

@@ -1,0 +1,293 @@
+"""The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
+
+    <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
+    <storage>/00000000000000000008-<hash of the id>+1.arrow  step 8, of the append that has begun with step 7
+    <storage>/expired.json                                   the first step that is not expired, and the ids
+                                                             of appends that are: so a repeated one is known
+
+A step is there when its file and those of all steps before it are: each is written under another name,
+fsynced, renamed. So an append of several steps writes the first one last, and is there whole or not at all.
+Appends of several processes take turns by a lock of the kernel; in an object store, which has none, the
+caller keeps others out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mzplan.endpoints.arrow import arrow_schema, columns_of_config
+from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
+from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.folder import Folder, open_folder
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatchFileReader, Table
+
+_DIGITS = 20
+_EXPIRED = "expired.json"
+KEPT_IDS = 100_000
+"""Of so many expired appends, the newest, the ids are remembered."""
+# Steps that aren't needed any more are discarded so many at a time, or when they have become so many bytes.
+_DISCARD = 64
+_BATCH_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What an append did. `repeated`: an append with its id was there, as `step`, and nothing was written;
+    `differs` then says that it had other rows."""
+
+    step: Step
+    rows: int
+    repeated: bool = False
+    differs: bool = False
+
+
+class StaleStepError(Exception):
+    """The step that is next is not the expected one; nothing was written."""
+
+    def __init__(self, expected: Step, next_step: Step):
+        super().__init__(f"the next step is {next_step}, not {expected}")
+        self.next_step = next_step
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What lies in the folder: the steps from the first that is not expired, the file of each step, expired
+    ids, and the files after a step that is not there: of an append that was killed, or goes on."""
+
+    start: Step
+    stop: Step
+    files: Mapping[Step, str]
+    expired: Mapping[str, Any] = field(default_factory=dict)
+    left: Mapping[Step, str] = field(default_factory=dict)
+
+
+class LocalSteps:
+    """The steps in one folder. Raises OSError for what the storage did."""
+
+    def __init__(self, storage: str):
+        self._folder = open_folder(storage)
+
+    def steps(self) -> range:
+        view = self._look()
+        return range(view.start, view.stop)
+
+    def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
+        """Make the rows the next step, unless an append of this id has. Raises StaleStepError."""
+        with self.turn() as turn:
+            known = self._known(turn.view, _hash(id_))
+            if known is not None:
+                content = content_hash([rows])
+                before = ContentHash.parse(known[1], known[2])
+                differs = known[1] != content.rows or before not in (None, content)
+                return Appended(step=known[0], rows=known[1], repeated=True, differs=differs)
+            if expect is not None and expect != turn.view.stop:
+                raise StaleStepError(expect, turn.view.stop)
+            turn.write([(id_, rows)])
+            return Appended(step=turn.view.stop, rows=rows.num_rows)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """While no other append can write."""
+        with self._folder.lock():
+            view = self._look()
+            self._tidy(view)
+            yield Turn(self._folder, view)
+
+    def _tidy(self, view: _View) -> None:
+        """Remove what a killed append has left. Raises OSError where steps were lost: those after them may
+        have been read, so no other ones may take their numbers."""
+        lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
+        if lost:
+            raise OSError(
+                f"step {view.stop} is missing, and step {min(lost)} is there: part of the folder was "
+                "removed, or only part of it restored"
+            )
+        for step in sorted(view.left, reverse=True):
+            self._folder.delete(view.left[step])
+
+    def read(self, step: Step) -> RecordBatchFileReader:
+        """A step's rows. Raises StepError when they are not to be had."""
+        view = self._look()
+        found = self._open(view.files[step]) if step in view.files and step >= view.start else None
+        if found is None:
+            raise StepError(
+                f"there is no step {step}: steps {view.start} to {view.stop} (excluded) are there"
+            )
+        return found
+
+    def expire(self, step: Step) -> None:
+        """Discard steps before this one when they have become many, but always keep the newest."""
+        with self._folder.lock():
+            view = self._look()
+            if step > view.stop:
+                raise StepError(f"can't expire steps before {step}: the next one is {view.stop}")
+            until = min(step, view.stop - 1)
+            old = [one for one in sorted(view.files) if one < until]
+            if len(old) < _DISCARD and not self._is_much(view, old):
+                return
+            ids = dict(view.expired)
+            for one in old:
+                if one >= view.start:
+                    ids[_key_of(view.files[one])] = [one, *self._summary(view.files[one])]
+            kept = dict(sorted(ids.items(), key=lambda item: item[1][0])[-KEPT_IDS:])
+            self._folder.write(_EXPIRED, json.dumps({"start": until, "ids": kept}).encode())
+            for one in old:
+                self._folder.delete(view.files[one])
+
+    def _is_much(self, view: _View, old: list[Step]) -> bool:
+        return self._folder.size([view.files[one] for one in old]) >= 64 << 20
+
+    def _look(self) -> _View:
+        # The files first: when what is expired is read later, none that was discarded is thought missing.
+        files = {step: name for name in self._folder.names() if (step := _step_of(name)) is not None}
+        data = self._folder.read(_EXPIRED)
+        try:
+            expired: dict[str, Any] = json.loads(data) if data is not None else {"start": 0, "ids": {}}
+        except ValueError as problem:
+            raise OSError(f"{_EXPIRED} is damaged: {problem}") from None
+        start = stop = int(expired["start"])
+        while stop in files:
+            stop += 1
+        left = {step: files.pop(step) for step in sorted(files) if step >= stop}
+        return _View(start, stop, files, expired["ids"], left)
+
+    def _known(self, view: _View, key: str) -> tuple[Step, int, str] | None:
+        if key in view.expired:
+            step, rows, digest = view.expired[key]
+            return step, rows, digest
+        for step, name in view.files.items():
+            if _key_of(name) == key:
+                return (step, *self._summary(name))
+        return None
+
+    def _summary(self, name: str) -> tuple[int, str]:
+        """How many rows, and their digest."""
+        reader = self._open(name)
+        metadata = reader.schema.metadata if reader is not None else {}
+        return int(metadata[b"mzplan.rows"]), metadata[b"mzplan.digest"].decode()
+
+    def _open(self, name: str) -> RecordBatchFileReader | None:
+        import pyarrow as pa
+
+        data = self._folder.read(name)
+        try:
+            return None if data is None else pa.ipc.open_file(pa.BufferReader(data))
+        except pa.ArrowInvalid as problem:
+            raise OSError(f"{name} is damaged: {problem}") from None
+
+
+class Turn:
+    """The only one that appends, for now. `view` is of when it began."""
+
+    def __init__(self, folder: Folder, view: _View):
+        self._folder = folder
+        self.view = view
+
+    def is_known(self, id_: str) -> bool:
+        """Whether an append of this id is there."""
+        key = _hash(id_)
+        return key in self.view.expired or key in map(_key_of, self.view.files.values())
+
+    def write(self, steps: Sequence[tuple[str, Table]]) -> None:
+        """Make these the next steps, by their ids; all or none. Once."""
+        for index, (id_, rows) in reversed(list(enumerate(steps))):
+            name = _name(self.view.stop + index, _hash(id_), index)
+            self._folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
+
+
+class LocalEndpoint:
+    """A DurableInputEndpoint over the appended steps. A step just beyond them holds what an append brings
+    until it is committed, and is empty if none does."""
+
+    def __init__(self, storage: str, config: Mapping[str, Any]):
+        self._steps = LocalSteps(storage)
+        self._config = config
+        self._pending: tuple[Step, InputConsumer] | None = None
+
+    def steps(self) -> range:
+        return self._steps.steps()
+
+    def read(self, step: Step, consumer: InputConsumer) -> None:
+        there = self.steps()
+        if checked_step(step) == there.stop:
+            self._pending = (step, consumer)
+        elif step in there:
+            self._feed(step, consumer)
+        else:
+            raise StepError(
+                f"step {step} can't be read: steps {there.start} to {there.stop} (excluded) are there"
+            )
+
+    def commit(self, step: Step) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None and pending[0] == step:
+            if step not in self.steps():
+                empty = arrow_schema(columns_of_config(self._config)).empty_table()
+                # Whoever appends at this moment is the step instead.
+                with contextlib.suppress(StaleStepError):
+                    self._steps.append(empty, f"empty step {step}", expect=step)
+            self._feed(step, pending[1])
+        elif step not in self.steps():
+            raise StepError(f"step {step} can't be committed: it is not the one that was read last")
+
+    def expire(self, step: Step) -> None:
+        self._steps.expire(checked_step(step))
+
+    def _feed(self, step: Step, consumer: InputConsumer) -> None:
+        reader = self._steps.read(step)
+        for index in range(reader.num_record_batches):
+            consumer.push(reader.get_batch(index).replace_schema_metadata(None))
+        consumer.eoi()
+        consumer.committed()
+
+
+class LocalFactory:
+    """Makes LocalEndpoints: of `config["storage"]` and `config["columns"]`."""
+
+    def name(self) -> str:
+        return "local"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> LocalEndpoint:
+        return LocalEndpoint(config["storage"], config)
+
+
+def _encoded(rows: Table, id_: str, digest: str) -> memoryview:
+    import pyarrow as pa
+
+    metadata = {"mzplan.id": id_, "mzplan.rows": str(rows.num_rows), "mzplan.digest": digest}
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(sink, rows.schema.with_metadata(metadata), options=options) as writer:
+        writer.write_table(rows.replace_schema_metadata(metadata), max_chunksize=_BATCH_ROWS)
+    return memoryview(sink.getvalue())
+
+
+def _hash(id_: str) -> str:
+    return hashlib.sha256(id_.encode()).hexdigest()[:32]
+
+
+def _name(step: Step, key: str, index: int = 0) -> str:
+    """`index`: how many steps of the same append come before."""
+    return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index else ''}.arrow"
+
+
+def _step_of(name: str) -> Step | None:
+    digits, _, rest = name.partition("-")
+    is_step = len(digits) == _DIGITS and digits.isdecimal() and rest.endswith(".arrow")
+    return int(digits) if is_step else None
+
+
+def _key_of(name: str) -> str:
+    return name.partition("-")[2].removesuffix(".arrow").partition("+")[0]
+
+
+def _index_of(name: str) -> int:
+    digits = name.removesuffix(".arrow").partition("+")[2]
+    return int(digits) if digits.isdecimal() else 0

@@ -1,0 +1,201 @@
+"""Files of rows as Arrow tables: JSON lines, CSV with a header, Parquet; each mistake by line and column."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+
+from mzplan.connectors.local.row_values import ValueFormError, converter
+from mzplan.endpoints.arrays import build
+from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.schema.columns import Column
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Table
+
+Format = Literal["jsonl", "csv", "parquet"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+MOST_TOLD = 20
+_BATCH_ROWS = 20_000
+_SUFFIXES: dict[str, Format] = {
+    "jsonl": "jsonl",
+    "ndjson": "jsonl",
+    "json": "jsonl",
+    "csv": "csv",
+    "parquet": "parquet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong with a record. `line` counts from 1 (of Parquet: rows); None for the whole file."""
+
+    line: int | None
+    text: str
+
+
+class BadFileError(Exception):
+    """A file that does not fit the columns. `mistakes` are the first ones; `more` are left out."""
+
+    def __init__(self, mistakes: Sequence[Mistake], more: int = 0):
+        super().__init__(mistakes[0].text)
+        self.mistakes = tuple(mistakes)
+        self.more = more
+
+
+def format_of(name: str) -> Format | None:
+    """The format of a file, by the end of its name."""
+    return _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
+
+
+def read_rows(data: bytes, format_: Format, columns: Sequence[Column]) -> Table:
+    """The rows of a file, of exactly these columns. Raises BadFileError, with its first mistakes."""
+    import pyarrow as pa
+
+    if format_ == "parquet":
+        batches = _of_parquet(data, columns)
+    else:
+        text = _text(data)
+        records = _json_records(text, columns) if format_ == "jsonl" else _csv_records(text, columns)
+        batches = _batches(records, columns, is_text=format_ == "csv")
+    return pa.Table.from_batches(batches, schema=arrow_schema(columns))
+
+
+Record = tuple[int, dict[str, Any] | Mistake]
+
+
+def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: bool) -> list[RecordBatch]:
+    """Each record's line and values (or what is wrong with it) → batches."""
+    try:
+        converters = [(column.name, converter(column, text=is_text)) for column in columns]
+    except ValueError as problem:
+        raise BadFileError([Mistake(None, str(problem))]) from None
+    schema = arrow_schema(columns)
+    mistakes: list[Mistake] = []
+    wrong = 0
+    made: list[RecordBatch] = []
+    rows: list[list[Any]] = []
+    for line, record in records:
+        found = [record] if isinstance(record, Mistake) else []
+        row: list[Any] = []
+        if not isinstance(record, Mistake):
+            for name, convert in converters:
+                try:
+                    row.append(convert(record.get(name)))
+                except ValueFormError as problem:
+                    found.append(Mistake(line, f"{name}{problem.path} {problem}"))
+        wrong += len(found)
+        mistakes += found[: MOST_TOLD - len(mistakes)]
+        rows.append(row)
+        if len(rows) == _BATCH_ROWS:
+            if not wrong:
+                made.append(_batch(rows, schema))
+            rows = []
+    if wrong:
+        raise BadFileError(mistakes, wrong - len(mistakes))
+    return [*made, _batch(rows, schema)] if rows else made
+
+
+def _batch(rows: list[list[Any]], schema: Any) -> RecordBatch:
+    import pyarrow as pa
+
+    values = zip(*rows, strict=True)
+    arrays = [build(column, field.type) for column, field in zip(values, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = data[: problem.start].count(b"\n") + 1
+        raise BadFileError([Mistake(line, "the file is not UTF-8")]) from None
+
+
+def _json_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
+    known = [column.name for column in columns]
+    for line, record in enumerate(io.StringIO(text), 1):
+        if not record.strip():
+            continue
+        try:
+            found = json.loads(record.rstrip("\r\n"), parse_float=Decimal, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as problem:
+            why = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
+            at = f" at character {problem.colno}" if isinstance(problem, json.JSONDecodeError) else ""
+            yield line, Mistake(line, f"the line is not JSON: {why}{at}")
+            continue
+        unknown = [key for key in found if key not in known] if isinstance(found, dict) else []
+        if not isinstance(found, dict):
+            yield line, Mistake(line, "the line is not one JSON object")
+        elif unknown:
+            yield line, Mistake(line, _unknown(unknown[0], known))
+        else:
+            yield line, found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f'{word} is no JSON (a DOUBLE takes it as text: "{word}")')
+
+
+def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
+    """The first line names the columns, in any order; an empty field is NULL."""
+    known = [column.name for column in columns]
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        unknown = [name for name in header if name not in known]
+        if unknown:
+            raise BadFileError(
+                [Mistake(1, f"{_unknown(unknown[0], known)} (the first line names the columns)")]
+            )
+        if len(set(header)) < len(header):
+            raise BadFileError([Mistake(1, "the first line names a column twice")])
+        line = reader.line_num + 1
+        for fields in reader:
+            if fields and len(fields) != len(header):
+                said = f"the record has {len(fields)} fields, and the first line {len(header)}"
+                yield line, Mistake(line, said)
+            elif fields:
+                yield line, {n: v if v != "" else None for n, v in zip(header, fields, strict=True)}
+            line = reader.line_num + 1
+    except csv.Error as problem:
+        raise BadFileError([Mistake(reader.line_num, f"the record is not CSV: {problem}")]) from None
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(known)}"
+    return f"{name[:60]!r} is no column: {hint}"
+
+
+def _of_parquet(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(pa.BufferReader(data))
+        known = {column.name.lower() for column in columns}
+        unknown = [name for name in file.schema_arrow.names if name.lower() not in known]
+        if unknown:
+            raise BadFileError([Mistake(None, _unknown(unknown[0], [column.name for column in columns]))])
+        made: list[RecordBatch] = []
+        before = 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            try:
+                made.append(fit(batch, columns))
+            except FitError as problem:
+                row = None if problem.row is None else before + problem.row + 1
+                raise BadFileError([Mistake(row, str(problem))]) from None
+            before += batch.num_rows
+        return made
+    except pa.ArrowException as problem:
+        said = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise BadFileError([Mistake(None, f"the file is not Parquet: {said}")]) from None

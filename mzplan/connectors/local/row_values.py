@@ -1,0 +1,229 @@
+"""Values as they stand in JSON or CSV, made to be of a column's type; a message for a person otherwise."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any
+
+from mzplan.schema.columns import Column, parse_columns
+
+Convert = Callable[[Any], Any]
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}\Z")
+_DIGITS = Context(prec=100)  # more than a DECIMAL has, which Python's default has not
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class ValueFormError(ValueError):
+    """A value is not of its type. The message says what it is; `path` leads to it below the column."""
+
+    def __init__(self, message: str, path: str = ""):
+        super().__init__(message)
+        self.path = path
+
+
+def converter(column: Column, *, text: bool) -> Convert:
+    """What makes a value of a column: of JSON (with Decimal for what has a point), or of text, as in CSV.
+
+    It raises ValueFormError. Raises ValueError at once for a type that text can't hold.
+    """
+    convert = _of_text(column.type) if text else _of_json(column.type)
+    if column.nullable:
+        return lambda value: None if value is None else convert(value)
+
+    def required(value: Any) -> Any:
+        if value is None:
+            raise ValueFormError("is missing (NOT NULL)")
+        return convert(value)
+
+    return required
+
+
+def _of_json(type_: str) -> Convert:
+    word = type_.partition("<")[0].partition("(")[0]
+    inner = type_.partition("<")[2][:-1]
+    match word:
+        case "BOOLEAN":
+            return lambda value: value if isinstance(value, bool) else _wrong(value, type_)
+        case "TINYINT" | "SMALLINT" | "INT" | "BIGINT":
+            return lambda value: _integer(value, type_)
+        case "FLOAT" | "DOUBLE":
+            return lambda value: _float(value, type_)
+        case "DECIMAL":
+            return _decimal(type_)
+        case "STRING" | "CHAR" | "VARCHAR":
+            return _string(type_)
+        case "BINARY":
+            return _binary
+        case "DATE" | "TIMESTAMP" | "TIMESTAMP_NTZ":
+            return _time(type_)
+        case "ARRAY":
+            return _array(type_, _nullable(_of_json(inner)))
+        case "MAP":
+            return _map(type_)
+        case "STRUCT":
+            return _struct(type_, parse_columns(inner))
+    raise AssertionError(f"no type {type_!r}: columns are parsed before")
+
+
+def _of_text(type_: str) -> Convert:
+    convert = _of_json(type_)
+    if type_.startswith(("ARRAY", "MAP", "STRUCT")):
+        raise ValueError(f"a field of csv can't hold a {type_}; append JSON lines or Parquet")
+    if type_ == "BOOLEAN":
+        words = {"true": True, "false": False}
+        return lambda value: words[value.lower()] if value.lower() in words else _wrong(value, type_)
+    if type_ in _BITS:
+        return lambda value: convert(int(value)) if _INTEGER.match(value) else _wrong(value, type_)
+    if type_ in ("FLOAT", "DOUBLE"):
+        return lambda value: convert(value if value in _FLOATS else _number(value, type_))
+    return convert
+
+
+def _nullable(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _wrong(value: Any, type_: str) -> Any:
+    shown = repr(value) if not isinstance(value, Decimal) else str(value)
+    if isinstance(value, dict | list):
+        shown = "an object" if isinstance(value, dict) else "a list"
+    raise ValueFormError(f"is {shown if len(shown) <= 40 else shown[:39] + '…'}, which is not a {type_}")
+
+
+def _integer(value: Any, type_: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        _wrong(value, type_)
+    limit = 1 << (_BITS[type_] - 1)
+    if not -limit <= value < limit:
+        _wrong(value, type_)
+    return int(value)
+
+
+def _float(value: Any, type_: str) -> float:
+    if isinstance(value, str) and value in _FLOATS:
+        return _FLOATS[value]
+    if not isinstance(value, int | Decimal) or isinstance(value, bool):
+        _wrong(value, type_)
+    try:
+        return float(value)
+    except OverflowError:
+        return float(_wrong(value, type_))
+
+
+def _number(value: Any, type_: str) -> Decimal:
+    try:
+        found = Decimal(value)
+    except (InvalidOperation, ValueError, TypeError):
+        return Decimal(_wrong(value, type_))
+    return found if found.is_finite() else Decimal(_wrong(value, type_))
+
+
+def _decimal(type_: str) -> Convert:
+    precision, scale = (int(part) for part in type_[8:-1].split(","))
+    least = Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> Decimal:
+        if not isinstance(value, int | Decimal | str) or isinstance(value, bool):
+            _wrong(value, type_)
+        number = _number(value, type_)
+        if number.adjusted() >= precision - scale and number:
+            raise ValueFormError(f"is {number}, which has more digits than {type_} before the point")
+        rounded = number.quantize(least, context=_DIGITS)
+        if rounded != number:
+            raise ValueFormError(f"is {number}, which has more digits than {type_} behind the point")
+        return rounded
+
+    return convert
+
+
+def _string(type_: str) -> Convert:
+    limit = int(type_.partition("(")[2][:-1]) if "(" in type_ else None
+
+    def convert(value: Any) -> str:
+        if not isinstance(value, str):
+            _wrong(value, type_)
+        if limit is not None and len(value) > limit:
+            raise ValueFormError(f"has {len(value)} characters, more than {type_}")
+        if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
+            raise ValueFormError("is not Unicode text: it holds half of a surrogate pair")
+        return str(value)
+
+    return convert
+
+
+def _binary(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise ValueFormError("is not base64, as a BINARY is written") from None
+
+
+def _time(type_: str) -> Convert:
+    def convert(value: Any) -> date | datetime:
+        if not isinstance(value, str):
+            _wrong(value, type_)
+        try:
+            if type_ == "DATE":
+                return date.fromisoformat(value)
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            how = "2024-01-31" if type_ == "DATE" else "2024-01-31T12:00:00Z"
+            raise ValueFormError(f"is {value[:40]!r}, which is not a {type_}, as {how!r}") from None
+        if type_ == "TIMESTAMP":  # without a zone: UTC, as everywhere in mzplan
+            return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        if found.tzinfo is not None:
+            raise ValueFormError(f"is {value[:40]!r}, and a TIMESTAMP_NTZ has no time zone")
+        return found
+
+    return convert
+
+
+def _array(type_: str, convert: Convert) -> Convert:
+    def converted(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            _wrong(value, type_)
+        return [_within(f"[{i}]", convert, item) for i, item in enumerate(value)]
+
+    return converted
+
+
+def _map(type_: str) -> Convert:
+    from mzplan.endpoints.arrow import map_types
+
+    key_type, value_type = map_types(type_)
+    key, value_of = _of_text(key_type), _nullable(_of_json(value_type))
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, dict):
+            _wrong(value, type_)
+        return [(_within(f".{k}", key, k), _within(f".{k}", value_of, v)) for k, v in value.items()]
+
+    return convert
+
+
+def _struct(type_: str, fields: tuple[Column, ...]) -> Convert:
+    converters = {field.name: converter(field, text=False) for field in fields}
+
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            _wrong(value, type_)
+        unknown = next((key for key in value if key not in converters), None)
+        if unknown is not None:
+            raise ValueFormError(f"has {unknown!r}, which is no field of it")
+        return {name: _within(f".{name}", made, value.get(name)) for name, made in converters.items()}
+
+    return convert
+
+
+def _within(path: str, convert: Convert, value: Any) -> Any:
+    try:
+        return convert(value)
+    except ValueFormError as problem:
+        raise ValueFormError(str(problem), f"{path}{problem.path}") from None

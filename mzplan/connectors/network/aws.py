@@ -1,0 +1,194 @@
+"""aws connections: what S3's clients and Kafka's are given of them. Never shown: it holds secrets.
+
+Two clients speak S3: Spark's (Hadoop's S3A), and pyarrow's where validation looks without Spark; two speak to
+Kafka: Java's, and librdkafka. Without an access key, each takes the credentials of the machine it runs on.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from mzplan.connectors.api.probe_memo import fingerprint
+from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.model.diagnostics import MzplanError, error
+
+ROLE = "aws"
+"""The property that names the aws connection of another one."""
+
+_S3A = "org.apache.hadoop.fs.s3a"
+_LOGIN = "software.amazon.msk.auth.iam.IAMLoginModule"
+_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+_SESSION = "mzplan"
+_TOKEN_S = 900
+
+
+def s3a_settings(aws: ResolvedConnection, bucket: str) -> dict[str, str]:
+    """Hadoop's settings for one bucket, `fs.s3a.bucket.BUCKET.…`: other buckets keep theirs."""
+    body = aws.body
+    settings: dict[str, str] = {}
+    provider = ""
+    if "access_key_id" in body:
+        settings |= {"access.key": body["access_key_id"], "secret.key": body["secret_access_key"]}
+        provider = f"{_S3A}.SimpleAWSCredentialsProvider"
+        if "session_token" in body:
+            settings["session.token"] = body["session_token"]
+            provider = f"{_S3A}.TemporaryAWSCredentialsProvider"
+    if "role_arn" in body:
+        settings |= {"assumed.role.arn": body["role_arn"], "assumed.role.session.name": _SESSION}
+        if provider:
+            settings["assumed.role.credentials.provider"] = provider
+        if "region" in body:
+            settings["assumed.role.sts.endpoint.region"] = body["region"]
+            settings["assumed.role.sts.endpoint"] = f"sts.{body['region']}.amazonaws.com"
+        provider = f"{_S3A}.auth.AssumedRoleCredentialProvider"
+    if provider:
+        settings["aws.credentials.provider"] = provider
+    if "region" in body:
+        settings["endpoint.region"] = body["region"]
+    if "endpoint" in body:
+        parts = urlsplit(body["endpoint"])
+        settings |= {
+            "endpoint": body["endpoint"],
+            # Other object stores have no host name for each bucket, and no region but one in name.
+            "path.style.access": "true",
+            "endpoint.region": body.get("region", "us-east-1"),
+            "connection.ssl.enabled": str(parts.scheme == "https").lower(),
+        }
+    return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
+
+
+def arrow_filesystem(aws: ResolvedConnection) -> Any:
+    """The same for pyarrow: a pyarrow.fs.S3FileSystem. Raises OSError."""
+    from pyarrow import fs
+
+    body = aws.body
+    options: dict[str, Any] = {"connect_timeout": 3, "request_timeout": 3}
+    options["retry_strategy"] = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+    names = {"access_key_id": "access_key", "secret_access_key": "secret_key", "region": "region"}
+    names |= {"session_token": "session_token", "role_arn": "role_arn"}
+    if "role_arn" in body:  # it takes a role or a key
+        for name in ("access_key_id", "secret_access_key", "session_token"):
+            names.pop(name)
+    options |= {theirs: body[ours] for ours, theirs in names.items() if ours in body}
+    if "endpoint" in body:
+        parts = urlsplit(body["endpoint"])
+        options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    return fs.S3FileSystem(**options)
+
+
+def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
+    """Options of Java's Kafka client for a cluster that lets in by IAM. Raises MzplanError MZ130."""
+    body = aws.body
+    if "access_key_id" in body and "role_arn" not in body:
+        raise _key_alone(aws)
+    words = {
+        "awsRoleArn": body.get("role_arn"),
+        "awsRoleSessionName": _SESSION if "role_arn" in body else None,
+        "awsStsRegion": body.get("region") if "role_arn" in body else None,
+        "awsRoleAccessKeyId": body.get("access_key_id"),
+        "awsRoleSecretAccessKey": body.get("secret_access_key"),
+        "awsRoleSessionToken": body.get("session_token"),
+    }
+    said = "".join(f' {name}="{_escaped(value)}"' for name, value in words.items() if value)
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": f"{_LOGIN} required{said};",
+        "sasl.client.callback.handler.class": _HANDLER,
+    }
+
+
+def librdkafka_options(aws: ResolvedConnection) -> dict[str, Any]:
+    """The same for librdkafka, which signs in with a token. Raises MzplanError MZ130."""
+    body = aws.body
+    if "region" not in body:
+        raise error(
+            "MZ130",
+            f"{aws.address} has no region",
+            "Kafka's IAM signs for a region, that of the cluster.",
+            f"set it: region of {aws.address}.",
+            address=aws.address,
+        )
+    java_kafka_options(aws)  # what Java's client can't do is refused here, too
+    names = ("access_key_id", "secret_access_key", "session_token", "region", "role_arn")
+    token = Token(settings={name: body[name] for name in names if name in body})
+    return {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
+
+
+@dataclass(frozen=True)
+class Token:
+    """Makes the tokens that librdkafka asks for. Sent to a task, it is one token, made on the way: a task has
+    neither the credentials nor what it takes to sign."""
+
+    settings: dict[str, str] = field(repr=False)
+
+    def __call__(self, _: str) -> tuple[str, float]:
+        """A token, and when it lapses (seconds since the epoch)."""
+        return sign_in(self.settings), time.time() + _TOKEN_S
+
+    def __str__(self) -> str:  # stands for it in fingerprints
+        return fingerprint(self.settings)
+
+    def __reduce__(self) -> Any:
+        from mzplan.connectors.kafka.transaction import OneToken
+
+        return OneToken, (self(""),)
+
+
+def sign_in(settings: dict[str, str]) -> str:
+    """A token for a cluster of the region: a signed request, as AWS's own libraries make it."""
+    from botocore.auth import SigV4QueryAuth
+    from botocore.awsrequest import AWSRequest
+
+    region = settings["region"]
+    request = AWSRequest(
+        method="GET",
+        url=f"https://kafka.{region}.amazonaws.com/",
+        params={"Action": "kafka-cluster:Connect"},
+    )
+    credentials = _credentials(settings)
+    SigV4QueryAuth(credentials, "kafka-cluster", region, expires=_TOKEN_S).add_auth(request)
+    request.params = {"User-Agent": "mzplan"}
+    url: str = request.prepare().url
+    return base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def _credentials(settings: dict[str, str]) -> Any:
+    """What to sign with: a role's, an access key's, or the machine's. Raises botocore's errors."""
+    import botocore.session
+    from botocore.config import Config
+    from botocore.credentials import Credentials
+
+    session = botocore.session.Session()
+    key, secret = settings.get("access_key_id"), settings.get("secret_access_key")
+    if key and secret:
+        session.set_credentials(key, secret, settings.get("session_token"))
+    if "role_arn" not in settings:
+        found = session.get_credentials()
+        if found is None:
+            raise ValueError("no AWS credentials here")
+        return found.get_frozen_credentials()
+    config = Config(connect_timeout=3, read_timeout=3, retries={"max_attempts": 1})
+    client = session.create_client("sts", region_name=settings["region"], config=config)
+    role = client.assume_role(RoleArn=settings["role_arn"], RoleSessionName=_SESSION)["Credentials"]
+    return Credentials(role["AccessKeyId"], role["SecretAccessKey"], role["SessionToken"])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _key_alone(aws: ResolvedConnection) -> MzplanError:
+    return error(
+        "MZ130",
+        f"{aws.address} can't be used for Kafka as it is",
+        "Java's Kafka client takes an access key only to assume a role with it; else it takes the "
+        "credentials of the machine where it runs.",
+        f"name the role: role_arn of {aws.address}; or take the key out, and give it to the runner and the "
+        "executors (AWS_ACCESS_KEY_ID, an instance profile, …).",
+        address=aws.address,
+    )

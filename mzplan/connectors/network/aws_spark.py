@@ -1,0 +1,80 @@
+"""aws connections in Spark: it has the jars that they need, and is told the credentials of a bucket."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.network.aws import ROLE, s3a_settings
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.kinds import resource_kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# By the type of connection that has an aws connection: a class of the jars that it needs.
+_CLASSES = {
+    "files": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "kafka": "software.amazon.msk.auth.iam.IAMLoginModule",
+}
+_SCHEME = re.compile(r"s3a?://")
+
+
+def as_s3a(path: str) -> str:
+    """`s3://…` under the name that Hadoop's client has for it."""
+    return _SCHEME.sub("s3a://", path, count=1)
+
+
+def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
+    """Give Spark the credentials for the folder's bucket; nothing without an aws connection.
+
+    Raises MzplanError MZ129 where Spark lacks the jars. A client that was made with other credentials is
+    closed, so that the next one has these.
+    """
+    if ROLE not in query.link.connections:
+        return
+    require_packages(session, query)
+    spark: Any = getattr(session, "spark", session)  # a replay's session stands for one
+    java, context = spark._jvm, spark.sparkContext
+    bucket = urlsplit(folder).netloc
+    settings = s3a_settings(query.link.connections[ROLE], bucket)
+    hadoop = context._jsc.hadoopConfiguration()
+    prefix = f"fs.s3a.bucket.{bucket}."
+    there = {f"{prefix}{name}": value for name, value in dict(hadoop.getPropsWithPrefix(prefix)).items()}
+    if there == settings:
+        return
+    for name in there.keys() - settings.keys():
+        hadoop.unset(name)
+    for name, value in settings.items():
+        hadoop.set(name, value)
+    if there:
+        path = java.org.apache.hadoop.fs.Path(as_s3a(folder))
+        path.getFileSystem(hadoop).close()
+
+
+def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
+    """See that Spark has the jars for a connection with an aws connection. Raises MzplanError MZ129."""
+    if ROLE not in query.link.connections:
+        return
+    spark: Any = getattr(session, "spark", session)
+    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(_CLASSES[query.link.type])
+    except Exception:
+        raise _missing_packages(query) from None
+
+
+def _missing_packages(query: ResolvedQuery) -> MzplanError:
+    link = query.link
+    wanted, excluded = resource_kind("connection", link.type).packages(link.body)
+    leave_out = f" --conf spark.jars.excludes={','.join(excluded)}" if excluded else ""
+    return error(
+        "MZ129",
+        f"Spark runs without the jars that {link.address} needs",
+        f"They are {', '.join(wanted)}; Spark takes jars only when it starts.",
+        "start the runner anew: mzplan down, then mzplan apply; one that spark-submit starts needs "
+        f"--packages {','.join(wanted)}{leave_out}",
+        address=query.address,
+    )

@@ -1,0 +1,186 @@
+"""Connecting to PostgreSQL, with time limits everywhere and never a password in what is said."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
+from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_problem
+from mzplan.model.diagnostics import Diagnostic
+
+Result = TypeVar("Result")
+
+# Seconds. libpq's least is 2, for each address that the host's name has.
+_CONNECT_TIMEOUT_S = 4
+# A server that falls silent ends the connection after so many milliseconds, not after the system's hours.
+_SILENCE_MS = 20_000
+_SESSION = """
+SET TimeZone = 'UTC';
+SET DateStyle = 'ISO';
+SET lock_timeout = '20s';
+SET idle_in_transaction_session_timeout = '30s';
+SET statement_timeout = %d;
+SELECT set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false)
+FROM current_setting('synchronous_commit') AS s;
+"""
+
+
+# What an SSH server in between may take, too.
+_TUNNEL_TIMEOUT_S = 6
+
+
+@contextlib.contextmanager
+def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
+    """How a client on this machine connects to the query's server while this lasts, through its SSH tunnel if
+    it has one: a libpq connection string (with the password: never show it). Raises MzplanError where the
+    tunnel can't be opened; whether the server answers is not asked."""
+    body = query.link.body
+    with through_tunnel(query.link, body["host"], body["port"], query.directory, query.address) as through:
+        yield conninfo(query.link, query.directory, application, through)
+
+
+def conninfo(
+    connection: ResolvedConnection,
+    directory: str,
+    application: str = "mzplan",
+    through: Through | None = None,
+) -> str:
+    """A libpq connection string (with the password: never show it)."""
+    body = connection.body
+    tls: Mapping[str, Any] = body["tls"]
+    options: dict[str, Any] = {
+        "host": body["host"],
+        "port": body["port"],
+        "dbname": body["database"],
+        "user": body["user"],
+        "password": body.get("password"),
+        "sslmode": tls["mode"],
+        "sslrootcert": str(Path(directory) / tls["ca"]) if tls.get("ca") else None,
+        "application_name": application,
+        "connect_timeout": _CONNECT_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if through else 0),
+        "tcp_user_timeout": _SILENCE_MS,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 2,
+    }
+    if through is not None:
+        # The host's name stays: it is what the server's certificate is checked for.
+        options |= {"hostaddr": LOOPBACK, "port": through.port}
+    return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
+
+
+def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connection[Any]:
+    """An autocommit connection, in UTC. What it commits is durable, whatever the server's default.
+
+    A frozen client's transaction is ended by the server, so that it can't hold its locks for ever.
+    `statement_timeout_s`: in seconds, 0 for none. Raises psycopg.Error.
+    """
+    connection = psycopg.connect(conninfo_, autocommit=True)
+    try:
+        connection.execute((_SESSION % int(statement_timeout_s * 1000)).encode())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def patience(query: ResolvedQuery) -> float:
+    """How long a probe of the query's server may take, in seconds (see `bounded`)."""
+    return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
+
+
+def hang_up(connection: psycopg.Connection[Any]) -> None:
+    """Shut the connection's socket: a thread that waits on it gets an error at once."""
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        return  # it is closed already
+
+
+def bounded(work: Callable[[], Result], seconds: float = PROBE_TIMEOUT_S + 1) -> Result:
+    """The result of `work`, or TimeoutError: resolving a name can take longer than libpq's own limit."""
+    results: list[Result] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, name="mzplan-probe", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if problems:
+        raise problems[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return results[0]
+
+
+def place(connection: ResolvedConnection) -> str:
+    """Which connection, and where it goes: for people."""
+    body, tunnel = connection.body, connection.connections.get(ROLE)
+    through = f", through {tunnel.address}" if tunnel is not None else ""
+    return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']}{through})"
+
+
+def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
+    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
+    tunnel says."""
+    connection, address = query.link, query.address
+    host, port = connection.body["host"], connection.body["port"]
+    in_tunnel = tunnel_problem(connection, host, port, query.directory, address)
+    if in_tunnel is not None:
+        return in_tunnel
+    text = said(problem, connection.body.get("password"))
+    where = place(connection)
+    user = connection.body["user"]
+    if any(sign in text for sign in ("password", "authentication", "no pg_hba.conf entry", f'role "{user}"')):
+        return Diagnostic(
+            code="MZ051",
+            summary="PostgreSQL refused the credentials",
+            detail=f"{where}: {text}.",
+            hint=f"check user and password of {connection.address}, and pg_hba.conf on the server.",
+            address=address,
+        )
+    if "database" in text and "does not exist" in text:
+        return Diagnostic(
+            code="MZ052",
+            summary=f"Database {connection.body['database']} does not exist",
+            detail=f"{where}: {text}.",
+            hint=f"create it (CREATE DATABASE), or correct database of {connection.address}.",
+            address=address,
+        )
+    return Diagnostic(
+        code="MZ050",
+        summary="PostgreSQL can't be reached",
+        detail=f"{where}: {text}.",
+        hint=f"check host, port and tls of {connection.address}, and that the server runs and is reachable "
+        "from where the query runs.",
+        address=address,
+    )
+
+
+def said(problem: BaseException, secret: str | None = None) -> str:
+    """The first line of what a server or driver said, without its preamble and without the password."""
+    text = str(problem).strip() or type(problem).__name__
+    if secret:
+        text = text.replace(secret, "***")
+    line = text.splitlines()[0]
+    for preamble in ("IO: ", "[libpq] ", "connection failed: ", "Failed to connect: "):
+        line = line.removeprefix(preamble)
+    _, found, rest = line.partition(" failed: ")
+    if found and "server at" in line:
+        line = rest
+    return line.removeprefix("FATAL:").removeprefix("ERROR:").strip().rstrip(".")

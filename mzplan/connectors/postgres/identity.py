@@ -1,0 +1,147 @@
+"""Is it still the same target? A PostgreSQL sink's checkpoint counts steps, and they mean something only in
+the database that holds them.
+
+The system identifier and the database (its oid: a database that is dropped and made anew has another one)
+say which database it is. The timeline says that it was promoted or restored; then, as always, mzplan's own
+tables decide: they hold the last step that was written, in the transactions of its rows. So a failover that
+lost nothing goes on by itself, and a backup that is behind the checkpoint is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.target_change import another_target, refused_or_accepted
+from mzplan.connectors.postgres.client import place
+from mzplan.connectors.postgres.tables import Connection
+from mzplan.connectors.postgres.types import quoted
+from mzplan.model.diagnostics import Diagnostic, ExitCode
+
+# The timeline of what is written now; the control file's is that of the last checkpoint, so it may lag.
+_IDENTITY = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text,
+       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int,
+       current_database()::text, (SELECT oid FROM pg_database WHERE datname = current_database())::bigint
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What mzplan's own tables say of a sink's generation: whose steps they are, and the last one."""
+
+    query_id: str
+    step: int
+
+
+def identify(connection: Connection) -> dict[str, Any] | None:
+    """Which database this is; None where the server does not tell (a service that hides it, a standby)."""
+    try:
+        found = connection.execute(_IDENTITY).fetchone()
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState):
+        return None
+    except psycopg.errors.FeatureNotSupported:  # what speaks PostgreSQL and is none
+        return None
+    assert found is not None, "a SELECT of expressions has a row"
+    names = ("system_identifier", "timeline", "database", "database_oid")
+    return {"type": "postgres", **dict(zip(names, found, strict=True))}
+
+
+def written(connection: Connection, query: ResolvedQuery) -> Written | None:
+    """The last step of this sink that is in the database; None where it knows nothing of it."""
+    writers = f"{quoted(query.body['staging_schema'])}.writers"
+    if connection.execute("SELECT to_regclass(%s)", (writers,)).fetchone() == (None,):
+        return None
+    found = connection.execute(
+        f"SELECT query_id, step FROM {writers} WHERE sink = %s AND generation = %s",
+        query.description.place,
+    ).fetchone()
+    return Written(query_id=found[0], step=found[1]) if found is not None else None
+
+
+def compare_target(
+    query: ResolvedQuery, found: Mapping[str, Any] | None, there: Written | None
+) -> list[Diagnostic]:
+    """Whether a sink's checkpoint can go on in the database that was found: nothing, or why it can't (MZ043,
+    MZ069: refused, or with `on_target_change` a notice of what it will do). Raises OSError."""
+    checkpoint = query.checkpoint
+    if checkpoint is None:
+        return []
+    done = checkpoint.done()
+    if done < 0:
+        return []  # no step is written: any database is as good
+    note = checkpoint.delivery() or {}
+    recorded: Mapping[str, Any] = note.get("target") or {}
+    other = _other(recorded, found or {})
+    if other:
+        return [another_target(query, f"{place(query.link)}: {other}")]
+    missing = _missing(there, checkpoint.query_id(), done)
+    promoted = _changed(recorded, found or {}, "timeline")
+    if missing:
+        since = (
+            f" It was restored from a backup, or promoted: {_timelines(recorded, found)}." if promoted else ""
+        )
+        return [refused_or_accepted(query, _behind(query, missing, done, since))]
+    if promoted:
+        return [
+            Diagnostic(
+                severity="notice",
+                code="MZ142",
+                summary=f"The server of {query.address} was promoted or restored, and lost nothing",
+                detail=f"{place(query.link)}: {_timelines(recorded, found)}, and it holds step {done}, the "
+                "last one that the checkpoint knows to be written.",
+                address=query.address,
+            )
+        ]
+    return []
+
+
+def _other(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    if _changed(recorded, found, "system_identifier"):
+        return (
+            f"a server with system identifier {found['system_identifier']} instead of "
+            f"{recorded['system_identifier']}"
+        )
+    if not _changed(recorded, found, "database_oid"):
+        return ""  # another name alone is nothing
+    if _changed(recorded, found, "database"):
+        return f"database {found['database']} instead of {recorded['database']}"
+    return f"a database {found['database']} that was dropped and made anew"
+
+
+def _changed(recorded: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
+    """Whether both are known, and differ."""
+    before, now = recorded.get(name), found.get(name)
+    return before is not None and now is not None and before != now
+
+
+def _missing(there: Written | None, query_id: str | None, done: int) -> str:
+    if there is None:
+        return "it knows nothing of this sink"
+    if there.step >= 0 and query_id is not None and there.query_id != query_id:
+        return f"its steps come from another checkpoint (query {there.query_id})"
+    if there.step < done:
+        return f"its last step is {there.step}" if there.step >= 0 else "no step is written in it"
+    return ""
+
+
+def _timelines(recorded: Mapping[str, Any], found: Mapping[str, Any] | None) -> str:
+    return f"timeline {(found or {}).get('timeline')} instead of {recorded.get('timeline')}"
+
+
+def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ069",
+        summary=f"The target of {query.address} lacks steps that its checkpoint knows to be written",
+        detail=f"{place(query.link)}: {missing} (schema {query.body['staging_schema']}), and the checkpoint "
+        f"goes on after step {done}: rows would be missing.{since}",
+        hint="bring back a newer backup, or that of the checkpoint; or, to go on without the rows of the "
+        "missing steps, say on_target_change: accept in the sink; or let it write all rows again: "
+        f"mzplan apply --replace {query.address} --allow-replace (with append, empty the table first).",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )

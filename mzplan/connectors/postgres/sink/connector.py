@@ -1,0 +1,360 @@
+"""The postgres sink: rows by Arrow and binary COPY, rows and step in one transaction.
+
+Two ways, exactly once both, also across kill -9 of the driver or the server at any point:
+- Straight: an append whose columns PostgreSQL takes as they are. One task copies the batch into the table
+  and claims the step in the same transaction.
+- Staged, where values must be cast, or the latest row of each key found: the tasks of a batch copy in
+  parallel into an unlogged staging table. Each attempt marks its rows, so that a task which Spark tried
+  twice doubles nothing; a staging table that a crash has emptied is noticed by its count. Then one
+  transaction on the driver moves the staged rows into the table and notes the step down.
+
+Every step passes through the sink's row in `writers`: one that was written is not written again, and a
+runner that was cut off is fenced, for the row holds the epoch of the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from mzplan.connectors.api.protocols import (
+    Output,
+    Probe,
+    Recorded,
+    ResolvedQuery,
+    SinkRun,
+    empties_target,
+)
+from mzplan.connectors.api.repeated_steps import differs, later_steps
+from mzplan.connectors.frames.changes import THERE
+from mzplan.connectors.frames.row_hash import row_hash
+from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.network.tunnels import tunnel_elsewhere
+from mzplan.connectors.postgres.client import connect, connect_problem, hang_up, place, reached, said
+from mzplan.connectors.postgres.identity import compare_target, identify, written
+from mzplan.connectors.postgres.sink.ledger import shape_of
+from mzplan.connectors.postgres.sink.output import (
+    REPORT,
+    FencedError,
+    PostgresOutput,
+    Target,
+    run_here,
+    straight_task,
+)
+from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table
+from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
+from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
+from mzplan.connectors.postgres.sink.staging import Move, Position, staging_shape
+from mzplan.connectors.postgres.sink.writer import Writer
+from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.types import copies_straight, staged_as_json
+from mzplan.endpoints.replay import Written
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.warehouse.content_hash import HASH
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class PostgresSink:
+    """Appends to a table, or keeps the latest row of each key."""
+
+    def __init__(self) -> None:
+        self._probe = PostgresProbe()
+
+    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+        """Connect, and look at the table, its columns, privileges and (upsert) its unique index."""
+        return self._probe.probe(query, outputs)
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query.link)
+
+    def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
+        """Of the newest 100,000 steps, rows and hash."""
+        return PostgresRecorded(query)
+
+    def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+        batches = _Batches(run)
+
+        def write_batch(batch: DataFrame, step: int) -> None:
+            try:
+                batches.write(batch, step)
+            except BaseException as problem:
+                run.fail(batches.explained(problem))
+                raise
+
+        if run.query.body["mode"] != "upsert":
+            # Here, not in the batch: Spark reads only what comes into foreachBatch.
+            rows = rows.drop(POSITION)
+        return rows.writeStream.foreachBatch(write_batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """What one run of a query needs to know of its target; looked up at its first batch."""
+
+    writer: Writer
+    move: Move
+    straight: bool
+    shape: str
+
+
+class _Batches:
+    """Writes the batches of one run, one after the other."""
+
+    def __init__(self, run: SinkRun):
+        self._run = run
+        self._query = run.query
+        self._writer = Writer(
+            schema=run.query.body["staging_schema"],
+            sink=run.query.description.id,
+            address=str(run.query.address),
+            generation=run.query.description.generation,
+            epoch=run.epoch,
+            query_id="",
+        )
+        self._secret: str | None = run.query.link.body.get("password")
+        self._prepared: _Prepared | None = None
+        self._conninfo = ""
+        self._connection: Connection | None = None
+        run.interrupt(self._hang_up)
+
+    def write(self, batch: DataFrame, step: int) -> None:
+        """One micro-batch: all of it and its step, or nothing."""
+        with reached(self._query, self._writer.application) as info, connect(info) as connection:
+            self._connection, self._conninfo = connection, info
+            prepared = self._prepared or self._prepare(connection, batch, step)
+            self._prepared = prepared
+            writer = prepared.writer
+            writer.check_target(connection, prepared.move.table)
+            if _shape(connection, prepared.move.table) != prepared.shape:  # altered since the last batch
+                prepared = self._prepared = self._prepare(connection, batch, step)
+                writer = prepared.writer
+            last = writer.lock(connection, for_update=False)
+            if step < last:
+                self._run.warn(later_steps(self._run, step, last))
+                return
+            if not writer.expect(last, step):
+                writer.written(connection, step)  # it must be known, to tell what is new
+            rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
+            failpoint(Failpoint.SINK_BEFORE_STEP)
+            if prepared.straight:
+                self._write_straight(connection, prepared, rows, step, last)
+            else:
+                self._write_staged(connection, prepared, rows, step)
+            failpoint(Failpoint.SINK_WRITTEN)
+            writer.expire(connection, step)
+
+    def explained(self, problem: BaseException) -> BaseException:
+        """The problem, as a person should read it."""
+        if isinstance(problem, MzplanError):
+            return problem
+        if isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None:
+            return MzplanError(connect_problem(self._query, problem))
+        if isinstance(problem, psycopg.Error):
+            return self._refused(said(problem, self._secret))
+        if "mzplan[COPY]: " in str(problem):
+            return self._copy_failed(str(problem).partition("mzplan[COPY]: ")[2].splitlines()[0])
+        return problem
+
+    def _refused(self, why: str) -> MzplanError:
+        return error(
+            "MZ059",
+            f"PostgreSQL refused a batch of {self._query.address}",
+            f"{place(self._query.link)}, table {self._query.body['table']}: {why}.",
+            "correct the table or the sink's select and where; the batch is tried again from its start.",
+            address=self._query.address,
+        )
+
+    def _copy_failed(self, text: str) -> MzplanError:
+        why = RuntimeError(text)
+        if "connect" in text or "terminat" in text or "closed the connection" in text:
+            return MzplanError(connect_problem(self._query, why))
+        return self._refused(said(why, self._secret))
+
+    def _hang_up(self) -> None:
+        """End a wait for the server (a lock, a server that is frozen), from another thread."""
+        if self._connection is not None:
+            hang_up(self._connection)
+
+    def _prepare(self, connection: Connection, batch: DataFrame, step: int) -> _Prepared:
+        run, body = self._run, self._query.body
+        table = find_table(connection, body["table"])
+        shape_before = _shape(connection, table) if table is not None else ""
+        errors = [d for d in check_table(self._query, table, run.outputs) if d.severity == "error"]
+        if errors or table is None:
+            raise MzplanError(errors)
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        writer = replace(self._writer, query_id=query_id or "")
+        move = self._plan_move(writer, table, batch)
+        straight = not move.keys and table.takes_copy and copies_straight(_types(run.outputs), move.targets)
+        shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
+        goes_on = step if self._take_target(connection) else None
+        writer.register(connection, shape, table if empties_target(run) else None, goes_on)
+        self._record_target(connection)
+        return _Prepared(writer=writer, move=move, straight=straight, shape=shape_before)
+
+    def _take_target(self, connection: Connection) -> bool:
+        """See that this is still the database that the steps are in; whether it is taken for that although it
+        is not. Raises MzplanError MZ043 or MZ069."""
+        found = compare_target(self._query, identify(connection), written(connection, self._query))
+        errors = [d for d in found if d.severity == "error"]
+        if errors:
+            raise MzplanError(errors)
+        return any(d.code in ("MZ043", "MZ069") for d in found)
+
+    def _record_target(self, connection: Connection) -> None:
+        """Note down which database it is; last, so that a run that was killed decides the same again."""
+        target, checkpoint = identify(connection), self._run.checkpoint
+        note = {"delivery": "exactly-once", "target": target}
+        if target is not None and checkpoint.delivery() != note:
+            checkpoint.record_delivery(note)
+
+    def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
+        body = self._query.body
+        keys = body["key"] if body["mode"] == "upsert" else ()
+        targets = (table.column(output.name) for output in self._run.outputs)
+        found_keys = (table.column(key) for key in keys)
+        return Move(
+            stage=writer.stage_sql,
+            table=table,
+            targets=tuple(target for target in targets if target is not None),
+            keys=tuple(key for key in found_keys if key is not None),
+            position=_position_of(batch) if keys else (),
+            there=THERE if CHANGE in batch.columns else None,
+        )
+
+    # ── straight into the table
+
+    def _write_straight(
+        self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int, last: int
+    ) -> None:
+        table = prepared.move.table
+        output = PostgresOutput(
+            replace(
+                self._target(rows, (table.schema, table.name), [one.name for one in prepared.move.targets]),
+                shape=(shape_of(table.oid), prepared.shape),
+            ),
+            prepared.writer.ledger,
+            compare=self._query.body["compare"],
+            sources=self._run.covers(step),
+        )
+        task = straight_task(output, step)
+        try:
+            reports = rows.coalesce(1).mapInArrow(task, REPORT).collect()
+        except Exception:
+            # It may have committed, and failed only to say so.
+            if step == last or prepared.writer.lock(connection, for_update=False) != step:
+                raise
+            return
+        report = reports[0].asDict() if reports else run_here(task)
+        if report["outcome"] == "fenced":
+            prepared.writer.lock(connection, for_update=False)
+            raise self._refused(report["detail"])
+        self._tell([report])
+
+    def _tell(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """What the tasks had to say. Raises MzplanError MZ088 where rows are not those that are written."""
+        for report in reports:
+            if report["outcome"] == "differs":
+                raise MzplanError(differs(self._run, report["detail"], fails=True))
+            for text in report["told"]:
+                self._run.warn(differs(self._run, text, fails=False))
+
+    def _target(self, rows: DataFrame, table: tuple[str, str], columns: Sequence[str]) -> Target:
+        return Target(
+            conninfo=self._conninfo,
+            table=table,
+            columns=tuple(columns),
+            secret=self._secret,
+            elsewhere=self._elsewhere(rows),
+        )
+
+    # ── through staging
+
+    def _write_staged(self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int) -> None:
+        writer, move = prepared.writer, prepared.move
+        staged = rows.select(*self._staged(move), HASH)
+        output = StagedOutput(
+            connection,
+            writer,
+            move,
+            self._target(rows, (writer.schema, writer.stage), staged.columns[:-1]),
+            compare=self._query.body["compare"],
+            sources=self._run.covers(step),
+        )
+        output.start_step(step)
+        task = output.task()
+        rows_of = staged.coalesce(1) if output.repeats else staged
+        reports = [row.asDict() for row in rows_of.mapInArrow(task, REPORT).collect()]
+        if output.repeats and not reports:
+            reports = [run_here(task)]
+        self._tell(reports)
+        output.staged(
+            (one["attempt"], one["staged"], Written(rows=one["row_count"], digest=one["content_hash"]))
+            for one in reports
+        )
+        try:
+            output.finish_step()
+        except EmptiedError:
+            raise self._emptied(writer) from None
+        except FencedError as problem:
+            raise self._refused(str(problem)) from None
+
+    def _elsewhere(self, rows: DataFrame) -> Callable[[], AbstractContextManager[int]] | None:
+        """What opens the connection's SSH tunnel for tasks on other machines; those on this one use ours."""
+        if str(rows.sparkSession.sparkContext.master).startswith("local"):
+            return None
+        body = self._query.link.body
+        return tunnel_elsewhere(self._query.link, body["host"], body["port"], self._query.directory)
+
+    def _staged(self, move: Move) -> list[Expression]:
+        from pyspark.sql import functions as f
+
+        staged: list[Expression] = []
+        for i, (output, target) in enumerate(zip(self._run.outputs, move.targets, strict=True)):
+            value = f.col(quoted(output.name))
+            if staged_as_json(output.type or "STRING", target):
+                value = f.to_json(value, {"ignoreNullFields": "false"})
+            staged.append(value.alias(f"c{i}"))
+        for i, (name, _) in enumerate(move.position):
+            staged.append(f.col(f"{POSITION}.{quoted(name)}").alias(f"p{i}"))
+        return staged
+
+    def _emptied(self, writer: Writer) -> MzplanError:
+        return error(
+            "MZ059",
+            f"Staged rows of {self._query.address} are gone",
+            f"{place(self._query.link)}: fewer rows are in {writer.stage_sql} than were staged: the server "
+            "crashed meanwhile (the table is unlogged), or somebody emptied it. Nothing was written.",
+            "nothing to do: the batch is tried again.",
+            address=self._query.address,
+        )
+
+
+def _shape(connection: Connection, table: Table) -> str:
+    found = connection.execute(shape_of(table.oid).encode()).fetchone()
+    return str(found[0]) if found else ""
+
+
+def _types(outputs: Sequence[Output]) -> list[str]:
+    return [output.type or "STRING" for output in outputs]
+
+
+def _position_of(batch: DataFrame) -> Position:
+    types = {
+        "string": "text",
+        "int": "integer",
+        "bigint": "bigint",
+        "timestamp": "timestamp with time zone",
+    }
+    struct: Any = batch.schema[POSITION].dataType
+    return tuple((field.name, types[field.dataType.simpleString()]) for field in struct.fields)

@@ -1,0 +1,61 @@
+"""What PostgreSQL has recorded of the steps of a sink: for `mzplan verify`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import psycopg
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.client import connect, connect_problem, place, reached, said
+from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.endpoints.interface import Step
+from mzplan.endpoints.replay import Written
+from mzplan.model.diagnostics import MzplanError, error
+
+_SILENCE_S = 30.0
+
+
+class PostgresRecorded:
+    """The ledger's rows, which are written in the transactions of the steps."""
+
+    keys: Sequence[str] = ()
+
+    def __init__(self, query: ResolvedQuery):
+        self._query = query
+        self._ledger = Ledger(
+            schema=query.body["staging_schema"],
+            sink=query.description.id,
+            generation=query.description.generation,
+            epoch=0,
+            query_id="",
+        )
+        with contextlib.ExitStack() as opened:
+            try:
+                info = opened.enter_context(reached(query))
+                self._connection = opened.enter_context(connect(info, _SILENCE_S))
+            except psycopg.Error as problem:
+                raise MzplanError(connect_problem(query, problem)) from None
+            self._opened = opened.pop_all()
+
+    def step(self, step: Step) -> Written | None:
+        try:
+            found = self._connection.execute(self._ledger.written(step).encode()).fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            return None
+        except psycopg.OperationalError as problem:
+            raise MzplanError(connect_problem(self._query, problem)) from None
+        except psycopg.Error as problem:
+            why = said(problem, self._query.link.body.get("password"))
+            raise error(
+                "MZ054",
+                f"The steps of {self._query.address} can't be read",
+                f"{place(self._query.link)}, {self._ledger.steps}: {why}.",
+                "give the connection's user the right to read it.",
+                address=self._query.address,
+            ) from None
+        return Written(rows=found[0], digest=found[1]) if found else None
+
+    def close(self) -> None:
+        self._opened.close()

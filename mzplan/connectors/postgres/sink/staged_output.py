@@ -1,0 +1,144 @@
+"""The postgres sink as an OutputEndpoint, through a staging table: where values must be cast, or the latest
+row of each key found. Rows are copied into it first, then moved into the table together with the step's note.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.postgres.sink.output import FencedError, Part, Target, Task, staging_task
+from mzplan.connectors.postgres.sink.staging import Move
+from mzplan.connectors.postgres.sink.writer import Writer
+from mzplan.connectors.postgres.tables import Connection
+from mzplan.endpoints.interface import Step, StepError, checked_step
+from mzplan.endpoints.replay import Compare, StepReplay, Written, total
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+log = logging.getLogger("mzplan.endpoints")
+
+
+class EmptiedError(Exception):
+    """Fewer rows are in the staging table than were put there; nothing was written."""
+
+
+class StagedOutput:
+    """On the driver. In place of `push_buffer`, the tasks of a batch can stage its rows in parallel: `task`
+    is what each of them runs, and `staged` takes what they report. A step that was written before has one
+    task, for its rows must come in order.
+
+    Raises psycopg.Error and errors of the driver's for what a server did, FencedError, EmptiedError, and
+    MzplanError where the ledger says that somebody else writes.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        writer: Writer,
+        move: Move,
+        target: Target,
+        *,
+        compare: Compare,
+        sources: tuple[int, int] | None = None,
+        tell: Callable[[str], None] = log.warning,
+    ):
+        self._connection = connection
+        self._writer, self._move, self._target = writer, move, target
+        self._compare, self._tell = compare, tell
+        self.sources = sources
+        self._step: Step | None = None
+        self._last = -1
+        self._before: Written | None = None
+        self._part: Part | None = None
+        self._attempts: dict[int, int] = {}
+        self._note = Written(rows=0)
+
+    def start_step(self, step: Step) -> None:
+        checked_step(step)
+        self.close()
+        self._last = self._writer.lock(self._connection, for_update=False)
+        found = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
+        self._before = Written(rows=found[0], digest=found[1]) if found else None
+        if step == self._last and self._before is None:
+            raise StepError(f"what was noted down of step {step}, the last one, is gone")
+        # Here, so that a step which can't be written is refused before its rows come.
+        replay = self._replay(step)
+        self._part = Part(self._target, replay)
+        self._step = step
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the step was written before."""
+        return self._before is not None
+
+    def push_buffer(self, batch: RecordBatch) -> None:
+        self._started()
+        assert self._part is not None
+        try:
+            self._part.push(batch)
+        except BaseException:
+            self.close()
+            raise
+
+    def task(self) -> Task:
+        """A function for mapInArrow that stages a partition of the step."""
+        last = self._last if self._last >= 0 else None
+        return staging_task(self._target, self._started(), self._before, last, self._compare)
+
+    def staged(self, parts: Iterable[tuple[int, int, Written]]) -> None:
+        """What the tasks have staged: attempt, its rows, and count and hash of its part of the step. Then
+        `finish_step`."""
+        listed = list(parts)
+        self._part = None
+        self._attempts = {attempt: rows for attempt, rows, _ in listed if rows}
+        self._note = total(note for _, _, note in listed)
+
+    def finish_step(self) -> None:
+        step, part = self._started(), self._part
+        try:
+            if part is not None:
+                note = part.finish()
+                self.staged([(part.attempt, part.staged, note)])
+                part.close()
+            if self._note != self._before:
+                self._move_rows(step)
+            self._step = None
+        finally:
+            self.close()
+
+    def expire_step(self, step: Step) -> None:
+        checked_step(step)
+        self.close()
+        self._connection.execute(self._writer.ledger.expire(step).encode())
+
+    def close(self) -> None:
+        """A step that is under way is given up: what it has staged is worth nothing."""
+        self._step = None
+        self._attempts = {}
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+    def _move_rows(self, step: Step) -> None:
+        """Rows and note, in one transaction; our row in `writers` is locked first."""
+        ledger, connection = self._writer.ledger, self._connection
+        with connection.transaction():
+            self._writer.lock(connection)
+            claimed = connection.execute(ledger.claim(step, self._last, self._before).encode()).rowcount
+            if claimed != 1:
+                raise FencedError(f"step {step} could not be claimed")
+            if self._attempts and not self._move.move(connection, self._attempts):
+                raise EmptiedError
+            connection.execute(ledger.note(step, self._note, self.sources).encode())
+
+    def _replay(self, step: Step) -> StepReplay:
+        last = self._last if self._last >= 0 else None
+        return StepReplay(step, written=self._before, last=last, compare=self._compare, tell=self._tell)
+
+    def _started(self) -> Step:
+        if self._step is None:
+            raise StepError("no step is started")
+        return self._step

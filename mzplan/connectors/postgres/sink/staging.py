@@ -1,0 +1,195 @@
+"""From the staging table into the sink's: the statements, and emptying it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.types import TargetColumn, quoted, staged_type
+
+# Up to so many staged rows are deleted one by one; emptying the table costs as much as some thousands.
+_TRUNCATE_FROM = 5_000
+# Sorting a batch by key, for upsert.
+_WORK_MEM = "64MB"
+_OURS = "_attempt = ANY(%(attempts)s)"
+# Unique indexes of the table (also partial ones) but for those on exactly the key.
+_OTHERS = """
+WITH found AS (
+  SELECT i.indpred IS NULL AND i.indexprs IS NULL AS plain, ARRAY(
+    SELECT a.attname::text FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) AS names
+  FROM pg_index i WHERE i.indrelid = %(table)s AND i.indisunique AND i.indisvalid)
+SELECT count(*) FROM found
+WHERE NOT (plain AND names @> %(keys)s::text[] AND names <@ %(keys)s::text[])
+"""
+# What would notice that a row is deleted and inserted instead of updated.
+_NOTICED = """
+SELECT 'another table refers to it (' || conname || ')' FROM pg_constraint
+  WHERE confrelid = %(table)s AND contype = 'f'
+UNION ALL SELECT 'it has a trigger (' || tgname || ')' FROM pg_trigger
+  WHERE tgrelid = %(table)s AND NOT tgisinternal
+ORDER BY 1 LIMIT 1
+"""
+
+Position = tuple[tuple[str, str], ...]
+"""Fields of `_position` with the staging column's type, in the order in which they order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """How staged rows get into a table. `targets` are the table's columns in the order of the outputs, staged
+    as `c0, c1, …`; `keys` are empty for append; with keys, the position is staged as `p0, p1, …`. `there` is
+    the field of the position that says whether the row is to be in the table (1) or not (0)."""
+
+    stage: str
+    table: Table
+    targets: tuple[TargetColumn, ...]
+    keys: tuple[TargetColumn, ...]
+    position: Position
+    there: str | None = None
+
+    def move(self, connection: Connection, attempts: Mapping[int, int]) -> bool:
+        """Move the rows that these attempts staged, and empty the staging table. False (and then the
+        transaction must be undone) when there are not as many as were staged."""
+        expected = sum(attempts.values())
+        ours = {"attempts": list(attempts)}
+        if self.keys:
+            connection.execute(f"SET LOCAL work_mem = '{_WORK_MEM}'")
+            counted = connection.execute(f"SELECT count(*) FROM {self.stage} WHERE {_OURS}", ours).fetchone()
+            moved = int(counted[0]) if counted else 0
+            if self.there is not None:
+                # First: what is unique beside the key may come back with another row.
+                connection.execute(self._delete(), ours)
+            self._put(connection, ours)
+        else:
+            moved = connection.execute(self._append(), ours).rowcount
+        if moved != expected:
+            return False
+        _empty(connection, self.stage, expected)
+        return True
+
+    def _put(self, connection: Connection, ours: Mapping[str, object]) -> None:
+        """The rows that come. Where two rows of a keyed collection have swapped what another unique index
+        holds, no order of updates would do: then all of them are taken away first, and come anew."""
+        if self.there is None:
+            connection.execute(self._upsert(), ours)
+            return
+        try:
+            with connection.transaction():  # a savepoint
+                connection.execute(self._upsert(), ours)
+        except psycopg.errors.UniqueViolation:
+            if not has_other_unique(connection, self.table, self.keys) or kept_whole(
+                connection, self.table, self.targets
+            ):
+                raise
+            connection.execute(self._delete(all_of_them=True), ours)
+            connection.execute(self._upsert(), ours)
+
+    def _append(self) -> str:
+        columns = ", ".join(quoted(target.name) for target in self.targets)
+        return (
+            f"INSERT INTO {self.table.sql} ({columns}) "
+            f"SELECT {', '.join(_casts(self.targets))} FROM {self.stage} WHERE {_OURS}"
+        )
+
+    def _upsert(self) -> str:
+        """Into the table the latest row of each key, or of a keyed collection those that are there."""
+        keys = ", ".join(quoted(key.name) for key in self.keys)
+        listed = ", ".join(quoted(target.name) for target in self.targets)
+        updates = ", ".join(
+            f"{quoted(target.name)} = EXCLUDED.{quoted(target.name)}"
+            for target in self.targets
+            if target not in self.keys
+        )
+        rows = self._latest()
+        if self.there is not None:
+            rows = f"SELECT {listed} FROM ({rows}) AS l WHERE {self._there} = 1"
+        return (
+            f"INSERT INTO {self.table.sql} ({listed}) {rows} "
+            f"ON CONFLICT ({keys}) DO {'UPDATE SET ' + updates if updates else 'NOTHING'}"
+        )
+
+    def _delete(self, *, all_of_them: bool = False) -> str:
+        """From the table the rows of the keys of which the latest is not there; or of all keys."""
+        same = " AND ".join(f"t.{quoted(key.name)} = l.{quoted(key.name)}" for key in self.keys)
+        gone = "" if all_of_them else f"l.{self._there} = 0 AND "
+        return f"DELETE FROM {self.table.sql} AS t USING ({self._latest()}) AS l WHERE {gone}{same}"
+
+    def _latest(self) -> str:
+        """The latest row of each key, by position. Keys are compared as the table's type, hence the inner
+        SELECT: two texts may be one uuid."""
+        keys = ", ".join(quoted(key.name) for key in self.keys)
+        columns = [quoted(target.name) for target in self.targets]
+        listed = ", ".join([*columns, self._there] if self.there is not None else columns)
+        named = ", ".join(f"{cast} AS {c}" for cast, c in zip(_casts(self.targets), columns, strict=True))
+        positions = "".join(f", p{i} AS {_position(i)}" for i in range(len(self.position)))
+        order = ", ".join(_descending(i, type_) for i, (_, type_) in enumerate(self.position))
+        return (
+            f"SELECT DISTINCT ON ({keys}) {listed} "
+            f"FROM (SELECT {named}{positions} FROM {self.stage} WHERE {_OURS}) AS s ORDER BY {keys}, {order}"
+        )
+
+    @property
+    def _there(self) -> str:
+        return _position([name for name, _ in self.position].index(self.there or ""))
+
+
+def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:
+    """Whether something beside the key is unique in the table."""
+    names = [key.name for key in keys]
+    found = connection.execute(_OTHERS, {"table": table.oid, "keys": names}).fetchone()
+    return bool(found and found[0])
+
+
+def kept_whole(connection: Connection, table: Table, written: Sequence[TargetColumn]) -> str:
+    """Why a row of the table can't be deleted and inserted anew in the place of an update; "" if it can."""
+    names = {column.name for column in written}
+    if other := next((column.name for column in table.columns if column.name not in names), None):
+        return f"its column {other} is not written by the sink, and would be lost"
+    found = connection.execute(_NOTICED, {"table": table.oid}).fetchone()
+    return str(found[0]) if found else ""
+
+
+def staging_shape(
+    outputs: Sequence[Output], targets: Sequence[TargetColumn], position: Position
+) -> list[tuple[str, str]]:
+    """Names and types of the staging columns: `c0, c1, …` for the outputs, `p0, …` for the position."""
+    columns = [
+        (f"c{i}", staged_type(output.type or "STRING", target))
+        for i, (output, target) in enumerate(zip(outputs, targets, strict=True))
+    ]
+    return columns + [(f"p{i}", type_) for i, (_, type_) in enumerate(position)]
+
+
+def _casts(targets: Sequence[TargetColumn]) -> list[str]:
+    # To the type without its length: the length is left to the assignment, which fails for a text that is
+    # too long, where a cast would cut it.
+    return [f"c{i}::{quoted(target.type_schema)}.{quoted(target.type)}" for i, target in enumerate(targets)]
+
+
+def _descending(i: int, type_: str) -> str:
+    # Text in byte order, as Spark compares it, whatever the database's collation.
+    collation = ' COLLATE "C"' if type_ == "text" else ""
+    return f"{_position(i)}{collation} DESC NULLS LAST"
+
+
+def _position(i: int) -> str:
+    """A name beside the table's own."""
+    return f'"mzplan p{i}"'
+
+
+def _empty(connection: Connection, stage: str, rows: int) -> None:
+    """Empty the staging table, of what killed attempts left there, too."""
+    if rows < _TRUNCATE_FROM:
+        connection.execute(f"DELETE FROM {stage}")
+        return
+    try:
+        with connection.transaction():  # a savepoint: the rows stay moved, whatever happens here
+            connection.execute(f"LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE NOWAIT")
+            connection.execute(f"TRUNCATE {stage}")
+    except psycopg.errors.LockNotAvailable:  # an attempt that nobody waits for still copies into it
+        connection.execute(f"DELETE FROM {stage}")

@@ -1,0 +1,276 @@
+"""Who writes: mzplan's own tables in a PostgreSQL database, made and taken over by a run, on the driver.
+
+Beside those of the ledger (ledger) there is, in the schema `staging_schema`, `stage_<id>_g<n>`: rows
+on their way, UNLOGGED; worthless outside a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.types import quoted
+from mzplan.endpoints.replay import Written
+from mzplan.model.diagnostics import MzplanError, error
+
+# An advisory lock's number: who creates mzplan's own tables does so alone.
+_SETUP_LOCK = 0x6D7A706C616E
+# Steps whose rows in `steps` are kept, and how often older ones are removed, in steps.
+_KEPT_STEPS = 100_000
+_PRUNE_EVERY = 1_000
+
+# Columns that tables of earlier versions lack.
+_ADDED = (
+    ("writers", "target text"),
+    ("steps", "content_hash text"),
+    ("steps", "source_first bigint"),
+    ("steps", "source_last bigint"),
+)
+
+_SHAPE = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Who writes: one sink's generation, at one run. Every step passes through its row in `writers`."""
+
+    schema: str
+    sink: str
+    address: str
+    generation: int
+    epoch: int
+    query_id: str
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(
+            schema=self.schema,
+            sink=self.sink,
+            generation=self.generation,
+            epoch=self.epoch,
+            query_id=self.query_id,
+        )
+
+    @property
+    def application(self) -> str:
+        """What our connections call themselves, so that a later run can end what an earlier one left."""
+        return f"mzplan {self.stage}"[:63]
+
+    @property
+    def stage(self) -> str:
+        """The staging table's name."""
+        name = f"stage_{self.sink}_g{self.generation}"
+        if len(name.encode()) > 63:  # PostgreSQL would cut it
+            name = f"stage_{hashlib.sha256(name.encode()).hexdigest()[:48]}"
+        return name
+
+    @property
+    def stage_sql(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.stage)}"
+
+    def register(
+        self,
+        connection: Connection,
+        shape: Sequence[tuple[str, str]] | None,
+        emptied: Table | None = None,
+        goes_on: int | None = None,
+    ) -> None:
+        """Once a run: make what is missing, take over from older runs and generations, and lay out the
+        staging table in that shape (None: it is not used). The table `emptied`, if any, is emptied by a
+        generation's first run, and only once. `goes_on`: the steps before
+        this one are taken for written, and for ours, whatever is found.
+
+        Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
+        """
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            self._create(connection)
+        self._end_earlier_runs(connection)
+        with connection.transaction():
+            self._begin(connection, emptied)
+            if goes_on is not None:
+                self._go_on(connection, goes_on - 1)
+            self.lock(connection)
+            connection.execute(
+                f"UPDATE {self._writers} SET epoch = %s, address = %s, updated_at = now() "
+                "WHERE sink = %s AND generation = %s",
+                (self.epoch, self.address, self.sink, self.generation),
+            )
+            if shape is not None:
+                self._lay_out(connection, [("_attempt", "bigint"), *shape])
+
+    def _end_earlier_runs(self, connection: Connection) -> None:
+        """End connections of an earlier run of this sink, frozen or cut off: their locks would keep us
+        waiting. Not those of a newer runner, which has noted down its epoch before it wrote."""
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s "
+            "AND usename = current_user AND datname = current_database() AND pid <> pg_backend_pid() "
+            f"AND NOT EXISTS (SELECT 1 FROM {self._writers} "
+            "WHERE sink = %s AND generation = %s AND epoch > %s)",
+            (self.application, self.sink, self.generation, self.epoch),
+        )
+
+    def _begin(self, connection: Connection, emptied: Table | None) -> None:
+        # Locked, so that an earlier generation's transaction is over, or sees that we have begun.
+        connection.execute(
+            f"SELECT 1 FROM {self._writers} WHERE sink = %s AND generation < %s FOR UPDATE",
+            (self.sink, self.generation),
+        )
+        begun = connection.execute(
+            f"INSERT INTO {self._writers} (sink, generation, address, epoch, query_id, step) "
+            "VALUES (%s, %s, %s, %s, %s, -1) ON CONFLICT DO NOTHING",
+            (self.sink, self.generation, self.address, self.epoch, self.query_id),
+        )
+        if begun.rowcount and emptied is not None:
+            connection.execute(f"DELETE FROM {emptied.sql}")
+
+    def _go_on(self, connection: Connection, last: int) -> None:
+        connection.execute(
+            f"UPDATE {self._writers} SET query_id = %s, target = NULL, step = %s "
+            "WHERE sink = %s AND generation = %s AND epoch <= %s AND (query_id <> %s OR step < %s)",
+            (self.query_id, last, self.sink, self.generation, self.epoch, self.query_id, last),
+        )
+
+    def _lay_out(self, connection: Connection, wanted: list[tuple[str, str]]) -> None:
+        if connection.execute(_SHAPE, (self.stage_sql,)).fetchall() != wanted:
+            columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in wanted)
+            connection.execute(f"DROP TABLE IF EXISTS {self.stage_sql}")
+            connection.execute(f"CREATE UNLOGGED TABLE {self.stage_sql} ({columns})")
+
+    def lock(self, connection: Connection, for_update: bool = True) -> int:
+        """The last step written (-1: none), with our row locked until the transaction ends."""
+        found = connection.execute(
+            f"SELECT epoch, query_id, step FROM {self._writers} "
+            f"WHERE sink = %s AND generation = %s{' FOR UPDATE' if for_update else ''}",
+            (self.sink, self.generation),
+        ).fetchone()
+        if found is None:
+            raise self._lost("its row in writers is gone")
+        epoch, query_id, step = found
+        newer = connection.execute(
+            f"SELECT max(generation) FROM {self._writers} WHERE sink = %s", (self.sink,)
+        ).fetchone()
+        if newer is not None and newer[0] > self.generation:
+            raise error(
+                "MZ068",
+                f"{self.address} was replaced",
+                f"Generation {newer[0]} writes now; this one, generation {self.generation}, writes no more.",
+                "nothing to do: the newer generation goes on.",
+            )
+        if epoch > self.epoch:
+            raise error(
+                "MZ068",
+                f"{self.address} is written by a newer runner",
+                f"A runner of epoch {epoch} has taken over; this one, of epoch {self.epoch}, writes no more.",
+                "nothing to do: this runner was cut off or frozen, and the other one goes on.",
+            )
+        if query_id != self.query_id:
+            raise self._lost(f"steps up to {step} come from another checkpoint (query {query_id})")
+        return int(step)
+
+    def expect(self, last: int, step: int) -> bool:
+        """Whether `step` is to be written now (False: it was). Raises MzplanError MZ069 on a gap."""
+        if step <= last:
+            return False
+        if step > last + 1:
+            raise self._lost(f"the last step written here is {last}, and the checkpoint goes on with {step}")
+        return True
+
+    def written(self, connection: Connection, step: int) -> Written:
+        """What is noted down of a step that is written. Raises MzplanError MZ069 where its row is gone."""
+        found = connection.execute(self.ledger.written(step).encode()).fetchone()
+        if found is None:
+            raise self._lost(f"step {step} is written, and its row in steps is gone")
+        return Written(rows=found[0], digest=found[1])
+
+    def expire(self, connection: Connection, step: int) -> None:
+        """Forget steps long past, now and then: one a second makes thirty million a year."""
+        if step % _PRUNE_EVERY == _PRUNE_EVERY - 1:
+            connection.execute(self.ledger.expire(step - _KEPT_STEPS).encode())
+
+    def check_target(self, connection: Connection, table: Table) -> None:
+        """See that the table is the one that was written until now, and was not emptied. A rewritten table
+        (VACUUM FULL, TRUNCATE) has another file; one that lost its rows to DELETE looks like any other.
+
+        Raises MzplanError MZ069.
+        """
+        found = connection.execute(
+            "SELECT c.oid || '/' || coalesce(pg_relation_filenode(c.oid), 0), w.target, w.step "
+            f"FROM pg_class c, {self._writers} w WHERE c.oid = %s AND w.sink = %s AND w.generation = %s",
+            (table.oid, self.sink, self.generation),
+        ).fetchone()
+        if found is None:
+            raise self._gone(f"table {table.sql} was dropped")
+        now, before, step = found
+        if before == now:
+            return
+        if before is not None and step >= 0:
+            if before.split("/")[0] != now.split("/")[0]:
+                raise self._gone(f"table {table.sql} was dropped and made anew")
+            if self._is_empty(connection, table):
+                raise self._gone(f"table {table.sql} was truncated")
+        connection.execute(
+            f"UPDATE {self._writers} SET target = %s WHERE sink = %s AND generation = %s AND epoch = %s",
+            (now, self.sink, self.generation, self.epoch),
+        )
+
+    def _is_empty(self, connection: Connection, table: Table) -> bool:
+        written = connection.execute(
+            f"SELECT 1 FROM {self._steps} WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
+            (self.sink, self.generation),
+        ).fetchone()
+        return bool(written) and connection.execute(f"SELECT 1 FROM {table.sql} LIMIT 1").fetchone() is None
+
+    def _gone(self, what: str) -> MzplanError:
+        return error(
+            "MZ069",
+            f"The rows that {self.address} has written are gone",
+            f"{what[0].upper()}{what[1:]} meanwhile, and going on would only add what comes now.",
+            f"to write all rows again: mzplan apply --replace {self.address} --allow-replace; to go on "
+            f"without them: UPDATE {self._writers} SET target = NULL WHERE sink = '{self.sink}'.",
+        )
+
+    @property
+    def _steps(self) -> str:
+        return self.ledger.steps
+
+    @property
+    def _writers(self) -> str:
+        return self.ledger.writers
+
+    def _create(self, connection: Connection) -> None:
+        # Asked first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
+        schema = quoted(self.schema)
+        tables = {
+            "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "
+            "query_id text NOT NULL, step bigint NOT NULL, updated_at timestamptz NOT NULL DEFAULT now(), "
+            "target text, PRIMARY KEY (sink, generation)",
+            "steps": "sink text, generation integer, step bigint, row_count bigint NOT NULL, "
+            "epoch bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now(), content_hash text, "
+            "source_first bigint, source_last bigint, PRIMARY KEY (sink, generation, step)",
+        }
+        if connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,):
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for name, columns in tables.items():
+            if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
+        for name, column in _ADDED:
+            shape = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
+            if column.split()[0] not in {found for found, _ in shape}:
+                connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}")
+
+    def _lost(self, what: str) -> MzplanError:
+        return error(
+            "MZ069",
+            f"{self.address} and its target disagree about what was written",
+            f"In schema {self.schema}, {what}. The database or the checkpoint was restored from a backup, or "
+            "removed; going on would lose rows or write them twice.",
+            f"bring back the one that was changed, or begin anew: mzplan apply --replace {self.address} "
+            "--allow-replace (with append, empty the table first).",
+        )

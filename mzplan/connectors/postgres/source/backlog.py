@@ -1,0 +1,143 @@
+"""What the tables of a PostgreSQL source held before their changes are read: steps of a snapshot.
+
+It may be read in several sittings, each in a later snapshot, since one ends with the session that holds it.
+What was read in an earlier one is in the notes of the steps (see `snapshot_progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.source.continuity import timeline_of
+from mzplan.connectors.postgres.source.partitions import Leaves
+from mzplan.connectors.postgres.source.problems import slot_gone, slot_waits
+from mzplan.connectors.postgres.source.replication import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
+from mzplan.connectors.postgres.source.shapes import Shapes
+from mzplan.connectors.postgres.source.slots import (
+    Names,
+    find_slot,
+    oldest_writer,
+    publish,
+    session,
+    tables_of,
+)
+from mzplan.connectors.postgres.source.snapshot import Snapshot
+from mzplan.connectors.postgres.source.snapshot_progress import (
+    Note,
+    Part,
+    after_chunk,
+    carried_on,
+    in_files,
+    next_chunk,
+    unread,
+)
+
+
+class Backlog:
+    """`check` tells whether the slot and the tables are still what the notes say. All raise MzplanError,
+    psycopg.Error."""
+
+    def __init__(
+        self, query: ResolvedQuery, names: Names, leaves: Leaves, shapes: Shapes, check: Callable[[], None]
+    ):
+        self._query = query
+        self._names = names
+        self._leaves = leaves
+        self._shapes = shapes
+        self._check = check
+        self._snapshot: Snapshot | None = None
+
+    def is_left(self, newest: Note) -> bool:
+        """Whether something is to be read of a snapshot after this step."""
+        tables = newest["tables"]
+        missing = any(name not in tables for name in self._query.body["tables"])
+        return missing or next_chunk(tables) is not None or bool(self._leaves.attached)
+
+    def next(self, newest: Note | None) -> Note:
+        """The step after the newest; without chunks when all is read."""
+        snapshot = self._opened(newest)
+        tables = dict(newest["tables"]) if newest is not None else {}
+        begins = newest["to"] if newest is not None else lsn_text(self._begins(snapshot))
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query)
+            timeline = timeline_of(connection)
+        noted = newest.get("oids", {}) if newest is not None else {}
+        oids = {**{name: table.oid for name, table in found.items()}, **noted}
+        attached = self._leaves.take()
+        for name, table in found.items():
+            there = unread(snapshot.extent(table))
+            came = attached.get(name, set())
+            before = [one for one in tables.get(name, ()) if tuple(one["relation"]) not in came]
+            tables[name] = carried_on(before, there) if name in tables else there
+        chunks = []
+        for _ in range(self._query.body["snapshot"]["parallelism"]):
+            chunk = next_chunk(tables)
+            if chunk is None:
+                break
+            chunks.append(chunk)
+            tables = after_chunk(tables, chunk)
+        bounds = {"after": begins, "to": begins}
+        types = newest.get("types", {}) if newest is not None else {}
+        self._shapes.look(found, types)
+        # Of a table that was read before, changes are still to come: what is new of it is theirs to note.
+        types = {**self._shapes.known, **types}
+        leaves = self._leaves.known
+        marks: Note = {"tables": tables, "oids": oids, "leaves": leaves, "types": types}
+        marks["timeline"] = timeline
+        return {"kind": "snapshot", "chunks": chunks, **bounds, **marks}
+
+    def parts(self, note: Note) -> list[Part]:
+        """What the tasks are to read of a step, in another snapshot if that one has ended."""
+        snapshot = self._opened(note)
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query)
+        there = {name: snapshot.extent(table).files for name, table in found.items()}
+        return [
+            Part(
+                after=lsn_of(note["after"]),
+                to=snapshot.lsn,
+                table=chunk["table"],
+                relation=(chunk["relation"][0], chunk["relation"][1]),
+                first=chunk["first"],
+                end=chunk["end"],
+                snapshot=snapshot.name,
+            )
+            for chunk in in_files(note["chunks"], there)
+        ]
+
+    def close(self) -> None:
+        """Let the snapshot go: it keeps the server from tidying up what is seen in it."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.close()
+
+    def _opened(self, newest: Note | None) -> Snapshot:
+        if self._snapshot is not None and self._snapshot.is_alive():
+            return self._snapshot
+        with session(self._query) as (info, connection):
+            tables = tables_of(connection, self._query)
+            if newest is not None:
+                self._check()  # first: a table that lost its place in the publication lost changes, too
+            opened = list(tables.values())
+            publish(connection, self._names, opened)
+            # Before the snapshot begins: what is attached later is not known by it.
+            noted = newest.get("leaves", {}) if newest is not None else {}
+            self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, noted)
+            try:
+                self._snapshot = Snapshot(info, self._names, opened)
+            except SlotError as problem:
+                if problem.state != LOCK_NOT_AVAILABLE:
+                    raise
+                raise slot_waits(self._query, str(problem), oldest_writer(connection)) from None
+        return self._snapshot
+
+    def _begins(self, snapshot: Snapshot) -> Lsn:
+        """From where on the changes are wanted, when nothing is noted yet."""
+        if snapshot.created:
+            return snapshot.lsn
+        with session(self._query) as (_, connection):
+            slot = find_slot(connection, self._names.slot)
+        if slot is None:
+            raise slot_gone(self._query, self._names.slot)
+        return slot.confirmed

@@ -1,0 +1,135 @@
+"""postgres sources: the latest row of each key of some tables, by logical replication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, secret_values
+from mzplan.connectors.adapter.source import diagnostics_of, step_of
+from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.frames.types import ddl
+from mzplan.connectors.postgres.client import bounded, patience, place
+from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
+from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
+from mzplan.connectors.postgres.source.problems import explaining
+from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class PostgresSource:
+    """Rows of a snapshot first, then changes; each of a keyed collection (see
+    mzplan.schema.columns.CHANGE)."""
+
+    position = "STRUCT<lsn: BIGINT, sequence: BIGINT>"
+    """The LSN of the commit and a count within the transaction; of rows of a snapshot its LSN and 0."""
+
+    guarded = True
+    """A change counts only when it is newer than the stored row: that may be of a later snapshot."""
+
+    def __init__(self) -> None:
+        self._probe = PostgresSourceProbe()
+
+    def place(self, query: ResolvedQuery) -> str:
+        return place(query.link)
+
+    def probe(self, query: ResolvedQuery) -> Probe:
+        return self._probe.probe(query)
+
+    def compare(
+        self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> Diagnostic | None:
+        """The system identifier and the database say which one it is: wherever it is, and whatever it is
+        called. Another timeline is the same database, promoted: its slot decides (`check_position`)."""
+        names = {"system_identifier": "the system identifier", "database_oid": "the database"}
+        differing = [
+            f"{what} is {found[name]} instead of {recorded[name]}"
+            for name, what in names.items()
+            if recorded.get(name) is not None and found.get(name) not in (None, recorded[name])
+        ]
+        if not differing:
+            return None
+        return Diagnostic(
+            code="MZ043",
+            summary=f"{query.address} would read another database",
+            detail=f"{place(query.link)}: {', '.join(differing)}. The checkpoint's steps are ranges of the "
+            "log of the former one.",
+            hint="point the connection back to the former database; or let the source begin anew on this "
+            f"one, with its sinks: mzplan apply --replace {query.address} --allow-replace",
+            address=query.address,
+            exit_code=ExitCode.REFUSED,
+        )
+
+    def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
+        step = step_of(position)
+        if step is None or query.checkpoint is None:
+            return None
+        input_ = _input(query)
+        try:
+            there = input_.steps()
+            if there.start <= step <= there.stop:
+                bounded(input_.check, patience(query))
+                return None
+        except TimeoutError:
+            return None  # who can't be reached is told by the probe
+        except Exception as problem:
+            return diagnostics_of(problem, query)[0]
+        finally:
+            input_.close()
+        return Diagnostic(
+            code="MZ081",
+            summary=f"The steps of {query.address} are not what its checkpoint needs",
+            detail=f"Its checkpoint goes on with step {step}, and steps {there.start} to {there.stop} "
+            f"(excluded) are there: {query.checkpoint.steps} was restored, or removed.",
+            hint="bring it back; or let the source begin anew, with its sinks: "
+            f"mzplan apply --replace {query.address} --allow-replace",
+            address=query.address,
+            exit_code=ExitCode.REFUSED,
+        )
+
+    def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
+        """Bytes of the server's log: written since what is committed, and kept for the slot. None where the
+        server does not say."""
+        try:
+            with session(query) as (_, connection):
+                slot = find_slot(connection, Names.of(query).slot)
+        except (psycopg.Error, MzplanError, OSError):
+            return None
+        return {"lag_bytes": slot.lag, "retained_bytes": slot.retained} if slot is not None else None
+
+    def release(self, query: ResolvedQuery) -> None:
+        """Drop the slot and the publication of a generation that is given up, where they are mzplan's own.
+        Raises MzplanError."""
+        with explaining(query), session(query) as (_, connection):
+            unpublish(connection, Names.of(query))
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        """See SourceConnector: with `_change` last."""
+        from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
+        from mzplan.schema.columns import CHANGE, POSITION
+
+        assert query.checkpoint is not None, "a stream has a checkpoint"
+        logged = query.checkpoint.logged()
+        plan = ReaderPlan(
+            subject=str(query.address),
+            name=endpoint_name(query),
+            factory=PostgresInputFactory(query),
+            config=endpoint_config(query),
+            columns=query.columns,
+            secrets=secret_values(query),
+            resume=step_of(logged) if logged else None,
+            placed=True,
+        )
+        made = data_source(plan)
+        spark.dataSource.register(made)
+        schema = f"{ddl(query.columns)}, {POSITION} {self.position}, {CHANGE} STRING"
+        return spark.readStream.format(made.name()).schema(schema).load()
+
+
+def _input(query: ResolvedQuery) -> PostgresInput:
+    return PostgresInputFactory(query).new_endpoint(endpoint_name(query), endpoint_config(query))

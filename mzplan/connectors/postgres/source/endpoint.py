@@ -1,0 +1,328 @@
+"""A PostgreSQL database as a DurableInputEndpoint: first what its tables hold, then what changes in them.
+
+A step of a snapshot is some ranges of blocks of the tables, read side by side; a step of changes is a range
+of the server's log, (from, to], with all transactions whose commit lies in it. Both are only bounds, noted in
+a StepLog: what makes a step of changes readable again is the slot, which keeps the log until `expire`.
+
+Rows of a snapshot carry the LSN that they are of as their position, and changes that of their commit: so the
+changes since the slot was made may come on top of rows that have them already, and are ignored there. That is
+what lets a snapshot be read in several sittings, each with a later one: a row that moved between them to
+where it is not read any more was changed, and comes with the changes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.source.backlog import Backlog
+from mzplan.connectors.postgres.source.continuity import check_slot, check_tables, check_timeline, timeline_of
+from mzplan.connectors.postgres.source.partitions import Leaves
+from mzplan.connectors.postgres.source.problems import explaining
+from mzplan.connectors.postgres.source.reader import Reading
+from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
+from mzplan.connectors.postgres.source.shapes import Shapes
+from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of
+from mzplan.connectors.postgres.source.snapshot_progress import Note, Part
+from mzplan.connectors.postgres.source.watch import Watch
+from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
+from mzplan.endpoints.steplog import StepLog
+from mzplan.warehouse.folder import open_folder
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from mzplan.connectors.postgres.tables import Connection
+
+_IDLE = "idle.json"
+_IDLE_EVERY_S = 10.0
+_TABLES_EVERY_S = 10.0
+_MARKS = ("tables", "oids", "leaves", "types", "timeline")  # of a note: what is the same for the step after
+
+
+class PostgresInput:
+    """Raises MzplanError for what a server did, and StepError."""
+
+    def __init__(self, query: ResolvedQuery, storage: str):
+        self._query = query
+        self._names = Names.of(query)
+        self._storage = storage
+        self._log = StepLog(storage)
+        self._reading = Reading(query, self._names)
+        self._watch = Watch(query, self._names)
+        self._planned: tuple[Step, Note] | None = None
+        self._pending: tuple[Step, InputConsumer] | None = None
+        self._asked: Step | None = None
+        self._checked = False
+        self._end = LogEnd()
+        self._looked_at = 0.0
+        self._tables_seen_at = 0.0
+        self._timeline: int | None = None
+        self._oids: dict[str, int] = {}
+        self._leaves = Leaves()
+        self._shapes = Shapes(query)
+        self._backlog = Backlog(query, self._names, self._leaves, self._shapes, self._check_slot)
+        self._state: Note = {}
+
+    # ── the contract
+
+    def steps(self) -> range:
+        return self._log.steps()
+
+    def read(self, step: Step, consumer: InputConsumer) -> None:
+        there = self.steps()
+        if checked_step(step) in there:
+            self._feed(step, consumer)
+            consumer.eoi()
+            consumer.committed()
+            return
+        if step != there.stop:
+            raise StepError(
+                f"step {step} can't be read: steps {there.start} to {there.stop} (excluded) are there"
+            )
+        self._pending = (step, consumer)
+        if self.offers(step):
+            assert self._planned is not None
+            for part in self._parts(self._planned[1]):
+                for batch in self.batches(part):
+                    consumer.push(batch)
+
+    def commit(self, step: Step) -> None:
+        there = self.steps()
+        if step in there:
+            return
+        planned, self._planned = self._planned, None
+        pending, self._pending = self._pending, None
+        if step != there.stop or self._asked != step:
+            raise StepError(f"step {step} can't be committed: it is not the one that was read last")
+        note = planned[1] if planned is not None and planned[0] == step else self._nothing()
+        self._log.append(step, note)
+        if pending is not None and pending[0] == step:
+            pending[1].eoi()
+            pending[1].committed()
+
+    def expire(self, step: Step) -> None:
+        there = self.steps()
+        if checked_step(step) > there.stop:
+            raise StepError(f"can't expire steps before {step}: the newest is {there.stop - 1}")
+        if step <= there.start:
+            return
+        # Everything before the end of the last step that is not needed any more.
+        done = lsn_of(self._log.note(step - 1)["to"])
+        # In this order: a slot that has stayed behind is harmless, one that is ahead of the steps is refused.
+        self._log.expire(step)
+        self._watch.close()
+        with explaining(self._query), session(self._query) as (_, connection):
+            advance(connection, self._names.slot, done)
+
+    # ── what makes it fit for much: parts, and no more in memory than a batch
+
+    def offers(self, step: Step) -> bool:
+        """Whether the step just beyond would have rows. `commit` of it is then possible without `read`."""
+        self._asked = step
+        if self._planned is not None and self._planned[0] == step:
+            return True
+        note = self._plan()
+        self._planned = (step, note) if note is not None else None
+        return note is not None
+
+    def parts(self, step: Step) -> list[Part]:
+        """What the tasks are to read of a durable step, in another snapshot if that one has ended."""
+        return self._parts(self._log.note(step))
+
+    def batches(self, part: Part) -> Iterator[RecordBatch]:
+        """The rows of a part: the source's columns, `_position` and `_change`."""
+        with explaining(self._query):
+            if part.table is None and part.after < part.to:
+                yield from self._reading.changes(
+                    part.after, part.to, dict(part.oids), self._passed(), dict(part.added)
+                )
+            elif part.table is not None:
+                yield from self._reading.chunk(
+                    part.table, part.relation, part.first, part.end, part.snapshot, part.to
+                )
+
+    def check(self) -> None:
+        """Whether the server still has what the durable steps and those after them need. Raises MzplanError
+        MZ223, MZ224, MZ236."""
+        with explaining(self._query):
+            if self._log.newest() is not None:
+                self._check_slot()
+
+    def close(self) -> None:
+        self._watch.close()
+        self._backlog.close()
+
+    # ── how
+
+    def _parts(self, note: Note) -> list[Part]:
+        if note["kind"] == "changes":
+            self._watch.close()
+            oids = tuple(self._ours(note.get("oids", {})).items())
+            after, to = lsn_of(note["after"]), lsn_of(note["to"])
+            return [Part(after=after, to=to, oids=oids, added=self._added(note))]
+        with explaining(self._query):
+            return self._backlog.parts(note)
+
+    def _feed(self, step: Step, consumer: InputConsumer) -> None:
+        for part in self.parts(step):
+            for batch in self.batches(part):
+                consumer.push(batch)
+
+    def _plan(self) -> Note | None:
+        """What the next step would be; None while there is nothing."""
+        with explaining(self._query):
+            newest = self._log.newest()
+            if newest is not None and not self._checked:
+                self._check_slot()
+            self._checked = True
+            if newest is None or self._backlog.is_left(newest):
+                self._watch.close()
+                note = self._backlog.next(newest)
+                self._state = {one: note[one] for one in ("to", *_MARKS)}
+                if note["chunks"]:
+                    return note
+                newest = {**(newest or {}), **self._state}
+            self._backlog.close()
+            return self._next_changes(newest)
+
+    def _nothing(self) -> Note:
+        """A step without rows."""
+        newest = self._log.newest() or self._state
+        at = newest["to"]
+        marks: Note = {one: newest[one] for one in _MARKS if one in newest}
+        return {"kind": "changes", "after": at, "to": at, **marks}
+
+    def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """By table, the columns that rows of a step may lack: those that were declared only then, or are
+        since it was noted."""
+        later, then = self._shapes.added(note.get("types", {})), note.get("added", {})
+        names = sorted({*later, *then})
+        return tuple((name, (*later.get(name, ()), *then.get(name, ()))) for name in names)
+
+    # ── the changes
+
+    def _next_changes(self, newest: Note) -> Note | None:
+        after, noted = self._reached(newest)
+        with session(self._query) as (info, connection):
+            timeline = timeline_of(connection)
+            if timeline != self._timeline:  # promoted meanwhile
+                check_timeline(self._query, self._names, info, timeline, noted, after)
+                self._timeline = timeline
+            self._look_at_tables(connection, newest)
+            oids = self._oids_of(connection, newest)
+            to = self._end.read(connection)
+        if to <= after:
+            return None
+        if self._watch.finds(after, to, self._ours(oids)):
+            bounds = {"after": lsn_text(after), "to": lsn_text(to)}
+            types = newest.get("types", {})
+            marks: Note = {
+                "tables": newest["tables"],
+                "oids": oids,
+                "leaves": {**newest.get("leaves", {}), **self._leaves.known},
+                "types": {**types, **self._shapes.known},
+                "added": self._shapes.added(types),
+                "timeline": timeline,
+            }
+            return {"kind": "changes", **bounds, **marks}
+        self._pass_idle(to, timeline)
+        return None
+
+    def _oids_of(self, connection: Connection, newest: Note) -> dict[str, int]:
+        """Which tables they are: as it was noted, else as it is now."""
+        noted = {**self._oids, **newest.get("oids", {})}
+        if not set(self._query.body["tables"]) <= set(noted):
+            found = tables_of(connection, self._query)
+            noted = self._oids = {**{name: table.oid for name, table in found.items()}, **noted}
+        return noted
+
+    def _ours(self, oids: Mapping[str, int]) -> dict[str, int]:
+        return {name: oid for name, oid in oids.items() if name in self._query.body["tables"]}
+
+    def _look_at_tables(self, connection: Connection, newest: Note) -> None:
+        """Now and then, also while there are changes of other tables: one that was made anew has none."""
+        if time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
+            self._check_tables(connection, newest)
+
+    def _check_tables(self, connection: Connection, newest: Note) -> None:
+        read = [name for name in self._query.body["tables"] if name in newest["tables"]]
+        there = check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
+        self._shapes.look(there, newest.get("types", {}))
+        oids = self._oids_of(connection, newest)
+        self._leaves.look(connection, {name: oids[name] for name in read}, newest.get("leaves", {}))
+        self._tables_seen_at = time.monotonic()
+
+    def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
+        """Up to where all is read, and on which timeline of the server that is."""
+        idle = self._idle()
+        to = lsn_of(newest["to"])
+        if idle is None or lsn_of(idle["to"]) <= to:
+            return to, newest.get("timeline")
+        return lsn_of(idle["to"]), idle.get("timeline")
+
+    def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
+        """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need
+        not keep it."""
+        if time.monotonic() - self._looked_at < _IDLE_EVERY_S:
+            return
+        self._looked_at = time.monotonic()
+        there = self.steps()
+        if self._done() < there.stop:
+            return
+        # Noted before it is done: where the slot stands must never be a surprise.
+        idle = {"to": lsn_text(to), "timeline": timeline}
+        open_folder(self._storage).write(_IDLE, json.dumps(idle).encode())
+        self._watch.confirm(to)
+
+    def _idle(self) -> Note | None:
+        data = open_folder(self._storage).read(_IDLE)
+        return dict(json.loads(data)) if data is not None else None
+
+    def _passed(self) -> Lsn:
+        """Up to where the slot may have been advanced without a step."""
+        idle = self._idle()
+        return lsn_of(idle["to"]) if idle is not None else 0
+
+    def _done(self) -> Step:
+        """The steps before this one are committed downstream: Spark tells a source of it only with its next
+        micro-batch, but notes it down at once."""
+        checkpoint = self._query.checkpoint
+        position = checkpoint.position() if checkpoint is not None else None
+        try:
+            return int(json.loads(position or "")["step"])
+        except (ValueError, KeyError, TypeError):
+            return 0
+
+    def _check_slot(self) -> None:
+        """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
+        MZ224, MZ236."""
+        newest = self._log.newest()
+        if newest is None:
+            return
+        there = self.steps()
+        needed = lsn_of(self._log.note(there.start)["after"] if there else newest["to"])
+        needed = max(needed, self._passed())
+        reached, noted = self._reached(newest)
+        with session(self._query) as (info, connection):
+            check_slot(self._query, self._names, connection, needed)
+            timeline = timeline_of(connection)
+            check_timeline(self._query, self._names, info, timeline, noted, reached)
+            self._timeline = timeline
+            self._check_tables(connection, newest)
+
+
+class PostgresInputFactory:
+    """Makes PostgresInputs of one source. Pickled into Spark's Python processes: it holds the secrets."""
+
+    def __init__(self, query: ResolvedQuery):
+        self._query = query
+
+    def name(self) -> str:
+        return "postgres"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> PostgresInput:
+        return PostgresInput(self._query, config["storage"])

@@ -1,0 +1,252 @@
+"""What one task does for a PostgreSQL source: a part of a step into Arrow batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.client import reached
+from mzplan.connectors.postgres.source.continuity import check_not_ahead
+from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, Relation, Rows, TruncateError
+from mzplan.connectors.postgres.source.problems import column_gone, key_not_sent, not_sent, truncated, unfit
+from mzplan.connectors.postgres.source.replication import SESSION, Lsn, ReplicationLink
+from mzplan.connectors.postgres.source.slots import Names, session, tables_of
+from mzplan.connectors.postgres.source.snapshot import join_snapshot
+from mzplan.connectors.postgres.source.values import UnfitError, convert, is_single, selected
+from mzplan.connectors.postgres.tables import Table
+from mzplan.connectors.postgres.types import quoted
+from mzplan.endpoints.arrow import FitError, arrow_schema, arrow_type, fit
+from mzplan.schema.columns import POSITION, Column
+from mzplan.schema.source_columns import included_columns
+
+if TYPE_CHECKING:
+    from pyarrow import Array, RecordBatch, RecordBatchReader
+
+CHANGE = "_change"
+_POSITION = ("lsn", "sequence")
+_REAL, _REALS = 700, 1021  # the oids of real and real[]
+_FIRST_USER_OID = 16384
+_DOMAINS_OF_REALS = (
+    "SELECT oid::bigint FROM pg_type WHERE oid = ANY(%s) AND typtype = 'd' AND typbasetype IN (700, 1021)"
+)
+
+
+class Reading:
+    """Raises MzplanError for rows that the source can't take, psycopg.Error and those of ADBC."""
+
+    def __init__(self, query: ResolvedQuery, names: Names):
+        self._query = query
+        self._names = names
+        self._opener: Callable[[], AbstractContextManager[str]] = lambda: reached(
+            query, f"mzplan {query.address}"
+        )
+        included = included_columns(query.description.type, query.body)
+        self._table_column = included["table"].name if "table" in included else None
+
+        self._singles: dict[int, set[str]] = {}
+
+    # ── changes
+
+    def changes(
+        self,
+        after: Lsn,
+        to: Lsn,
+        oids: Mapping[str, int],
+        passed: Lsn = 0,
+        added: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> Iterator[RecordBatch]:
+        """All transactions whose commit is in (after, to], of the tables with these oids, whatever they are
+        called there; where none are known, of those that have the tables' names now. The slot may begin
+        after `after`, but not after `passed`: up to there was nothing. Columns that are `added`, by table,
+        are NULL in rows from before they were there."""
+        if not oids:
+            with session(self._query) as (_, connection):
+                found = tables_of(connection, self._query)
+            oids = {name: table.oid for name, table in found.items()}
+        names = {oid: name for name, oid in oids.items()}
+
+        def key_of(relation: Relation) -> Sequence[str] | None:
+            if relation.id not in names:
+                return None
+            self._check_columns(relation, added.get(names[relation.id], ()))
+            self._singles[relation.id] = self._of_reals(relation)
+            wanted = (_there(relation.columns, name) for name in self._keys)
+            return [name for name in wanted if name is not None]
+
+        with contextlib.ExitStack() as stack:
+            link = ReplicationLink(stack.enter_context(self._opener()))
+            stack.callback(link.close)
+            link.stream(self._names.slot, self._names.publication)
+            check_not_ahead(self._query, self._names, max(after, passed))
+            try:
+                for rows in Decoder(key_of).changes(link.messages(), after, to):
+                    yield self._batch(rows, names[rows.relation.id])
+            except TruncateError as problem:
+                raise truncated(self._query, problem.tables) from None
+            except IdentityError as problem:
+                raise key_not_sent(self._query, problem.table, self._keys) from None
+
+    def _check_columns(self, relation: Relation, added: Sequence[str]) -> None:
+        """Raises MzplanError MZ230 for a column that was dropped or renamed."""
+        table = f"{relation.schema}.{relation.name}"
+        lacking = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
+        gone = [name for name in lacking if name not in added]
+        if gone:
+            raise column_gone(self._query, table, gone)
+
+    def _of_reals(self, relation: Relation) -> set[str]:
+        """The columns of reals, of arrays of them, and of domains over these."""
+        types = dict(zip(relation.columns, relation.types, strict=True))
+        reals = {_REAL, _REALS}
+        domains = [type_ for type_ in types.values() if type_ >= _FIRST_USER_OID]
+        if domains and any("DOUBLE" in column.type for column in self._own_columns):
+            with session(self._query) as (_, connection):
+                reals.update(row[0] for row in connection.execute(_DOMAINS_OF_REALS, (domains,)))
+        return {name for name, type_ in types.items() if type_ in reals}
+
+    @property
+    def _own_columns(self) -> list[Column]:
+        """Those that the tables have."""
+        return [c for c in self._query.columns if c.name != self._table_column]
+
+    @property
+    def _keys(self) -> list[str]:
+        return [name for name in self._query.body["key"] if name != self._table_column]
+
+    def _batch(self, rows: Rows, table: str) -> RecordBatch:
+        where = f"{rows.relation.schema}.{rows.relation.name}"
+        arrays: list[Array] = []
+        for column in self._query.columns:
+            name = _there(rows.relation.columns, column.name)
+            if column.name == self._table_column:
+                arrays.append(_same(table, len(rows.lsn)))
+                continue
+            # Not yet there (see `_check_columns`), or of a row that is deleted, which has but its key.
+            if name is None or name not in rows.columns:
+                arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
+                continue
+            if rows.columns[name].lacks():
+                raise not_sent(self._query, where, column.name)
+            single = name in self._singles[rows.relation.id]
+            arrays.append(self._converted(column, rows.text(name), where, single=single))
+        return self._placed(arrays, rows.lsn, rows.sequence, where, deleted=rows.deleted)
+
+    # ── the snapshot
+
+    def chunk(
+        self, table: str, relation: tuple[str, str], first: int, end: int, snapshot: str, lsn: Lsn
+    ) -> Iterator[RecordBatch]:
+        """The rows in some blocks of a relation, as a snapshot holds them."""
+        import numpy as np
+        from adbc_driver_postgresql import dbapi
+
+        with session(self._query) as (_, connection):
+            found = tables_of(connection, self._query)[table]
+        where = f"{relation[0]}.{relation[1]}"
+        own = ((column.name, found.column(column.name)) for column in self._own_columns)
+        singles = {name for name, column in own if column is not None and is_single(column)}
+        statement = (
+            f"SELECT {self._selected(found)} FROM ONLY {quoted(relation[0])}.{quoted(relation[1])} "
+            f"WHERE ctid >= '({first},0)' AND ctid < '({end},0)'"
+        )
+        with (
+            self._opener() as info,
+            dbapi.connect(info, autocommit=True) as connection_,
+            connection_.cursor() as cursor,
+        ):
+            # One command at a time: ADBC prepares each.
+            for command in (SESSION, *join_snapshot(snapshot)):
+                cursor.execute(command)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(8 << 20)})
+            cursor.execute(statement)
+            for batch in _fetched(cursor.fetch_record_batch()):
+                count = batch.num_rows
+                arrays = iter(batch.columns)
+                made = [
+                    _same(table, count)
+                    if column.name == self._table_column
+                    else self._converted(column, next(arrays), where, single=column.name in singles)
+                    for column in self._query.columns
+                ]
+                zeros = np.zeros(count, np.int64)
+                yield self._placed(made, zeros + lsn, zeros, where, deleted=False)
+
+    def _selected(self, table: Table) -> str:
+        items = []
+        for column in self._own_columns:
+            found = table.column(column.name)
+            if found is None:
+                raise column_gone(self._query, f"{table.schema}.{table.name}", [column.name])
+            items.append(selected(quoted(found.name), column.type, found))
+        return ", ".join(items)
+
+    # ── both
+
+    def _converted(self, column: Column, values: Array, where: str, *, single: bool) -> Array:
+        try:
+            return convert(column.type, values, single=single)
+        except UnfitError as problem:
+            raise unfit(self._query, where, column, str(problem)) from None
+
+    def _placed(
+        self, arrays: list[Array], lsn: Any, sequence: Any, where: str, *, deleted: bool
+    ) -> RecordBatch:
+        """The columns, then `_position` and `_change`."""
+        import pyarrow as pa
+
+        columns = self._query.columns
+        batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+        if not deleted:
+            try:
+                batch = fit(batch, columns)
+            except FitError as problem:
+                column = next(c for c in columns if c.name == problem.column)
+                raise unfit(self._query, where, column, str(problem)) from None
+        for column in columns:
+            if column.name in self._query.body["key"] and batch.column(column.name).null_count:
+                raise unfit(self._query, where, column, "it is NULL, and part of the key")
+        numbers = [
+            pa.Array.from_buffers(pa.int64(), len(one), [None, pa.py_buffer(one)]) for one in (lsn, sequence)
+        ]
+        position = pa.StructArray.from_arrays(numbers, list(_POSITION))
+        batch = batch.append_column(POSITION, position)
+        return batch.append_column(CHANGE, _same("delete" if deleted else "upsert", len(lsn)))
+
+
+def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
+    """What the server or the driver say amid the rows comes as an error of Arrow. Raises psycopg.Error."""
+    import pyarrow as pa
+
+    try:
+        yield from batches
+    except (OSError, pa.ArrowException) as problem:
+        _, refused, text = str(problem).partition("ERROR:")
+        if refused or not isinstance(problem, OSError):
+            raise psycopg.DatabaseError(text.strip() or str(problem)) from None
+        raise psycopg.OperationalError(str(problem).rpartition("FATAL:")[2].strip()) from None
+
+
+def _there(columns: Sequence[str], name: str) -> str | None:
+    """The column of that name; else the one that differs in nothing but case, if there is just one."""
+    if name in columns:
+        return name
+    alike = [one for one in columns if one.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _same(text: str, count: int) -> Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _nulls(type_: Any, count: int) -> Array:
+    import pyarrow as pa
+
+    return pa.nulls(count, type_)

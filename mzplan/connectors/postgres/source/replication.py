@@ -1,0 +1,220 @@
+"""The replication protocol of PostgreSQL, as far as a logical slot needs it: commands, and a stream.
+
+psycopg knows no replication, but libpq does: the connection is one with `replication=database`, and
+START_REPLICATION turns it into a COPY in both directions. The SQL function that reads a slot
+(pg_logical_slot_peek_binary_changes) would make the server keep a whole step in temporary files, and could
+not be stopped after the first change.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import struct
+import time
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+# A reader that says nothing for so long is dead: the server ends its stream, and its slot is free again.
+_SENDER_TIMEOUT_S = 120.0
+# A server that says nothing for so long is dead. Well above the other: while it decodes a large transaction
+# of which nothing is published, it reads no question, and speaks only when half of its time-out has passed.
+_SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
+# What a role or a database may have set otherwise, by changes and by snapshot alike. Text is what is read: in
+# the forms that values.py knows. A large transaction or a snapshot takes its time; where a policy
+# hides rows, that is to be an error. (transaction_timeout is there since PostgreSQL 17.)
+SESSION = """
+SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUES
+  ('client_encoding', 'UTF8'), ('datestyle', 'ISO'), ('timezone', 'UTC'), ('intervalstyle', 'postgres'),
+  ('bytea_output', 'hex'), ('extra_float_digits', '1'), ('lock_timeout', '60s'), ('statement_timeout', '0'),
+  ('transaction_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('row_security', 'off')
+) AS wanted (name, value) ON lower(s.name) = wanted.name
+"""
+_SLOT_WAIT_S = 20.0  # for the walsender of a reader that has just gone
+_PING_S = 0.05  # a server that says nothing for so long is asked how far it is
+_XLOG, _KEEPALIVE = ord("w"), ord("k")
+LOCK_NOT_AVAILABLE = "55P03"
+HEADER = 25
+"""Bytes before pgoutput's message in each piece of the stream: w, two LSNs, a time."""
+
+Lsn = int
+
+
+def lsn_of(text: str) -> Lsn:
+    """`"16/B374D848"` → a number that orders like it."""
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def lsn_text(lsn: Lsn) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+class SlotError(psycopg.OperationalError):
+    """What a server said to a command of the replication protocol. `state` is the SQLSTATE."""
+
+    def __init__(self, message: str, state: str | None):
+        super().__init__(message)
+        self.state = state
+
+
+class ReplicationLink:
+    """A connection that speaks the replication protocol. Raises psycopg.Error for what a server did."""
+
+    def __init__(self, conninfo: str):
+        # Never by a call that waits inside libpq: it keeps the interpreter to itself, and where the server is
+        # behind a tunnel, the other end of the connection is a thread of this process.
+        self._owner = psycopg.connect(make_conninfo(conninfo, replication="database"), autocommit=True)
+        self._connection = self._owner.pgconn
+        try:
+            self.command(SESSION.encode())
+            self.command(b"SET wal_sender_timeout = %d" % (_SENDER_TIMEOUT_S * 1000))
+        except BaseException:
+            self.close()
+            raise
+
+    def command(self, text: bytes) -> list[list[str | None]]:
+        """Run a command, and give the rows that it brings."""
+        result = self._run(text)
+        if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            raise self._refused(result)
+        return [
+            [_value(result.get_value(row, column)) for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+
+    def stream(self, slot: str, publication: str) -> None:
+        """Begin to stream a slot, from what it has confirmed on. Waits a moment for one that is in use."""
+        options = f"proto_version '1', publication_names {_literal(_identifier(publication))}"
+        command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL 0/0 ({options})".encode()
+        deadline = time.monotonic() + _SLOT_WAIT_S
+        while True:
+            result = self._run(command)
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                return
+            problem = self._refused(result)
+            # "is active for PID": 55006
+            if problem.state != "55006" or time.monotonic() > deadline:
+                raise problem
+            time.sleep(0.05)
+
+    def messages(self) -> Iterator[tuple[Lsn | None, memoryview | bytes]]:
+        """What the slot brings: a message (with `HEADER` bytes before it), or how far the server has read its
+        log without finding more (then the message is empty). Nothing is confirmed but by `confirm`."""
+        connection, heard = self._connection, time.monotonic()
+        waits = 0
+        while True:
+            length, data = connection.get_copy_data(1)
+            if length > 0:
+                waits = 0
+                if data[0] == _XLOG:
+                    yield None, data
+                elif data[0] == _KEEPALIVE:
+                    (end, _, reply) = struct.unpack_from(">QQB", data, 1)
+                    if reply:
+                        self._answer(ask=False)
+                    yield end, b""
+                continue
+            if length < 0:
+                raise self._ended()
+            if self._wait():
+                heard = time.monotonic()
+                continue
+            waits += 1
+            if waits == 1:
+                self._answer(ask=True)
+            if time.monotonic() - heard > _SILENCE_S:
+                raise psycopg.OperationalError(f"the server said nothing for {_SILENCE_S:.0f} s")
+
+    def confirm(self, lsn: Lsn) -> None:
+        """What is before that is not needed again: the server may discard it."""
+        self._connection.put_copy_data(struct.pack(">cQQQQB", b"r", lsn, lsn, lsn, 0, 0))
+        self._connection.flush()
+
+    def close(self) -> None:
+        self._owner.close()
+
+    def _run(self, text: bytes) -> pq.abc.PGresult:
+        """Run a command: its result, of several statements the last one's or the first that failed."""
+        connection = self._connection
+        connection.send_query(text)
+        found: pq.abc.PGresult | None = None
+        while True:
+            while (writes := connection.flush() == 1) or connection.is_busy():
+                socket = [connection.socket]
+                ready, _, _ = select.select(socket, socket if writes else [], [], 1.0)
+                if ready:
+                    connection.consume_input()
+            result = connection.get_result()
+            if result is None:
+                break
+            if found is None or found.status != pq.ExecStatus.FATAL_ERROR:
+                found = result
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                break
+        assert found is not None, "a command has a result"
+        return found
+
+    def _wait(self) -> bool:
+        """Whether anything came within a moment."""
+        socket = self._connection.socket
+        ready, _, _ = select.select([socket], [], [], _PING_S)
+        if ready:
+            self._connection.consume_input()
+        return bool(ready)
+
+    def _answer(self, *, ask: bool) -> None:
+        """A standby's status update that confirms nothing."""
+        self._connection.put_copy_data(struct.pack(">cQQQQB", b"r", 0, 0, 0, 0, ask))
+        self._connection.flush()
+
+    def _ended(self) -> psycopg.Error:
+        result = self._connection.get_result()
+        if result is None:
+            return psycopg.OperationalError(
+                _text(self._connection.error_message) or "the server ended the stream"
+            )
+        return self._refused(result)
+
+    def _refused(self, result: pq.abc.PGresult) -> SlotError:
+        said = _text(result.error_message) or _text(self._connection.error_message)
+        state = result.error_field(pq.DiagnosticField.SQLSTATE)
+        return SlotError(said, state.decode() if state else None)
+
+
+def create_slot(
+    link: ReplicationLink, slot: str, *, temporary: bool = False, export: bool = True
+) -> tuple[Lsn, str]:
+    """Make a slot. Its consistent point, and a snapshot of exactly what was committed before that: it can be
+    taken over until the link is closed or given another command."""
+    kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
+    action = "EXPORT_SNAPSHOT" if export else "NOEXPORT_SNAPSHOT"
+    rows = link.command(f"CREATE_REPLICATION_SLOT {_identifier(slot)} {kind} pgoutput {action}".encode())
+    _, point, snapshot, _ = rows[0]
+    assert point is not None
+    return lsn_of(point), snapshot or ""
+
+
+def is_in_use(problem: BaseException) -> bool:
+    """Whether a slot could not be read because somebody else does."""
+    return isinstance(problem, SlotError) and problem.state == "55006"
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _value(data: bytes | None) -> str | None:
+    return data.decode() if data is not None else None
+
+
+def _text(message: bytes) -> str:
+    said = message.decode("utf-8", "replace").strip()
+    return re.sub(r"^(ERROR|FATAL):\s*", "", said)

@@ -1,0 +1,246 @@
+"""What a PostgreSQL source has on its server: a publication and a slot.
+
+The slot keeps the server's log (WAL) from the end of what is committed downstream, so it is what makes steps
+of changes durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
+from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.types import quoted
+from mzplan.model.diagnostics import error
+
+log = logging.getLogger("mzplan.connectors")
+
+_SLOT_WAITS = 40
+_FLUSH_WAIT_S = 0.2
+
+_SLOT = """
+SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text,
+       pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint,
+       pg_wal_lsn_diff(pg_current_wal_insert_lsn(), confirmed_flush_lsn)::bigint
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+# From the locks: these everybody may see, and each transaction that writes holds one of its own number.
+_OLDEST_WRITER = """
+SELECT l.pid, a.application_name, coalesce(a.datname, p.database),
+       to_char(coalesce(a.xact_start, p.prepared) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), p.gid
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+ORDER BY age(l.transactionid) DESC LIMIT 1
+"""
+_PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The publication and the slot of one generation of a source, and which of them are mzplan's own."""
+
+    publication: str
+    slot: str
+    own_publication: bool
+    own_slot: bool
+
+    @classmethod
+    def of(cls, query: ResolvedQuery) -> Names:
+        """Adopted, or named after the source's id, which it keeps for life, and its generation."""
+        id_ = re.sub("[^a-z0-9_]", "_", query.description.id)
+        derived = f"mzplan_{id_}_g{query.description.generation}"
+        publication, slot = query.body.get("publication"), query.body.get("slot")
+        return cls(
+            publication=publication or derived,
+            slot=slot or derived,
+            own_publication=publication is None,
+            own_slot=slot is None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A logical slot as the server describes it. `retained`: bytes of log that it keeps; `lag`: bytes that
+    were written since what it has confirmed."""
+
+    plugin: str
+    database: str
+    active_pid: int | None
+    lost: bool
+    confirmed: Lsn
+    retained: int
+    lag: int
+
+
+def find_slot(connection: Connection, name: str) -> Slot | None:
+    """The logical slot of that name; None if there is none."""
+    found = connection.execute(_SLOT, (name,)).fetchone()
+    if found is None:
+        return None
+    _, plugin, database, pid, status, confirmed, restart, retained, lag = found
+    return Slot(
+        plugin=plugin or "",
+        database=database or "",
+        active_pid=pid,
+        lost=status == "lost" or restart is None,
+        confirmed=lsn_of(confirmed) if confirmed else 0,
+        retained=int(retained or 0),
+        lag=int(lag or 0),
+    )
+
+
+def insert_lsn(connection: Connection) -> tuple[Lsn, Lsn]:
+    """The end of the log as it was written last, which is the end of a record, and how much is on disk.
+
+    The latter alone may lie within a record: a slot that is advanced to there loses the transaction whose
+    commit that record is.
+    """
+    found = connection.execute(
+        "SELECT pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn()::text"
+    ).fetchone()
+    assert found is not None
+    return lsn_of(found[0]), lsn_of(found[1])
+
+
+def flush_log(connection: Connection) -> None:
+    """Have what is written of the log put on disk, by a commit of our own, of a message that nobody reads.
+    A server does so only for commits: what else is written (hint bits by a SELECT, if pages have checksums)
+    waits for its WAL writer, which sleeps for seconds where little is to do. Nothing where the role or the
+    server does not allow it."""
+    try:
+        connection.execute("SELECT pg_logical_emit_message(true, 'mzplan', '')")
+    except psycopg.DatabaseError as problem:
+        if connection.closed:
+            raise
+        log.debug("the server's log can't be flushed: %s", type(problem).__name__)
+
+
+class LogEnd:
+    """Up to where the server's log can be read."""
+
+    def __init__(self) -> None:
+        self._candidate: Lsn = 0
+
+    def read(self, connection: Connection) -> Lsn:
+        """The end of a record of the log that is on disk, as new as can be had without waiting for long."""
+        end, flushed = insert_lsn(connection)
+        if flushed >= end:
+            return end
+        # There is more written than is on disk, under load always. Soon it is, unless nobody commits: then we
+        # do. Where we may not, it is what was the end when we asked the last time.
+        before, self._candidate = self._candidate, end
+        deadline = time.monotonic() + _FLUSH_WAIT_S
+        while flushed < end and time.monotonic() < deadline:
+            time.sleep(0.02)
+            _, flushed = insert_lsn(connection)
+        if flushed < end:
+            flush_log(connection)
+            _, flushed = insert_lsn(connection)
+        if flushed >= end:
+            return end
+        return before if before <= flushed else 0
+
+
+def advance(connection: Connection, name: str, to: Lsn) -> None:
+    """Let the server forget what is before. It may come later, so a slot that is busy is left alone."""
+    slot = find_slot(connection, name)
+    if slot is None or slot.confirmed >= to:
+        return
+    for _ in range(_SLOT_WAITS):
+        try:
+            connection.execute("SELECT pg_replication_slot_advance(%s, %s)", (name, lsn_text(to)))
+            return
+        except psycopg.errors.ObjectInUse:
+            time.sleep(0.05)
+
+
+def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> None:
+    """See that mzplan's own publication is there and has these tables."""
+    if not names.own_publication:
+        return
+    there = {tuple(row) for row in connection.execute(_PUBLISHED, (names.publication,)).fetchall()}
+    known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
+    name = quoted(names.publication)
+    if known.fetchone() is None:
+        listed = ", ".join(table.sql for table in tables)
+        connection.execute(
+            f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true)".encode()
+        )
+        return
+    missing = [table for table in tables if (table.schema, table.name) not in there]
+    if missing:
+        listed = ", ".join(table.sql for table in missing)
+        connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {listed}".encode())
+
+
+def oldest_writer(connection: Connection) -> str | None:
+    """Which transaction that has written something is open for longest, in words; never what it runs."""
+    found = connection.execute(_OLDEST_WRITER).fetchone()
+    if found is None:
+        return None
+    pid, application, database, since, prepared = found
+    if prepared is not None:
+        return f"the prepared transaction {prepared!r}, since {since}"
+    which = [f"process {pid}"]
+    which += [f"application {application}"] if application else []
+    which += [f"database {database}"] if database else []
+    which += [f"since {since}"] if since else []  # a role that may not see it is not told
+    return ", ".join(which)
+
+
+def unpublish(connection: Connection, names: Names) -> None:
+    """Drop what mzplan made for a generation that is given up. Raises psycopg.Error."""
+    if names.own_slot:
+        connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+            "WHERE slot_name = %s AND active_pid IS NOT NULL",
+            (names.slot,),
+        )
+        for attempt in range(50):
+            try:
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+                    "WHERE slot_name = %s",
+                    (names.slot,),
+                )
+                break
+            except psycopg.errors.ObjectInUse:
+                if attempt == 49:
+                    raise
+                connection.execute("SELECT pg_sleep(0.1)")
+    if names.own_publication:
+        connection.execute(f"DROP PUBLICATION IF EXISTS {quoted(names.publication)}".encode())
+
+
+def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
+    """The source's tables, by the names it gives them. Raises MzplanError MZ052 where one is missing."""
+    found: dict[str, Table] = {}
+    for name in query.body["tables"]:
+        table = find_table(connection, name)
+        if table is None:
+            raise error(
+                "MZ052",
+                f"Table {name} does not exist",
+                f"{query.link.address}, database {query.link.body['database']}, has no table {name}.",
+                "create it, or correct tables of the source.",
+                address=query.address,
+            )
+        found[name] = table
+    return found
+
+
+@contextlib.contextmanager
+def session(query: ResolvedQuery) -> Iterator[tuple[str, Connection]]:
+    """How to connect while this lasts, and a connection. Raises MzplanError for its tunnel, psycopg.Error."""
+    with reached(query, f"mzplan {query.address}") as info, connect(info) as connection:
+        yield info, connection

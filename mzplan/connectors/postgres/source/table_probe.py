@@ -1,0 +1,218 @@
+"""Whether a source could read a PostgreSQL table: its kind, who may read it, its columns, and what of its
+rows the server's log has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mzplan.connectors.postgres.source.probe_base import Asking
+from mzplan.connectors.postgres.source.problems import hidden_rows
+from mzplan.connectors.postgres.source.values import is_readable, wanted_types
+from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.types import TargetColumn, quoted, shown
+from mzplan.model.diagnostics import Diagnostic
+
+_TABLE = """
+SELECT c.relkind::text, c.relpersistence::text, c.relreplident::text,
+       EXISTS (SELECT 1 FROM pg_class l LEFT JOIN pg_partition_tree(c.oid) t ON t.relid = l.oid
+               WHERE (l.oid = c.oid OR t.relid IS NOT NULL) AND l.reltoastrelid <> 0),
+       has_schema_privilege(c.relnamespace, 'USAGE'),
+       array(SELECT p.oid::regclass::text
+             FROM pg_class p LEFT JOIN pg_partition_tree(c.oid) t ON t.relid = p.oid
+             WHERE (p.oid = c.oid OR t.isleaf) AND p.relkind = 'r' AND row_security_active(p.oid) ORDER BY 1)
+FROM pg_class c WHERE c.oid = %s
+"""
+_LEAVES = """
+SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relreplident::text,
+       has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
+FROM pg_partition_tree(%(oid)s) t JOIN pg_class c ON c.oid = t.relid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf AND c.oid <> %(oid)s ORDER BY 2
+"""
+_CHILDREN = """
+SELECT array(SELECT i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent
+             WHERE i.inhparent = %s AND c.relkind = 'r' ORDER BY 1)
+"""
+_INDEXES = """
+SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+  AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
+"""
+_LARGE = """
+SELECT attname::text FROM pg_attribute
+WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND attstorage <> 'p'
+"""
+
+
+class TableCheck(Asking):
+    """What stands in the way of reading one table of a source."""
+
+    def problems(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        """All of them. Raises psycopg.Error."""
+        kind, persistence, identity, toasted, usable, hidden = self._row(_TABLE, (table.oid,))
+        if kind not in ("r", "p") or persistence != "p":
+            what = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(kind, "not logged")
+            yield self._told(
+                "MZ233",
+                f"{name} can't be replicated",
+                f"{self._where}: it is {what}; the server's log has changes of ordinary tables only.",
+                "name the tables that it is made of; or ALTER TABLE … SET LOGGED.",
+            )
+            return
+        leaves = self._leaves(table)
+        yield from self._readable(name, table, usable, leaves)
+        if hidden:
+            yield hidden_rows(self._query, f"{', '.join(hidden)} has row-level security")
+        yield from self._children(name, table)
+        yield from self._types(name, table)
+        yield from self._identity(name, table, identity, leaves)
+        if toasted:
+            yield from self._large(name, table, identity, leaves)
+
+    def _children(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        found = self._row(_CHILDREN, (table.oid,))[0]
+        if found:
+            yield Diagnostic(
+                severity="warning",
+                code="MZ233",
+                summary=f"Rows of the tables that inherit from {name} are not read",
+                detail=f"{self._where}: {', '.join(found)}. SELECT FROM {name} shows their rows, too; the "
+                "server's log has them as rows of their own tables.",
+                hint="name those tables in the source, too, if their rows are wanted.",
+                address=self._query.address,
+            )
+
+    def _leaves(self, table: Table) -> Sequence[_Leaf]:
+        """The partitions that hold the rows: PostgreSQL writes of each what that one's own replica identity
+        says, and a snapshot reads each by itself."""
+        found = self._connection.execute(_LEAVES.encode(), {"oid": table.oid}).fetchall()
+        return [_Leaf(*row) for row in found]
+
+    def _readable(
+        self, name: str, table: Table, usable: bool, leaves: Sequence[_Leaf]
+    ) -> Iterator[Diagnostic]:
+        grants = []
+        if not usable:
+            grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
+        if not self._row("SELECT has_table_privilege(%s, 'SELECT')", (table.oid,))[0]:
+            grants.append(f"GRANT SELECT ON {shown(table.schema)}.{shown(table.name)} TO {self._role};")
+        for schema in sorted({leaf.schema for leaf in leaves if not leaf.usable} - {quoted(table.schema)}):
+            grants.append(f"GRANT USAGE ON SCHEMA {schema} TO {self._role};")
+        closed = [leaf.sql for leaf in leaves if not leaf.readable]
+        if closed:
+            grants.append(f"GRANT SELECT ON {', '.join(closed)} TO {self._role};")
+        if grants:
+            parts = f" (of its partitions {', '.join(closed)})" if closed else ""
+            yield self._told(
+                "MZ054",
+                f"Table {name} may not be read",
+                f"{self._where} does not allow {self._query.link.body['user']} to read it{parts}.",
+                " ".join(grants),
+            )
+
+    def _types(self, name: str, table: Table) -> Iterator[Diagnostic]:
+        wrong = []
+        for column in self._columns:
+            found = table.column(column.name)
+            if found is None:
+                wrong.append(f"it has no column {column.name}")
+            elif not found.writable and _is_generated(self._connection, table, found):
+                wrong.append(f"{column.name} is generated, and not in the log")
+            elif not is_readable(column.type, found):
+                wrong.append(
+                    f"{column.name} is {found.shown}, which is no {column.type} (but {wanted_types(found)})"
+                )
+        if wrong:
+            yield self._told(
+                "MZ230",
+                f"Table {name} does not have the columns of {self._query.address}",
+                f"{self._where}: {'; '.join(wrong)}.",
+                "correct schema of the source; STRING takes values of every type, as PostgreSQL writes them.",
+            )
+
+    def _identity(
+        self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]
+    ) -> Iterator[Diagnostic]:
+        key = {found.name for one in self._key if (found := table.column(one)) is not None}
+        indexes = self._connection.execute(_INDEXES, (table.oid,)).fetchall()
+        sql = f"{shown(table.schema)}.{shown(table.name)}"
+        if not any(set(columns) <= key for columns, _, _ in indexes):
+            yield self._told(
+                "MZ228",
+                f"The key of {self._query.address} does not identify the rows of {name}",
+                f"{self._where}: no unique index is of ({', '.join(self._key)}) alone: rows would replace "
+                "each other.",
+                f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
+            )
+            return
+        lacking = [] if _sends(identity, indexes, key) else [sql]
+        lacking += [leaf.sql for leaf in leaves if not self._leaf_sends(leaf, key)]
+        if lacking:
+            which = f" ({', '.join(lacking)})" if lacking != [sql] else ""
+            yield self._told(
+                "MZ228",
+                f"The key of {name} is not in the log",
+                f"{self._where}: of a row that is deleted, the server notes down its replica identity, which "
+                f"does not have the columns ({', '.join(self._key)}){which}.",
+                f"{_in_full(lacking)} or make the key that of the primary key.",
+            )
+
+    def _leaf_sends(self, leaf: _Leaf, key: set[str]) -> bool:
+        return leaf.identity == "f" or _sends(
+            leaf.identity, self._connection.execute(_INDEXES, (leaf.oid,)).fetchall(), key
+        )
+
+    def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
+        oids = [table.oid, *(leaf.oid for leaf in leaves)]
+        found = {row[0] for row in self._connection.execute(_LARGE, (oids,)).fetchall()}
+        own = [one.name for c in self._columns if (one := table.column(c.name)) and one.name in found]
+        lacking = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
+        # ALTER TABLE of a partitioned table does not reach its partitions.
+        lacking += [leaf.sql for leaf in leaves if leaf.identity != "f"]
+        if own and lacking:
+            which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
+            yield self._told(
+                "MZ229",
+                f"Large values of {name} would be missing from updates",
+                f"{self._where}: {', '.join(own)} may be stored out of line (TOAST), and then an update of "
+                f"another column does not have the value in the log{which}.",
+                _in_full(lacking),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A partition that holds rows. `sql`, `schema`: as a statement names it; `identity`: as in `_TABLE`."""
+
+    oid: int
+    sql: str
+    identity: str
+    readable: bool
+    usable: bool
+    schema: str
+
+
+def _sends(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
+    """Whether the log has a key of a row that was."""
+    return identity == "f" or any(
+        key <= set(columns)
+        for columns, primary, chosen in indexes
+        if (identity == "d" and primary) or (identity == "i" and chosen)
+    )
+
+
+def _in_full(tables: Sequence[str]) -> str:
+    return " ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables)
+
+
+def _is_generated(connection: Connection, table: Table, column: TargetColumn) -> bool:
+    found = connection.execute(
+        "SELECT attgenerated <> '' FROM pg_attribute WHERE attrelid = %s AND attname = %s",
+        (table.oid, column.name),
+    ).fetchone()
+    return bool(found and found[0])

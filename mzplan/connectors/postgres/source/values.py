@@ -1,0 +1,284 @@
+"""PostgreSQL's values, as text, into Arrow arrays of Spark's types: whole columns at a time.
+
+What can't be had exactly is an error, never a rounded value or a NULL: a numeric with more digits,
+`infinity`, a year beyond 9999, a timestamp without the time zone that a TIMESTAMP needs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.postgres.types import TargetColumn, numeric_size
+from mzplan.endpoints.arrow import arrow_type
+
+if TYPE_CHECKING:
+    from pyarrow import Array, StringArray
+
+Nested = list["Nested | str | None"]
+
+
+class UnfitError(ValueError):
+    """A value that the declared type can't hold. `row` is its index."""
+
+    def __init__(self, text: str, row: int):
+        super().__init__(text)
+        self.text = text
+        self.row = row
+
+
+# By Spark type, what PostgreSQL's types can be read as it; STRING takes everything, as PostgreSQL writes it.
+_READABLE = {
+    "BOOLEAN": {"bool"},
+    "TINYINT": {"int2"},
+    "SMALLINT": {"int2"},
+    "INT": {"int4", "int2"},
+    "BIGINT": {"int8", "int4", "int2", "oid"},
+    "FLOAT": {"float4"},
+    "DOUBLE": {"float8", "float4"},
+    "BINARY": {"bytea"},
+    "DATE": {"date"},
+    "TIMESTAMP": {"timestamptz"},
+    "TIMESTAMP_NTZ": {"timestamp", "date"},
+}
+_DECIMAL = {"numeric", "int2", "int4", "int8"}
+# What one and the same COPY in binary gives both sides: the rest is asked for as text.
+_NATIVE = {"int2", "int4", "int8", "float4", "float8", "bool", "bytea", "text", "varchar"}
+_CAST_AS_WRITTEN = _NATIVE - {"bool"} | {
+    *("numeric", "uuid", "json", "jsonb", "timestamptz", "timestamp", "date", "time", "timetz", "interval")
+}
+_NATIVE_AS = {"timestamptz": "TIMESTAMP", "timestamp": "TIMESTAMP_NTZ", "date": "DATE"}
+# From the first day of year 1 to the last of 9999: microseconds and days since 1970.
+_TIMES = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_DAYS = (-719_162, 2_932_896)
+# The element of an array's literal: in quotes, or as it is up to the next comma or brace.
+_PART = re.compile(r'\{|\}|,|"((?:[^"\\]|\\.)*)"|([^{},"]+)', re.S)
+_BOUNDS = re.compile(r"(?:\[[+-]?\d+:[+-]?\d+\])+=")
+
+
+def is_readable(spark_type: str, column: TargetColumn) -> bool:
+    """Whether a column's values are of this type; single ones may still not fit (`convert`)."""
+    if is_text(spark_type):
+        return True
+    if spark_type.startswith("ARRAY<"):
+        element = spark_type[6:-1]
+        while element.startswith("ARRAY<"):  # PostgreSQL does not tell how many dimensions an array has
+            element = element[6:-1]
+        # Those of box, and of some types of extensions, have another sign between their elements.
+        return (
+            column.is_array
+            and column.delimiter == ","
+            and _is_readable(element, column.type.removeprefix("_"))
+        )
+    return _is_readable(spark_type, column.type)
+
+
+def _is_readable(spark_type: str, type_: str) -> bool:
+    if is_text(spark_type):
+        return True
+    if spark_type.startswith("DECIMAL("):
+        return type_ in _DECIMAL
+    return type_ in _READABLE.get(spark_type, ())
+
+
+def wanted_types(column: TargetColumn) -> str:
+    """The Spark type to declare a column with, for people."""
+    if column.is_array and column.delimiter != ",":
+        return "STRING"
+    if column.is_array:
+        element = replace(column, type=column.type.removeprefix("_"), category="")
+        return f"ARRAY<{wanted_types(element)}>"
+    if column.type == "numeric":
+        size = numeric_size(column.typmod)
+        if size is None:
+            return "DECIMAL(38,18)"
+        precision, scale = size  # numeric(5,-2) has 7 digits, and numeric(2,5) 5 behind the point
+        whole, rest = max(precision - scale, 0), max(scale, 0)
+        return f"DECIMAL({whole + rest},{rest})" if whole + rest <= 38 else "STRING"
+    for spark_type, types in _READABLE.items():
+        if column.type in types and spark_type != "TINYINT":
+            return spark_type
+    return "STRING"
+
+
+def selected(sql_name: str, spark_type: str, column: TargetColumn) -> str:
+    """What to select, for a result that `convert` takes: the value itself where both sides have the same
+    bytes for it, else its text."""
+    same = column.type in _NATIVE and not spark_type.startswith("DECIMAL(")
+    if is_text(spark_type):
+        same = column.type in ("text", "varchar")
+    if same or _NATIVE_AS.get(column.type) == spark_type:
+        return sql_name
+    if column.type in _CAST_AS_WRITTEN or column.category in ("A", "E", "R"):
+        return f"{sql_name}::text"
+    # As the type itself writes it, and so do changes: a cast of inet, bpchar or boolean gives another text.
+    # Not IS NOT NULL: that is false for a composite value of which one field is NULL.
+    return f"CASE WHEN {sql_name} IS DISTINCT FROM NULL THEN format('%s', {sql_name}) END"
+
+
+def is_text(spark_type: str) -> bool:
+    """Whether it takes values as PostgreSQL writes them."""
+    return spark_type == "STRING" or spark_type.startswith(("CHAR(", "VARCHAR("))
+
+
+def is_single(column: TargetColumn) -> bool:
+    """Whether its values, or their elements, are of type real: see `convert`."""
+    return column.type in ("float4", "_float4")
+
+
+def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
+    """Text (or what Arrow can cast) as the Spark type. `single`: text of a real, whose digits tell apart no
+    more than reals; as a DOUBLE it is that real. Raises UnfitError for a value that does not fit."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    wanted = arrow_type(spark_type)
+    if pa.types.is_temporal(values.type):
+        _check_range(values, spark_type)
+    if values.type == wanted:
+        return values
+    if not pa.types.is_string(values.type):
+        return _cast(values, wanted, spark_type)
+    if spark_type == "BOOLEAN":
+        true = pc.equal(values, "t")
+        wrong = pc.and_(pc.invert(true), pc.not_equal(values, "f"))
+        if pc.any(wrong).as_py():
+            raise _problem(values, pc.index(wrong, True).as_py(), spark_type)
+        return true
+    if spark_type == "BINARY":
+        return _bytes(values)
+    if spark_type.startswith("ARRAY<"):
+        return _arrays(values, spark_type, single=single)
+    if spark_type == "DOUBLE" and single:
+        values = _cast(values, pa.float32(), spark_type)
+    return _cast(values, wanted, spark_type)
+
+
+def _check_range(values: Array, spark_type: str) -> None:
+    """`infinity` comes as a number beyond all others."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    first, last = _DAYS if pa.types.is_date(values.type) else _TIMES
+    numbers = values.view(pa.int32() if pa.types.is_date(values.type) else pa.int64())
+    wrong = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+    if pc.any(wrong).as_py():
+        row = pc.index(wrong, True).as_py()
+        raise UnfitError(f"a value beyond the years 1 to 9999 (or infinity) is no {spark_type}", row)
+
+
+def _cast(values: Array, wanted: Any, spark_type: str) -> Array:
+    import pyarrow as pa
+
+    try:
+        return values.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise _problem(values, _first_unfit(values, wanted), spark_type) from None
+
+
+def _first_unfit(values: Array, wanted: Any) -> int:
+    """Found by halves."""
+    import pyarrow as pa
+
+    first, count = 0, len(values)
+    while count > 1:
+        half = count // 2
+        try:
+            values.slice(first, half).cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            count = half
+        else:
+            first, count = first + half, count - half
+    return first
+
+
+def _problem(values: Array, row: int, spark_type: str) -> UnfitError:
+    text = str(values[row].as_py())
+    shown = text if len(text) <= 60 else text[:59] + "…"
+    return UnfitError(f"{shown!r} is no {spark_type}", row)
+
+
+def _bytes(values: StringArray) -> Array:
+    import pyarrow as pa
+
+    found: list[bytes | None] = []
+    for row, text in enumerate(values.to_pylist()):
+        if text is not None and not text.startswith("\\x"):
+            raise _problem(values, row, "BINARY")
+        found.append(None if text is None else bytes.fromhex(text[2:]))
+    return pa.array(found, pa.binary())
+
+
+def _arrays(values: StringArray, spark_type: str, *, single: bool) -> Array:
+    """All elements of all arrays are converted as one column."""
+    import pyarrow as pa
+
+    element = spark_type[6:-1]
+    depth = 1
+    while element.startswith("ARRAY<"):
+        element, depth = element[6:-1], depth + 1
+    leaves: list[str | None] = []
+    owners: list[int] = []
+    offsets: list[list[int | None]] = [[] for _ in range(depth)]
+    counts = [0] * depth
+
+    def lay(items: Nested, level: int, row: int) -> None:
+        for item in items:
+            if level == depth:
+                if isinstance(item, list):
+                    raise _problem(values, row, spark_type)
+                leaves.append(item)
+                owners.append(row)
+                continue
+            if not isinstance(item, list):
+                raise _problem(values, row, spark_type)
+            offsets[level].append(counts[level])
+            counts[level] += len(item)
+            lay(item, level + 1, row)
+
+    for row, text in enumerate(values.to_pylist()):
+        if text is None:
+            offsets[0].append(None)
+            continue
+        try:
+            items = parse_array(text)
+        except ValueError:
+            raise _problem(values, row, spark_type) from None
+        offsets[0].append(counts[0])
+        counts[0] += len(items)
+        lay(items, 1, row)
+    try:
+        array = convert(element, pa.array(leaves, pa.string()), single=single)
+    except UnfitError as problem:
+        raise UnfitError(problem.text, owners[problem.row]) from None
+    for level in reversed(range(depth)):
+        array = pa.ListArray.from_arrays(pa.array([*offsets[level], counts[level]], pa.int32()), array)
+    return array.cast(arrow_type(spark_type))
+
+
+def parse_array(text: str) -> Nested:
+    """`{1,NULL,{"a b"}}` → nested lists of texts. Raises ValueError for what is no array literal."""
+    bounds = _BOUNDS.match(text)  # [0:1]={…}: its indexes begin elsewhere
+    at = bounds.end() if bounds else 0
+    if text[at : at + 1] != "{":
+        raise ValueError("no array")
+    stack: list[Nested] = []
+    current: Nested = []
+    for part in _PART.finditer(text, at):
+        sign = part[0]
+        if sign == "{":
+            inner: Nested = []
+            if stack:
+                current.append(inner)
+            stack.append(current)
+            current = inner
+        elif sign == "}":
+            done, current = current, stack.pop()
+            if not stack:
+                return done
+        elif part[2] is not None:
+            current.append(None if sign == "NULL" else sign)
+        elif sign != ",":
+            current.append(re.sub(r"\\(.)", r"\1", part[1], flags=re.S))
+    raise ValueError("no end")

@@ -1,0 +1,87 @@
+"""Whether a slot has changes, without decoding them twice: a stream that stays open while there are none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import psycopg
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.client import reached
+from mzplan.connectors.postgres.source.continuity import check_not_ahead
+from mzplan.connectors.postgres.source.decoder import commit_of, tables_changed
+from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink
+from mzplan.connectors.postgres.source.slots import Names
+
+
+class Watch:
+    """Looks as far into the log as it is asked, and stops at the first change; the tasks read it then. One
+    reader at a time can have a slot: whoever else needs it calls `close` first. Raises psycopg.Error."""
+
+    def __init__(self, query: ResolvedQuery, names: Names):
+        self._query = query
+        self._names = names
+        self._open: contextlib.ExitStack | None = None
+        self._link: ReplicationLink | None = None
+        self._found: Lsn | None = None
+        self._commit: Lsn = 0
+
+    def finds(self, after: Lsn, to: Lsn, oids: Mapping[str, int]) -> bool:
+        """Whether a transaction that changed the source's tables has its commit in (after, to]."""
+        found = self._found is not None or self._looks(after, to, set(oids.values()))
+        if not found or self._found is None or self._found >= to:
+            return False
+        self.close()
+        return True
+
+    def confirm(self, lsn: Lsn) -> None:
+        """The log before is not needed any more."""
+        if self._link is not None and self._found is None:
+            self._link.confirm(lsn)
+
+    def close(self) -> None:
+        stack, self._open, self._link, self._found = self._open, None, None, None
+        if stack is not None:
+            stack.close()
+
+    def _looks(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
+        """A stream that was left open may have ended meanwhile, by the server's time-out where a trigger
+        comes seldom: then another one looks again from the slot's place on."""
+        for left_open in (self._link is not None, False):
+            try:
+                if self._link is None:
+                    self._begin(after)
+                return self._reads_change(after, to, ours)
+            except psycopg.Error:
+                self.close()
+                if not left_open:
+                    raise
+        raise AssertionError("a stream that was just opened is read, or raises")
+
+    def _begin(self, after: Lsn) -> None:
+        with contextlib.ExitStack() as stack:
+            info = stack.enter_context(reached(self._query, f"mzplan {self._query.address}"))
+            link = ReplicationLink(info)
+            stack.callback(link.close)
+            link.stream(self._names.slot, self._names.publication)
+            check_not_ahead(self._query, self._names, after)
+            self._commit, self._link = 0, link
+            self._open = stack.pop_all()
+
+    def _reads_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
+        assert self._link is not None
+        for end, data in self._link.messages():
+            if end is not None:
+                if end >= to:
+                    return False
+                continue
+            commit = commit_of(data)
+            if commit is not None:
+                self._commit = commit
+                continue
+            # A message names its table by its oid, whatever it is called.
+            if self._commit >= after and ours.intersection(tables_changed(data)):
+                self._found = self._commit
+                return True
+        raise psycopg.OperationalError("the server ended the stream")

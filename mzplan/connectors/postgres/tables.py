@@ -1,0 +1,84 @@
+"""A sink's table in PostgreSQL, as the catalogue describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from mzplan.connectors.postgres.types import TargetColumn, quoted
+
+Connection = psycopg.Connection[Any]
+
+_COLUMNS = """
+SELECT a.attname, b.typname, n.nspname, b.typcategory, a.atttypmod, b.typtypmod,
+       format_type(a.atttypid, a.atttypmod), b.typdelim::text,
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated = '' AND a.attidentity <> 'a'
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+JOIN pg_namespace n ON n.oid = b.typnamespace
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that is there: its full name, and its columns in order. `takes_copy`: COPY writes what
+    INSERT would (views, rules and row-level security make a difference)."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[TargetColumn, ...]
+    takes_copy: bool
+
+    @property
+    def sql(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    def column(self, name: str) -> TargetColumn | None:
+        """The column of that name; else the one that differs in nothing but case, if there is just one."""
+        exact = [c for c in self.columns if c.name == name]
+        alike = exact or [c for c in self.columns if c.name.lower() == name.lower()]
+        return alike[0] if len(alike) == 1 else None
+
+
+def split_name(table: str) -> tuple[str | None, str]:
+    """`"public.orders"` → `("public", "orders")`."""
+    schema, dot, name = table.rpartition(".")
+    return (schema if dot else None), name
+
+
+def find_table(connection: Connection, table: str) -> Table | None:
+    """The table, found as PostgreSQL would (search_path, where no schema is given)."""
+    schema, name = split_name(table)
+    # By name in the catalogue, where a schema is given: to_regclass fails without USAGE of the schema, and
+    # then nobody would learn which privilege is missing.
+    which = "n.nspname = %(schema)s AND c.relname = %(name)s" if schema else "c.oid = to_regclass(%(quoted)s)"
+    found = connection.execute(
+        "SELECT c.oid, n.nspname, c.relname, "
+        "c.relkind IN ('r', 'p') AND NOT c.relhasrules AND NOT c.relrowsecurity "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        f"WHERE {which} AND c.relkind IN ('r', 'p', 'v', 'f')",
+        {"schema": schema, "name": name, "quoted": quoted(name)},
+    ).fetchone()
+    if found is None:
+        return None
+    columns = [
+        TargetColumn(
+            name=name,
+            type=type_,
+            type_schema=type_schema,
+            category=category,
+            typmod=typmod if typmod >= 0 else domain_typmod,
+            shown=shown,
+            delimiter=delim,
+            required=required,
+            writable=writable,
+        )
+        for name, type_, type_schema, category, typmod, domain_typmod, shown, delim, required, writable in (
+            connection.execute(_COLUMNS, (found[0],)).fetchall()
+        )
+    ]
+    return Table(oid=found[0], schema=found[1], name=found[2], columns=tuple(columns), takes_copy=found[3])

@@ -1,0 +1,149 @@
+"""`import --checkpoint … --table …`: a source goes on where a query that was written by hand has stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+from mzplan.connectors.api import adoption
+from mzplan.connectors.api.adoption import Left, RefusedError
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.plan import Plan
+from mzplan.model.resources import Configuration
+from mzplan.model.state import State
+from mzplan.operations.apply import Applied, carry_out
+from mzplan.operations.project import Project, Reporter, Runners
+
+
+def adopt_foreign(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    address: Address,
+    checkpoint: str,
+    table: str,
+    *,
+    approve: Callable[[Plan], None],
+    wait: float,
+) -> Applied:
+    """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
+    What was there stays as it was. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
+    from mzplan.operations.plan import validate
+    from mzplan.plan.commit import new_id
+    from mzplan.plan.surgery import plan_adopt
+    from mzplan.warehouse.paths import absolute
+
+    id_ = new_id()
+    found: list[Left] = []
+
+    def planned(state: State) -> Plan:
+        configuration = validate(project, reporter)
+        plan = plan_adopt(configuration, state, address, id_, 1)
+        _ensure_here(project, address, plan)
+        with reporter.working("looking at the checkpoint and the table"):
+            found.append(_look(project, configuration, address, checkpoint, table))
+        left = found[0]
+        reason = f"adopts {left.checkpoint} and {left.table}, after micro-batch {left.done}"
+        changes = [replace(c, reason=reason) if c.address == address else c for c in plan.changes]
+        return replace(plan, changes=tuple(changes))
+
+    def approved(plan: Plan) -> None:
+        approve(plan)
+        warehouse = absolute(project.settings.directory, plan.warehouse)
+        with reporter.working("copying the checkpoint and the table"):
+            try:
+                adoption.copy(found[0], warehouse, id_)
+            except (RefusedError, OSError) as problem:
+                raise _refused(address, problem) from None
+
+    try:
+        return carry_out(
+            project,
+            runners,
+            reporter,
+            "import",
+            planned,
+            approved,
+            allow_replace=True,
+            live=None,
+            wait=wait,
+        )
+    except BaseException:
+        if found:
+            _discard(project, id_)
+        raise
+
+
+def _look(
+    project: Project, configuration: Configuration, address: Address, checkpoint: str, table: str
+) -> Left:
+    from mzplan.schema.kinds import resource_kind
+    from mzplan.schema.source_columns import columns_of
+    from mzplan.warehouse.paths import absolute
+
+    declared = configuration.resources[address]
+    if address.kind != "source" or declared.type not in adoption.ADOPTABLE:
+        raise _refused(
+            address,
+            RefusedError(
+                f"A {address.kind} of type {declared.type} can't go on from a checkpoint of another program: "
+                "only sources of the types kafka and files can."
+            ),
+        )
+    body = resource_kind("source", declared.type).with_defaults(declared.body)
+    folder = None
+    if declared.type == "files":
+        connection = configuration.resources[declared.references["connection"]]
+        folder = absolute(project.settings.directory, connection.body["path"], body["path"])
+    try:
+        left = adoption.look(adoption.place(checkpoint), adoption.place(table))
+        adoption.ensure_adoptable(left, declared.type, body, folder, columns_of(declared.type, body))
+    except (RefusedError, OSError) as problem:
+        raise _refused(address, problem) from None
+    return left
+
+
+def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
+    """The warehouse must be one that this command and the runner both see."""
+    from mzplan.warehouse.paths import absolute, local_path
+
+    if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
+        return
+    record = next(c.after for c in plan.changes if c.address == address)
+    lease = project.store.leases.leader(record.instance) if record is not None else None
+    if lease is not None and lease.host != socket.gethostname():
+        raise _refused(
+            address,
+            RefusedError(f"Its runner is on {lease.host}, and so is the warehouse: run this command there."),
+        )
+
+
+def _discard(project: Project, id_: str) -> None:
+    """What was copied for a commit that did not come."""
+    from contextlib import suppress
+
+    from mzplan.warehouse.paths import absolute
+    from mzplan.warehouse.removal import remove_storage
+
+    with suppress(MzplanError):
+        state = project.store.read_state()
+        if not any(record.id == id_ for record in state.resources.values()):
+            warehouse = state.warehouse or project.settings.warehouse
+            remove_storage(absolute(project.settings.directory, warehouse), id_, 1)
+
+
+def _refused(address: Address, problem: RefusedError | OSError) -> MzplanError:
+    reasons = problem.reasons if isinstance(problem, RefusedError) else (f"{problem}.",)
+    return MzplanError(
+        Diagnostic(
+            code="MZ165",
+            summary=f"{address} can't go on from what is there",
+            detail=reason,
+            hint="what can be adopted, and how to do it: docs/how-to/adopt-a-query.md.",
+            address=address,
+            exit_code=ExitCode.REFUSED,
+        )
+        for reason in reasons
+    )

@@ -1,0 +1,183 @@
+"""append: rows for a local source, durable when this returns. Needs no Spark and no runner."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
+from mzplan.model.state import ResourceState, State
+from mzplan.operations.project import Project, Reporter, unknown_address
+from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column, change_columns
+from mzplan.schema.source_columns import columns_of, keys_of
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.paths import absolute, local_path
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+    from mzplan.connectors.local.endpoint import Appended
+    from mzplan.connectors.local.row_files import Format, Mistake
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A file of rows: its name (for people), what it holds, its format, and the id of this append. `deletes`:
+    of the rows that are to go, their keys."""
+
+    name: str
+    data: bytes
+    format: Format
+    id: str
+    deletes: bool = False
+
+
+def append(
+    project: Project, address: Address, rows: Rows, reporter: Reporter, *, expect: int | None = None
+) -> Appended:
+    """Make the rows the next step of a local source, unless an append of this id has done so.
+
+    Raises MzplanError: MZ070 for no local source, MZ083 for rows that don't fit its columns, MZ084 when the
+    next step is not `expect`, MZ035 for what the storage did; then nothing was written.
+    """
+    state = project.store.read_state()
+    while True:
+        resource = _local_source(address, state)
+        with reporter.working(f"reading {rows.name}"):
+            table = _fitting(resource, rows)
+        reporter.detail(f"{rows.name}: {table.num_rows} rows fit the columns of {address}")
+        appended = _write(project, state, resource, table, rows.id, expect)
+        failpoint(Failpoint.APPEND_WRITTEN)
+        # A replacement may have been committed meanwhile: its generation has columns and steps of its own.
+        state = project.store.read_state()
+        now = state.resources.get(address)
+        if now is not None and now.place == resource.place:
+            return appended
+
+
+def _fitting(resource: ResourceState, rows: Rows) -> Table:
+    from mzplan.connectors.local.row_files import BadFileError, read_rows
+
+    try:
+        columns, keys = columns_of(resource.type, resource.body), keys_of(resource.type, resource.body)
+        if rows.deletes and not keys:
+            raise _without_key(resource.address)
+        if not keys:
+            return read_rows(rows.data, rows.format, columns)
+        wanted = {key.lower() for key in keys}
+        given = [c for c in columns if c.name.lower() in wanted] if rows.deletes else columns
+        return _changes(read_rows(rows.data, rows.format, given), columns, keys, rows.deletes)
+    except BadFileError as bad:
+        raise _unfit(resource.address, rows, bad.mistakes, bad.more) from None
+
+
+def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], deletes: bool) -> Table:
+    """What the rows do to a keyed collection."""
+    import pyarrow as pa
+
+    from mzplan.endpoints.arrow import arrow_schema, fit
+
+    change = pa.array([DELETE if deletes else UPSERT] * rows.num_rows, pa.string())
+    wanted = change_columns(columns, keys)
+    batches = rows.append_column(CHANGE, change).combine_chunks().to_batches()
+    return pa.Table.from_batches([fit(batch, wanted) for batch in batches], arrow_schema(wanted))
+
+
+def _without_key(address: Address) -> MzplanError:
+    return error(
+        "MZ083",
+        f"Rows of {address} can't be taken away",
+        "It has no key: rows only come. Nothing was written.",
+        "a source that declares `key: [COLUMN, …]` keeps the latest row of each key; its rows can go.",
+        address=address,
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _write(
+    project: Project, state: State, resource: ResourceState, table: Table, id_: str, expect: int | None
+) -> Appended:
+    from mzplan.connectors.local.endpoint import LocalSteps, StaleStepError
+
+    warehouse = absolute(project.settings.directory, state.warehouse)
+    place = Checkpoint.of(warehouse, resource.id, resource.generation).steps
+    try:
+        with _alone(project, place):
+            return LocalSteps(place).append(table, id_, expect)
+    except StaleStepError as stale:
+        raise error(
+            "MZ084",
+            f"The next step of {resource.address} is {stale.next_step}, not {expect}",
+            "Somebody else has appended meanwhile. Nothing was written.",
+            f"look at what was appended, then append with --expect-step {stale.next_step}.",
+            address=resource.address,
+            exit_code=ExitCode.REFUSED,
+        ) from None
+    except OSError as problem:
+        raise error(
+            "MZ035",
+            f"Cannot write a step of {resource.address}",
+            f"{place}: {problem.strerror or problem}. Nothing was written.",
+            "check the warehouse and its rights.",
+            address=resource.address,
+        ) from None
+
+
+@contextlib.contextmanager
+def _alone(project: Project, place: str) -> Iterator[None]:
+    """Two appends at once take turns: by a lock beside the steps, or the store's, for an object store has
+    none."""
+    if local_path(place) is not None:
+        yield
+        return
+    with project.store.lock_for_append():
+        yield
+
+
+def _local_source(address: Address, state: State) -> ResourceState:
+    resource = state.resources.get(address)
+    if resource is None:
+        raise unknown_address(address, state)
+    if (address.kind, resource.type) != ("source", LOCAL):
+        what = f"of type {resource.type}" if address.kind == "source" else f"a {address.kind}"
+        local = sorted(str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL))
+        raise error(
+            "MZ070",
+            f"{address} can't be appended to",
+            f"It is {what}; only a source of type local is written with `mzplan append`.",
+            f"local sources here: {', '.join(local)}." if local else "declare one: {type: local, schema: …}.",
+            address=address,
+            exit_code=ExitCode.USAGE,
+        )
+    return resource
+
+
+def _unfit(address: Address, rows: Rows, mistakes: tuple[Mistake, ...], more: int) -> MzplanError:
+    unit = "row" if rows.format == "parquet" else "line"
+    found = []
+    for mistake in mistakes:
+        where = f"{unit} {mistake.line}: " if mistake.line is not None else ""
+        at = mistake.line or 1
+        found.append(
+            Diagnostic(
+                code="MZ083",
+                summary=f"{rows.name} does not fit {address}",
+                detail=f"{where}{mistake.text}. Nothing was written.",
+                hint="correct the file, or the columns of the source.",
+                range=SourceRange(path=rows.name, line=at, column=1, end_line=at, end_column=1)
+                if rows.format != "parquet" and mistake.line is not None
+                else None,
+                address=address,
+            )
+        )
+    if more:
+        found.append(
+            Diagnostic(code="MZ083", summary=f"{more} more mistakes in {rows.name}", address=address)
+        )
+    return MzplanError(found)

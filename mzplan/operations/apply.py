@@ -1,0 +1,301 @@
+"""apply, and every other verb that commits: plan, validate where it will run, commit, wake, follow.
+
+Commit, then act: a runner acts on what is committed alone, so that a crash anywhere here leaves either the
+old state or the new one, and a runner that converges to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.plan import Change, Plan
+from mzplan.model.resources import Instance
+from mzplan.model.state import ResourceState, State, Status
+from mzplan.operations.follower import Follower, Outcome
+from mzplan.operations.plan import plan_configuration, validate
+from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.status import find_drift
+from mzplan.schema.description import packages_of
+from mzplan.store.limits import limiting
+
+LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What an apply did: the plan it carried out, and how each query ended."""
+
+    plan: Plan
+    serial: int
+    lineage: str = ""
+    outcomes: Mapping[Address, Outcome] = field(default_factory=dict)
+    before: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
+    notes: tuple[Diagnostic, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        good = all(outcome.status == "applied" for outcome in self.outcomes.values())
+        return ExitCode.OK if good else ExitCode.NOT_CONVERGED
+
+
+def apply_configuration(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    *,
+    approve: Callable[[Plan], None],
+    targets: Sequence[Address] = (),
+    replacing: Sequence[Address] = (),
+    allow_replace: bool = False,
+    live: bool | None = None,
+    canary: float | None = None,
+    parallelism: int | None = None,
+    wait: float,
+) -> Applied:
+    """Plan, have it approved, validate it where it will run, commit, and follow until it has converged.
+    `canary`: one query of each connection goes first, and must make progress within so many seconds.
+    `parallelism`: so many queries are stopped and started at once."""
+
+    def planned(state: State) -> Plan:
+        return plan_configuration(project, reporter, state, targets, replacing, canary=canary)
+
+    return carry_out(
+        project,
+        runners,
+        reporter,
+        "apply",
+        planned,
+        approve,
+        allow_replace=allow_replace,
+        live=live,
+        wait=wait,
+        around=lambda new: limiting(project.store, new.serial, parallelism),
+    )
+
+
+def apply_saved(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    plan: Plan,
+    *,
+    approve: Callable[[Plan], None],
+    allow_replace: bool = False,
+    live: bool | None = None,
+    canary: float | None = None,
+    parallelism: int | None = None,
+    wait: float,
+) -> Applied:
+    """Carry out a plan that was saved earlier, exactly as it was reviewed (`canary` and `parallelism` as
+    above). Raises MZ036 (exit 5), naming what has changed, when something that it touches is no longer as it
+    was: in the state, in the files, or of what runs."""
+    from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
+    from mzplan.plan.canaries import choose_canaries
+
+    def planned(state: State) -> Plan:
+        then = None
+        if plan.lineage == state.lineage and plan.serial != state.serial:
+            with suppress(MzplanError):  # a history that is gone only makes the check stricter
+                then = project.store.read_serial(plan.serial)
+        fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
+        ensure_declared(fresh, validate(project, reporter, plan.variables))
+        ensure_as_observed(fresh, find_drift(project, state))
+        return fresh if canary is None else replace(fresh, canaries=choose_canaries(fresh, state, canary))
+
+    return carry_out(
+        project,
+        runners,
+        reporter,
+        "apply",
+        planned,
+        approve,
+        allow_replace=allow_replace,
+        live=live,
+        wait=wait,
+        around=lambda new: limiting(project.store, new.serial, parallelism),
+    )
+
+
+def operate(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    command: str,
+    planned: Callable[[State], Plan],
+    *,
+    approve: Callable[[Plan], None],
+    wait: float,
+) -> Applied:
+    """Carry out a plan that comes from the state alone: pause, resume, restart, destroy."""
+    return carry_out(
+        project, runners, reporter, command, planned, approve, allow_replace=True, live=None, wait=wait
+    )
+
+
+def carry_out(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    command: str,
+    planned: Callable[[State], Plan],
+    approve: Callable[[Plan], None],
+    *,
+    allow_replace: bool,
+    live: bool | None,
+    wait: float,
+    around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext(),
+) -> Applied:
+    """Lock, plan, approve, validate, commit, follow. `around` holds what is to be done with the commit of a
+    state, or not at all."""
+    store = project.store
+    with ExitStack() as held:
+        with reporter.working("waiting for the lock of the state"):
+            held.enter_context(store.lock(command, LOCK_WAIT))
+        failpoint(Failpoint.APPLY_LOCKED)
+        state = read_state(store, reporter)
+        plan = planned(state)
+        refuse(plan, allow_replace)
+        statuses = store.read_statuses()
+        if not plan.is_empty:
+            approve(plan)
+            state = _commit(project, runners, reporter, plan, state, live, around)
+    return _follow(project, runners, reporter, plan, state, statuses, wait)
+
+
+def refuse(plan: Plan, allow_replace: bool) -> None:
+    """Raise what stands against the plan: errors that planning found, replacements nobody allowed."""
+    errors = [d for d in plan.diagnostics if d.severity == "error"]
+    if errors:
+        raise MzplanError(errors)
+    if allow_replace:
+        return
+    replaced = [change for change in plan.changes if change.action == "replace"]
+    if replaced:
+        raise MzplanError(
+            Diagnostic(
+                code="MZ040",
+                summary=f"{change.address} would be replaced",
+                detail=f"{change.reason}. A replacement begins a new generation with a new checkpoint: "
+                "everything is read again.",
+                hint="run apply with --allow-replace if that is what you want.",
+                address=change.address,
+                exit_code=ExitCode.REFUSED,
+            )
+            for change in replaced
+        )
+
+
+def _commit(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    plan: Plan,
+    state: State,
+    live: bool | None,
+    around: Callable[[State], AbstractContextManager[None]],
+) -> State:
+    """Validate live, then commit, then wake. The caller holds the lock."""
+    from mzplan.operations.validation import queries_to_validate, reach
+    from mzplan.plan import apply_changes
+    from mzplan.plan.canaries import without_passed
+
+    store = project.store
+    new = apply_changes(state, plan)
+    if new.canaries:
+        new = without_passed(new, store.read_statuses())
+    changed = [c for c in plan.changes if c.address.kind != "connection"]
+    going_on = [new.resources[address] for address in plan.goes_on if address in new.resources]
+    instances = {i.name: i for i in _touched(new, state, changed, going_on)}
+    environment = _environment(new)
+    needed = _instances_used(new)
+    for name in sorted(needed):  # also those that only `_follow` starts, when it is committed
+        runners.require(_instance(new, name))
+    for instance in instances.values():
+        if instance.name in needed:  # no Spark is started only to see that there is nothing to stop
+            runners.ensure(instance, packages_of(new.resources))
+        runners.wake(instance, environment)
+    if live is not False:
+        queries = queries_to_validate(plan, new)
+        found = reach(project, runners, reporter, new, queries, environment, from_here=live is True)
+        if any(d.severity == "error" for d in found):
+            raise MzplanError(found)
+        for notice in found:
+            reporter.stage(f"{notice.severity}: {notice.summary}")
+    failpoint(Failpoint.APPLY_VALIDATED)
+    reporter.committing(new.serial)
+    with around(new):
+        store.commit(new, state)
+    failpoint(Failpoint.APPLY_COMMITTED)
+    reporter.committed(new.serial)
+    for instance in instances.values():
+        runners.wake(instance, environment)
+    failpoint(Failpoint.APPLY_WOKEN)
+    return new
+
+
+def _follow(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    plan: Plan,
+    state: State,
+    statuses: Mapping[str, Status],
+    wait: float,
+) -> Applied:
+    """Wait for what the plan touched, and for whatever else has not converged yet."""
+    before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
+    touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.goes_on)
+    needed = _instances_used(state)
+    left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
+    outcomes: dict[Address, Outcome] = {}
+    for name in sorted(needed | left):
+        instance = _instance(state, name)
+        if name in needed:
+            runners.ensure(instance)
+        elif instance.type != "dry" and project.store.leases.leader(name) is None:
+            continue  # nothing runs there, and nothing is to
+        runners.settle(instance)
+        follower = Follower(project.store, state, name, touched)
+        outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
+    return Applied(plan=plan, serial=state.serial, lineage=state.lineage, outcomes=outcomes, before=before)
+
+
+def _instance(state: State, name: str) -> Instance:
+    return state.instances.get(name) or Instance(name=name, type="embedded")
+
+
+def _instances_used(state: State) -> set[str]:
+    return {r.instance for r in state.resources.values() if r.address.kind != "connection"}
+
+
+def _touched(
+    new: State, old: State, changes: Sequence[Change], going_on: Sequence[ResourceState]
+) -> Iterator[Instance]:
+    names = {resource.instance for resource in going_on}
+    for change in changes:
+        names |= {r.instance for r in (change.before, change.after) if r is not None}
+    for name in sorted(names):
+        declared = new.instances.get(name) or old.instances.get(name)
+        if declared is not None:
+            yield declared
+
+
+def _environment(state: State) -> dict[str, str]:
+    """The values that this process has of the environment variables the state refers to."""
+    import os
+
+    from mzplan.secrets.references import REFERENCE, references_in
+
+    names = {
+        match["name"]
+        for resource in state.resources.values()
+        if resource.address.kind == "connection"
+        for reference in references_in(resource.body)
+        if (match := REFERENCE.fullmatch(reference)) and match["provider"] == "env"
+    }
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}

@@ -1,0 +1,243 @@
+"""What a command waits for: the answer to a proposal, and the convergence of what it committed.
+
+Reads only the store: the runner does the work, wherever it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.schema.description import Description
+from mzplan.store.store import Store
+
+ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
+HEARTBEATLESS = 3.0  # seconds without a leader before a query is given up as 'no runner'
+
+OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one query ended up. `seconds` since the commit; `reason` for all but `applied`."""
+
+    address: Address
+    status: OutcomeStatus
+    seconds: float
+    reason: str = ""
+    code: str = ""
+    query_id: str | None = None
+    run_id: str | None = None
+
+
+class Progress(Protocol):
+    """The part of a Reporter that following needs."""
+
+    def outcome(self, outcome: Outcome) -> None: ...
+
+    def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None: ...
+
+
+def ask(
+    store: Store,
+    instance: str,
+    descriptions: tuple[Description, ...],
+    *,
+    wake: Callable[[], None],
+    ended: Callable[[], MzplanError | None],
+) -> list[Diagnostic]:
+    """Have an instance's runner validate descriptions. Raises MZ060 when it does not answer in time."""
+    proposal = store.proposals.make(instance, descriptions)
+    failpoint(Failpoint.APPLY_PROPOSED)
+    try:
+        wake()
+        until = time.monotonic() + ANSWER_WAIT
+        while time.monotonic() < until:
+            answer = store.proposals.read_answer(proposal)
+            if answer is not None:
+                return list(answer.diagnostics)
+            problem = ended()
+            if problem is not None:
+                raise problem
+            time.sleep(store.backend.look)
+    finally:
+        store.proposals.withdraw(proposal.id)
+    raise error(
+        "MZ060",
+        f"The runner of instance {instance} does not answer",
+        f"It was asked to validate {len(descriptions)} queries and has not answered in {ANSWER_WAIT:.0f} s. "
+        "Nothing was committed.",
+        "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
+    )
+
+
+class Follower:
+    """Follows the status of one instance until every query of it is where the state wants it.
+
+    `touched` are the queries of the plan; others are awaited too, as long as they are still on their way
+    (an earlier apply may have been killed), but their old failures are not this command's outcome.
+    """
+
+    def __init__(self, store: Store, state: State, instance: str, touched: set[Address]):
+        self.store = store
+        self.state = state
+        self.instance = instance
+        declared = state.instances.get(instance)
+        self.is_dry = declared is not None and declared.type == "dry"  # led only in passing
+        self.touched = touched
+        self.wanted: dict[Address, ResourceState | None] = {
+            address: resource
+            for address, resource in state.resources.items()
+            if address.kind != "connection" and resource.instance == instance
+        }
+        for address in touched - state.resources.keys():
+            self.wanted[address] = None
+
+    def follow(
+        self, wait: float, progress: Progress, ended: Callable[[], MzplanError | None]
+    ) -> dict[Address, Outcome]:
+        """Wait at most `wait` seconds. Returns the outcome of every query that is not simply as it was."""
+        began = time.monotonic()
+        waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted), "starting")
+        outcomes: dict[Address, Outcome] = {}
+        first: float | None = None
+        leaderless: float | None = None
+        while True:
+            status, leads, unreadable = self._read()
+            seconds = time.monotonic() - began
+            first = seconds if first is None else first
+            for address in list(waiting):
+                outcome = self._look(address, status, seconds)
+                if isinstance(outcome, Outcome):
+                    del waiting[address]
+                    outcomes[address] = outcome
+                    if address in self.touched or outcome.status != "applied":
+                        progress.outcome(outcome)
+                else:
+                    waiting[address] = outcome
+            if not waiting:
+                break
+            progress.waiting(waiting, seconds)
+            if leads:
+                leaderless = None
+            elif leaderless is None:
+                leaderless = seconds
+            problem = unreadable if _long(leaderless, seconds) and unreadable else ended()
+            # Nobody led all the time, however short it was: then that is why.
+            lost = _long(leaderless, seconds) or (seconds >= wait and leaderless == first)
+            if problem is not None or lost or seconds >= wait:
+                outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
+                break
+            time.sleep(self.store.backend.look)
+        return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
+
+    def _read(self) -> tuple[Status | None, bool, MzplanError | None]:
+        """The status, whether a runner leads, and why that can't be told. What can't be read is looked at
+        again: the runner may replace it, and this command has committed already. What a runner said that
+        leads no more (it was killed, another one is on its way) is nothing: its queries ended with it."""
+        try:
+            leader = self.store.leases.leader(self.instance)
+            status = self.store.read_status(self.instance)
+        except MzplanError as problem:
+            return None, False, problem
+        if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
+            status = None
+        return status, leader is not None, None
+
+    def _look(self, address: Address, status: Status | None, seconds: float) -> Outcome | str:
+        """The outcome of a query, or the condition in which it is still awaited."""
+        resource = self.wanted[address]
+        if status is None or status.serial < self.state.serial:
+            return "starting"
+        seen = status.observations.get(address)
+        if resource is None:
+            if seen is None:
+                return Outcome(address=address, status="applied", seconds=seconds)
+            return "stopping"
+        if seen is None:
+            return "starting"
+        if status.serial > self.state.serial and seen.wanted_digest != resource.digest:
+            reason = f"serial {status.serial} has superseded this one"
+            return _outcome(address, "pending", seconds, seen, reason)
+        if (seen.wanted_generation, seen.wanted_digest) != (resource.generation, resource.digest):
+            return seen.condition
+        if seen.held:
+            failed = self._failed_canary(address, status)
+            return _outcome(address, "pending", seconds, seen, seen.held, "MZ141") if failed else "held"
+        return _verdict(address, resource, seen, seconds)
+
+    def _failed_canary(self, address: Address, status: Status) -> bool:
+        """Whether a query that this one waits for has failed: then it waits for a person."""
+        verdicts = (
+            (canary, status.canaries.get(canary.address))
+            for canary in self.state.canaries
+            if address in canary.holds
+        )
+        return any(v is not None and not v.passed and v.serial == c.serial for c, v in verdicts)
+
+    def _give_up(
+        self,
+        waiting: Mapping[Address, str],
+        problem: MzplanError | None,
+        *,
+        lost: bool,
+        seconds: float,
+        progress: Progress,
+    ) -> dict[Address, Outcome]:
+        code, reason = "MZ065", f"not finished a first trigger within {seconds:.0f} s"
+        if problem is not None:
+            first = problem.diagnostics[0]
+            code, reason = first.code, " ".join(p for p in (first.summary, first.hint) if p)
+        elif lost:
+            code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
+        found = {}
+        for address, condition in waiting.items():
+            detail = reason if condition in ("starting", "stopping") else f"{condition}: {reason}"
+            found[address] = Outcome(
+                address=address, status="pending", seconds=seconds, reason=detail, code=code
+            )
+            progress.outcome(found[address])
+        return found
+
+
+def _long(since: float | None, seconds: float) -> bool:
+    return since is not None and seconds - since > HEARTBEATLESS
+
+
+def _verdict(address: Address, resource: ResourceState, seen: Observation, seconds: float) -> Outcome | str:
+    match seen.condition:
+        case "running" if not resource.paused and seen.digest == resource.digest:
+            return _outcome(address, "applied", seconds, seen)
+        case "paused" if resource.paused:
+            return _outcome(address, "applied", seconds, seen)
+        case "rejected":
+            return _outcome(address, "rejected", seconds, seen, seen.error or "")
+        case "failed":
+            return _outcome(address, "failed", seconds, seen, seen.error or "")
+        case _:
+            return seen.condition
+
+
+def _outcome(
+    address: Address,
+    status: OutcomeStatus,
+    seconds: float,
+    seen: Observation,
+    reason: str = "",
+    code: str = "",
+) -> Outcome:
+    return Outcome(
+        address=address,
+        status=status,
+        seconds=seconds,
+        reason=reason,
+        code=code or seen.error_code or "",
+        query_id=seen.query_id,
+        run_id=seen.run_id,
+    )

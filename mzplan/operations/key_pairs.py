@@ -1,0 +1,133 @@
+"""Key pairs that ROTATE KEYS makes: files of the project, to which connections refer as to any secret.
+
+    keys/<connection>-<n>        a private key, mode 0600
+    keys/<connection>-<n>.pub    its public key, to be made known to the server
+    keys/.gitignore              so that no private key is ever committed
+
+A key is written before the edit that names it. What a crash leaves behind is a file that nothing refers to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.edits import PropertyEdit
+from mzplan.model.resources import Body
+from mzplan.secrets.references import Secrets
+
+if TYPE_CHECKING:
+    from mzplan.schema.kinds import ResourceKind
+
+FOLDER = "keys"
+_REFERENCE = re.compile(r"\$\{file:(keys/[a-z0-9_]+-\d+)\}\Z")
+_IGNORE = "# Private keys stay here.\n*\n!*.pub\n!.gitignore\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKey:
+    """The public half of a connection's key: which property, what that refers to, and the key (None where
+    the private one is not to be had here)."""
+
+    property: str
+    reference: str
+    text: str | None
+
+
+def next_keys(directory: str, connection: str, body: Body) -> Iterator[str]:
+    """Names for new keys of a connection, which no key has that is still there, or that its body refers to
+    (its file may be elsewhere): `keys/bastion-3`, …"""
+    names = [path.stem for path in Path(directory, FOLDER).glob(f"{connection}-*")]
+    names += [match[1] for value in body.values() if (match := _REFERENCE.match(str(value)))]
+    numbers = [name.rpartition("-")[2] for name in names]
+    number = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    while True:
+        number += 1
+        yield f"{FOLDER}/{connection}-{number}"
+
+
+def key_reference(name: str) -> str:
+    """`keys/bastion-3` → `${file:keys/bastion-3}`."""
+    return f"${{file:{name}}}"
+
+
+class NewKeys:
+    """The key files that one statement makes, and takes away again when nothing comes of it."""
+
+    def __init__(self, directory: str):
+        self._directory = Path(directory)
+        self._made: list[Path] = []
+
+    def make(self, edits: tuple[PropertyEdit, ...]) -> None:
+        """Write a new pair for each edit that names one which is not there. Raises MzplanError MZ124."""
+        for edit in edits:
+            match = _REFERENCE.match(str(edit.value))
+            path = self._directory / match[1] if match else None
+            if path is not None and not path.exists():
+                self._make(path)
+
+    def discard(self) -> None:
+        """Nothing refers to them: the statement failed."""
+        for path in self._made:
+            path.unlink(missing_ok=True)
+        self._made.clear()
+
+    def _make(self, path: Path) -> None:
+        import asyncssh
+
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"mzplan {path.name}")
+        public = path.with_name(f"{path.name}.pub")
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            ignore = path.parent / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text(_IGNORE)
+            self._made += [path, public]
+            _write(path, key.export_private_key(), 0o600)
+            _write(public, key.export_public_key(), 0o644)
+        except OSError as problem:
+            self.discard()
+            raise _unwritable(path, problem) from None
+
+
+def public_keys(body: Body, kind: ResourceKind, directory: str) -> tuple[PublicKey, ...]:
+    """The public keys of a connection whose keys can be rotated, the primary first."""
+    secrets = Secrets(directory)
+    return tuple(
+        PublicKey(property=name, reference=body[name], text=_public(secrets, body[name]))
+        for name in kind.rotates_keys or ()
+        if name in body
+    )
+
+
+def _public(secrets: Secrets, reference: str) -> str | None:
+    import asyncssh
+
+    with contextlib.suppress(MzplanError, asyncssh.KeyImportError, ValueError):
+        key = asyncssh.import_private_key(secrets.resolve(reference))
+        return key.export_public_key().decode().strip()
+    return None
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _unwritable(path: Path, problem: OSError) -> MzplanError:
+    return error(
+        "MZ124",
+        f"A new key can't be written: {problem.strerror or problem}",
+        f"{path}: nothing was changed.",
+        "let mzplan write to the project's folder keys/ (mode 0700), or set the keys by hand: "
+        "ALTER CONNECTION … SET (PRIVATE KEY = SECRET '…', SECONDARY KEY = SECRET '…').",
+    )

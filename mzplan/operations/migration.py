@@ -1,0 +1,132 @@
+"""What moves with a state from one backend to another: beside the state, what its runners have noted down.
+
+`state pull --out FILE` writes it to `FILE.runners`, and `state push FILE` into an empty store takes it along:
+the journals (storage that is still to be removed; what was dropped before; exports that are prepared, with
+what they hold) and the accepted descriptions (what to go back to, and that a query has run before). Into any
+store it takes the newest epoch: targets refuse whoever comes with a lower one than they know. Leases and
+statuses are not moved: a runner writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mzplan.model import reading
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.operations.project import Project
+from mzplan.store.backends.backend import ConflictError
+from mzplan.store.epochs import newest_epoch, raise_epoch
+from mzplan.store.formats import decode_accepted
+from mzplan.store.journal import decode_former, decode_journal, decode_prepared
+from mzplan.store.store import Store
+
+FORMAT_VERSION = 1
+_KEY = re.compile(
+    r"journal/[a-z][a-z0-9_]*(\.prepared|\.former)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belongings:
+    """What is taken along: blobs by key, and the newest epoch (0 in a file of an earlier mzplan)."""
+
+    keys: dict[str, bytes]
+    epoch: int
+
+
+def beside(file: str) -> Path:
+    """Where the rest of what `state pull --out FILE` wrote is."""
+    return Path(f"{file}.runners")
+
+
+def belongings(store: Store, lineage: str) -> bytes | None:
+    """What runners have noted down; None where that is nothing."""
+    keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
+    found = {}
+    for key in filter(_KEY.fullmatch, keys):
+        blob = store.backend.read(key)
+        if blob is not None and blob.data.strip():
+            found[key] = blob.data.decode()
+    epoch = newest_epoch(store.backend)
+    if not found and not epoch:
+        return None
+    document = {"format_version": FORMAT_VERSION, "lineage": lineage, "epoch": epoch, "keys": found}
+    return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def read_belongings(data: bytes | None, place: str, lineage: str) -> Belongings:
+    """The inverse. Raises MZ163 for what is damaged, or of another state."""
+    if data is None:
+        return Belongings(keys={}, epoch=0)
+    try:
+        content = reading.mapping(reading.parse(data), "it")
+        if reading.integer(content, "format_version") != FORMAT_VERSION:
+            raise ValueError("it was written by another version of mzplan")
+        if reading.text(content, "lineage") != lineage:
+            raise ValueError("it is of another state")
+        found = {key: str(text).encode() for key, text in reading.mapping(content["keys"], "keys").items()}
+        epoch = reading.integer(content, "epoch", 0)
+        for key, value in found.items():
+            _check(key, value)
+    except (ValueError, KeyError, MzplanError) as problem:
+        raise error(
+            "MZ163",
+            f"{place} can't be taken along",
+            f"{problem}. Nothing was changed.",
+            "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
+            "take the next runner for an older one (MZ068).",
+        ) from None
+    return Belongings(keys=found, epoch=epoch)
+
+
+def _check(key: str, value: bytes) -> None:
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key[:80]!r} is no key of it")
+    decode: Any = decode_accepted
+    if key.startswith("journal/"):
+        decode = {"prepared": decode_prepared, "former": decode_former}.get(key.split(".")[1], decode_journal)
+    decode(value, key)
+
+
+def bring(store: Store, found: Belongings) -> None:
+    """Write them where nothing is yet. Repeated after a crash, it changes nothing."""
+    bring_epoch(store, found)
+    for key, value in sorted(found.keys.items()):
+        try:
+            store.backend.write(key, value, expected=None)
+        except ConflictError:
+            continue
+
+
+def bring_epoch(store: Store, found: Belongings) -> None:
+    """Have the next runner come with a higher epoch than all of the former place."""
+    if found.epoch:
+        raise_epoch(store.backend, found.epoch)
+
+
+def settle_edit(project: Project) -> None:
+    """An edit of `alter` that was interrupted is finished or forgotten while its own store is at hand."""
+    directory = project.settings.directory
+    if (Path(directory) / ".mzplan" / "alter.json").exists():
+        from mzplan.operations.alter_journal import settle_left
+
+        settle_left(directory, project.store)
+
+
+def refuse_open_edit(project: Project) -> None:
+    """MZ164 while such an edit is open: whether it was committed, only the store it began in can tell."""
+    path = Path(project.settings.directory) / ".mzplan" / "alter.json"
+    if path.exists():
+        raise error(
+            "MZ164",
+            "An edit of `mzplan alter` is still open in this folder",
+            f"{path} says so. Only the store that it began in tells whether it was committed. Nothing was "
+            "changed.",
+            "with `state:` as it was, run `mzplan plan` here, which finishes or forgets it; pull, and push "
+            "again.",
+            exit_code=ExitCode.REFUSED,
+        )

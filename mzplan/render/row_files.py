@@ -1,0 +1,248 @@
+"""Rows as files: JSON lines, CSV, Parquet, Arrow; values in text are as mzplan.connectors.local.row_files
+reads them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OutFormat = Literal["json", "csv", "parquet", "arrow"]
+OUT_FORMATS: tuple[OutFormat, ...] = get_args(OutFormat)
+_SUFFIXES: dict[str, OutFormat] = {
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "csv": "csv",
+    "parquet": "parquet",
+    "arrow": "arrow",
+    "arrows": "arrow",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CYCLE = 400 * 365 + 97  # days of 400 years, after which the calendar repeats itself
+_DAY = 86_400_000_000  # microseconds
+_GROUP = 65_536  # rows of a row group
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # made once: it is half the work
+
+Convert = Callable[[Any], Any]
+
+
+def out_format_of(name: str) -> OutFormat | None:
+    """The format of a file to be written, by the end of its name."""
+    return _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
+
+
+def write_rows(
+    format_: OutFormat, schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO
+) -> int:
+    """Write all rows, batch by batch; how many there were. `json` is one object a line, `arrow` the streaming
+    format. Raises what the sink and the batches raise."""
+    match format_:
+        case "json":
+            return _write_texts(sink, batches, json_lines)
+        case "csv":
+            sink.write(csv_line(schema.names).encode())
+            return _write_texts(sink, batches, _csv_lines)
+        case "parquet":
+            return _write_parquet(schema, batches, sink)
+        case "arrow":
+            return _write_arrow(schema, batches, sink)
+
+
+def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
+    """Each row as a JSON object on one line, without its end. Decimals are text, for their digits; binary is
+    base64; times are ISO 8601, in UTC."""
+    names = batch.schema.names
+    columns = [json_values(column) for column in batch.columns]
+    for row in zip(*columns, strict=True):
+        yield _encode(dict(zip(names, row, strict=True)))
+
+
+def json_values(column: pa.Array) -> list[Any]:
+    """The values of a column as JSON has them."""
+    values = column.cast(_plain(column.type)).to_pylist()
+    convert = _converter(column.type)
+    return values if convert is None else [None if v is None else convert(v) for v in values]
+
+
+def texts(column: pa.Array) -> list[str | None]:
+    """The values of a column as text: of what is nested, JSON."""
+    return [_text(value) for value in json_values(column)]
+
+
+def csv_line(fields: Iterable[str | None]) -> str:
+    """A record. NULL is an empty field, and an empty text is `""`."""
+    line = ",".join("" if field is None else _csv_field(field) for field in fields)
+    return f"{line or _csv_field('')}\n"  # a line with nothing on it would be no record
+
+
+def _csv_field(text: str) -> str:
+    if text and text == text.strip() and not any(sign in text for sign in ',"\r\n'):
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _csv_lines(batch: pa.RecordBatch) -> Iterator[str]:
+    columns = [texts(column) for column in batch.columns]
+    return (csv_line(row)[:-1] for row in zip(*columns, strict=True))
+
+
+def _write_texts(
+    sink: BinaryIO,
+    batches: Iterable[pa.RecordBatch],
+    lines: Callable[[pa.RecordBatch], Iterator[str]],
+) -> int:
+    rows = 0
+    for batch in batches:
+        sink.write("".join(f"{line}\n" for line in lines(batch)).encode())
+        rows += batch.num_rows
+    return rows
+
+
+def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = 0
+    with parquet.ParquetWriter(sink, schema) as writer:
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            rows += batch.num_rows
+            waiting.append(batch)
+            if sum(one.num_rows for one in waiting) >= _GROUP:
+                writer.write_table(pa.Table.from_batches(waiting, schema))
+                waiting = []
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+    return rows
+
+
+def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> int:
+    import pyarrow as pa
+
+    rows = 0
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+# ── values
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """The type with times as numbers: Python's own end with the year 9999, and Spark's don't."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_timestamp(type_):
+        return pa.int64()
+    if types.is_date32(type_):
+        return pa.int32()
+    if types.is_struct(type_):
+        return pa.struct([field.with_type(_plain(field.type)) for field in type_])
+    if types.is_map(type_):
+        return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
+    if types.is_list(type_) or types.is_large_list(type_):
+        made: pa.DataType = pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
+        return made
+    return type_
+
+
+def _converter(type_: pa.DataType) -> Convert | None:
+    """From what `to_pylist` gives of a plain type to JSON; None where that is the same."""
+    from pyarrow import types
+
+    known: tuple[tuple[Callable[[Any], bool], Callable[[Any], Convert]], ...] = (
+        (types.is_timestamp, lambda t: _timestamp("Z" if t.tz is not None else "")),
+        (types.is_date32, lambda t: _date),
+        (types.is_decimal, lambda t: lambda value: format(value, "f")),
+        (types.is_float32, lambda t: _float32),
+        (types.is_floating, lambda t: _float),
+        (_is_binary, lambda t: lambda value: base64.b64encode(value).decode()),
+        (types.is_struct, _struct),
+        (types.is_map, _map),
+        (types.is_list, _list),
+        (types.is_large_list, _list),
+    )
+    return next((make(type_) for holds, make in known if holds(type_)), None)
+
+
+def _is_binary(type_: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(type_) or types.is_large_binary(type_))
+
+
+def _or_null(type_: Any) -> Convert:
+    convert = _converter(type_)
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _struct(type_: Any) -> Convert:
+    fields = [(field.name, _or_null(field.type)) for field in type_]
+    return lambda value: {name: convert(value[name]) for name, convert in fields}
+
+
+def _map(type_: Any) -> Convert:
+    key, item = _or_null(type_.key_type), _or_null(type_.item_type)
+    return lambda value: {_text(key(k)): item(v) for k, v in value}
+
+
+def _list(type_: Any) -> Convert:
+    convert = _or_null(type_.value_type)
+    return lambda value: [convert(item) for item in value]
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _float32(value: float) -> float | str:
+    """With no more digits than it takes to tell it from its neighbours."""
+    import numpy as np
+
+    return _float(float(str(np.float32(value))))
+
+
+def _date(days: int) -> str:
+    return _moment(days * _DAY)[0]
+
+
+def _timestamp(zone: str) -> Convert:
+    def convert(micros: int) -> str:
+        date, time = _moment(micros)
+        return f"{date}T{time}{zone}"
+
+    return convert
+
+
+def _moment(micros: int) -> tuple[str, str]:
+    """Date and time of so many microseconds since 1970. A year of more than four digits has its sign."""
+    cycles = 0
+    if not -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000:
+        cycles = micros // (_CYCLE * _DAY)
+        micros -= cycles * _CYCLE * _DAY
+    date, _, time = (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat().partition("T")
+    if cycles:
+        year = int(date[:4]) + 400 * cycles
+        date = f"{year:+05}{date[4:]}" if not 0 <= year <= 9999 else f"{year:04}{date[4:]}"
+    return date, time
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return _encode(value)

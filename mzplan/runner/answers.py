@@ -1,0 +1,79 @@
+"""Answering proposals: live validation where the queries will run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from mzplan.controller.executor import CheckResult
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.description import Description
+from mzplan.store.proposals import Answer, Proposal
+from mzplan.store.store import Store
+
+log = logging.getLogger("mzplan.runner")
+
+
+class Answering:
+    """Looks for proposals and answers each once, its checks in parallel on the runner's pool."""
+
+    def __init__(
+        self,
+        store: Store,
+        check: Callable[[Description], CheckResult],
+        instance: str,
+        pool: Pool,
+        wake: Callable[[], None],
+    ):
+        self.store = store
+        self.check = check
+        self.instance = instance
+        self.pool = pool
+        self.wake = wake
+        # Answers wait for checks on the other pool, so they may not take its places.
+        self._answers = ThreadPoolExecutor(2, thread_name_prefix="answer")
+        self._under_way: dict[str, Future[None]] = {}
+
+    def look(self) -> bool:
+        """Start answering what is new. True while an answer is under way."""
+        for id_ in [i for i, future in self._under_way.items() if future.done()]:
+            self._under_way.pop(id_).result()
+        for proposal in self.store.proposals.open(self.instance):
+            if proposal.id not in self._under_way:
+                self._under_way[proposal.id] = self._answers.submit(self._answer, proposal)
+        return bool(self._under_way)
+
+    def close(self) -> None:
+        self._answers.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, proposal: Proposal) -> None:
+        checks = [(d, self.pool.submit(self._check, d)) for d in proposal.descriptions]
+        diagnostics: list[Diagnostic] = []
+        upstreams: dict[Address, Any] = {}
+        for description, future in checks:
+            result = future.result()
+            diagnostics.extend(result.diagnostics)
+            if result.upstream is not None:
+                upstreams[description.address] = result.upstream
+        answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
+        try:
+            self.store.proposals.answer(answer)
+        except MzplanError as problem:
+            log.warning("%s", problem)
+        self.wake()
+
+    def _check(self, description: Description) -> CheckResult:
+        try:
+            return self.check(description)
+        except MzplanError as problem:
+            return CheckResult(diagnostics=problem.diagnostics)
+        except Exception as problem:  # a defect in a connector must not silence the answer
+            log.exception("%s: unexpected", description.address)
+            text = f"The check of {description.address} broke down: {type(problem).__name__}: {problem}"
+            return CheckResult(
+                diagnostics=(Diagnostic(code="MZ064", summary=text[:500], address=description.address),)
+            )

@@ -1,0 +1,260 @@
+"""Inlined descriptions: a query with everything it depends on written into it, and its digest.
+
+Connections are referenced by name in files and in state, and inlined as late as possible (seed 002,
+`into_inline_connection`). The digest of the inlined description decides whether a running query must
+restart: a change that leaves it equal restarts nothing. Secrets stay references here; only the runner
+resolves them, when it makes options for Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.model import reading
+from mzplan.model.address import Address, Place
+from mzplan.model.state import ResourceState
+from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.references import references_in
+
+DIGEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlinedConnection:
+    """A connection with the connections that it uses itself, at any depth."""
+
+    address: Address
+    type: str
+    body: Mapping[str, Any]
+    connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """What a sink needs to know of the collection it reads: its place (id, generation) and columns."""
+
+    address: Address
+    id: str
+    generation: int
+    type: str
+    body: Mapping[str, Any]
+
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
+    (see ResourceKind.with_defaults), secrets are references."""
+
+    address: Address
+    id: str
+    generation: int
+    digest: str
+    type: str
+    body: Mapping[str, Any]
+    connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
+    upstream: Upstream | None = None
+
+    @property
+    def place(self) -> Place:
+        return (self.id, self.generation)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "address": str(self.address),
+            "id": self.id,
+            "generation": self.generation,
+            "digest": self.digest,
+            "type": self.type,
+            "body": self.body,
+            "connections": {role: _connection_to_json(c) for role, c in self.connections.items()},
+            "upstream": _upstream_to_json(self.upstream),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Description:
+        """The inverse of `to_json`. Raises ValueError, also for an id that could lead elsewhere."""
+        return cls(
+            address=Address.parse(reading.text(data, "address")),
+            id=reading.identifier(data),
+            generation=reading.integer(data, "generation", least=1),
+            digest=reading.text(data, "digest"),
+            type=reading.text(data, "type"),
+            body=reading.mapping(data.get("body"), "body"),
+            connections=_connections_from_json(data),
+            upstream=_upstream_from_json(data.get("upstream")),
+        )
+
+
+def references_of(description: Description) -> set[str]:
+    """The secret references of a query: its own, and those of its connections at any depth."""
+    found = set(references_in(description.body))
+    below = list(description.connections.values())
+    while below:
+        connection = below.pop()
+        found.update(references_in(connection.body))
+        below += connection.connections.values()
+    return found
+
+
+def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
+    """Inline a source or sink of a state. Raises KeyError on a dangling reference: none is committed."""
+    connections: dict[str, InlinedConnection] = {}
+    upstream: Upstream | None = None
+    for role, target in resource.references.items():
+        found = resources[target]
+        if target.kind == "connection":
+            connections[role] = inline_connection(found, resources)
+        else:
+            upstream = Upstream(
+                address=target,
+                id=found.id,
+                generation=found.generation,
+                type=found.type,
+                body=found.body,
+            )
+    return Description(
+        address=resource.address,
+        id=resource.id,
+        generation=resource.generation,
+        digest=resource.digest,
+        type=resource.type,
+        body=resource.body,
+        connections=connections,
+        upstream=upstream,
+    )
+
+
+def inline_connection(
+    resource: ResourceState, resources: Mapping[Address, ResourceState]
+) -> InlinedConnection:
+    """A connection with those that it uses written in, at any depth."""
+    return InlinedConnection(
+        address=resource.address,
+        type=resource.type,
+        body=resource.body,
+        connections={
+            role: inline_connection(resources[target], resources)
+            for role, target in resource.references.items()
+        },
+    )
+
+
+def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
+    """What Spark has to be started with for what is in a state beyond what it always has, as settings of
+    Spark: `spark.jars.packages`, `spark.jars.excludes`; empty where that is nothing."""
+    found = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
+    names = ("spark.jars.packages", "spark.jars.excludes")
+    both = {name: sorted({one for pair in found for one in pair[i]}) for i, name in enumerate(names)}
+    return {name: tuple(ones) for name, ones in both.items() if ones}
+
+
+def digest_of(
+    resource: ResourceState,
+    resources: Mapping[Address, ResourceState],
+    memo: dict[Address, Any] | None = None,
+) -> str:
+    """`"1:<64 hex digits>"`: the digest of a query's inlined description, "" for a connection.
+
+    Left out: what is changed in place, values equal to their defaults, and names (of the resource
+    itself, of its connections). So renaming a connection restarts nothing.
+    `memo` keeps inlined connections between calls on the same resources.
+    """
+    if resource.address.kind == "connection":
+        return ""
+    memo = {} if memo is None else memo
+    content = [resource.address.kind, *_identity(resource, resources, memo)]
+    content.append([resource.generation, resource.restart_token])
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _identity(
+    resource: ResourceState, resources: Mapping[Address, ResourceState], memo: dict[Address, Any]
+) -> list[Any]:
+    kind = resource_kind(resource.address.kind, resource.type)
+    references: dict[str, Any] = {}
+    for role, target in resource.references.items():
+        if target not in memo:
+            found = resources[target]
+            memo[target] = (
+                _identity(found, resources, memo)
+                if target.kind == "connection"
+                else [found.type, found.generation, collection_columns(found)]
+            )
+        references[role] = memo[target]
+    return [resource.type, kind.identifying(resource.body), references]
+
+
+def collection_columns(source: ResourceState) -> Any:
+    """What a sink depends on of its source: the collection's columns, nothing of how they are read."""
+    kind = resource_kind(source.address.kind, source.type)
+    return {
+        "/".join(path): _get(source.body, path)
+        for path in kind.column_paths
+        if _get(source.body, path) is not None
+    }
+
+
+def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = body
+    for key in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
+
+
+def _connection_to_json(connection: InlinedConnection) -> dict[str, Any]:
+    return {
+        "address": str(connection.address),
+        "type": connection.type,
+        "body": connection.body,
+        "connections": {role: _connection_to_json(c) for role, c in connection.connections.items()},
+    }
+
+
+def _connections_from_json(data: Mapping[str, Any]) -> dict[str, InlinedConnection]:
+    found = reading.mapping(data.get("connections"), "connections")
+    return {role: _connection_from_json(reading.mapping(c, role)) for role, c in found.items()}
+
+
+def _connection_from_json(data: Mapping[str, Any]) -> InlinedConnection:
+    return InlinedConnection(
+        address=Address.parse(reading.text(data, "address")),
+        type=reading.text(data, "type"),
+        body=reading.mapping(data.get("body"), "body"),
+        connections=_connections_from_json(data),
+    )
+
+
+def _upstream_to_json(upstream: Upstream | None) -> dict[str, Any] | None:
+    if upstream is None:
+        return None
+    return {
+        "address": str(upstream.address),
+        "id": upstream.id,
+        "generation": upstream.generation,
+        "type": upstream.type,
+        "body": upstream.body,
+    }
+
+
+def _upstream_from_json(data: Any) -> Upstream | None:
+    if data is None:
+        return None
+    fields = reading.mapping(data, "upstream")
+    return Upstream(
+        address=Address.parse(reading.text(fields, "address")),
+        id=reading.identifier(fields),
+        generation=reading.integer(fields, "generation", least=1),
+        type=reading.text(fields, "type"),
+        body=reading.mapping(fields.get("body"), "body"),
+    )

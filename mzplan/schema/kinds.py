@@ -1,0 +1,349 @@
+"""What the JSON Schemas under schemas/ say of each kind and type of resource.
+
+The schemas are the single source: validation, the planner (`x-change`), secrets (`x-sensitive`), ALTER
+option names (`x-sql`) and references (`x-reference`) all come from them, through this module. That is
+why no other module says `if type == "kafka"` to decide what a change does.
+
+Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.schema.dialect); `allOf:
+[{$ref}]` and `$ref` between files are resolved at load, so that a loaded schema stands alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Literal, cast
+
+from mzplan.model.address import KINDS, Kind
+from mzplan.model.plan import Effect
+from mzplan.model.resources import Body
+from mzplan.schema.columns import canonical
+from mzplan.schema.dialect import fault_of, schema_folder
+from mzplan.schema.plugins import all_plugins, broken_schema, find_plugin
+
+EditKind = Literal["added", "removed", "changed"]
+Json = dict[str, Any]
+
+_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
+_COMMON = {"type", "description", "labels", "lifecycle"}
+
+
+@cache
+def load_schema(name: str) -> Json:
+    """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
+
+    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a plug-in that is broken,
+    ValueError when it is one of mzplan's own that breaks the dialect of schemas.
+    """
+    path = schema_folder() / f"{name}.json"
+    if not path.is_file():
+        return _of_plugin(name)
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    if fault := fault_of(schema, own=True):
+        raise ValueError(f"{path.name} {fault}")
+    return _standalone(schema)
+
+
+def _of_plugin(name: str) -> Json:
+    kind, _, type_ = name.partition(".")
+    plugin = find_plugin(type_) if kind in KINDS and type_ else None
+    if plugin is None or name not in plugin.schemas:
+        raise KeyError(name)
+    try:
+        schema = _standalone(copy.deepcopy(plugin.schemas[name]))
+    except KeyError as missing:
+        raise broken_schema(plugin, name, f"refers to {missing}, which is no schema of mzplan's") from None
+    if not set(schema["properties"]) >= _COMMON:
+        raise broken_schema(plugin, name, "lacks the keys that every resource has: refer to their schema")
+    return schema
+
+
+def _standalone(schema: Json) -> Json:
+    """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
+
+    What else is in `allOf` are rules between properties (`if`/`then`, with texts for a person); they stay.
+    """
+    all_of = schema.pop("allOf", [])
+    bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]
+    rules = [rule for base in bases for rule in base.get("allOf", [])]
+    rules += [rule for rule in all_of if "$ref" not in rule]
+    if rules:
+        schema["allOf"] = rules
+    properties: Json = {}
+    required: list[str] = []
+    for base in bases:
+        properties |= base.get("properties", {})
+        required += base.get("required", [])
+    for key, value in schema.get("properties", {}).items():
+        properties[key] = (
+            _referred(value["$ref"]) if "$ref" in value else properties.get(key, {}) | _inner(value)
+        )
+        if "const" in value and "type" in properties[key]:
+            del properties[key]["type"]
+    if properties:
+        schema["properties"] = properties
+        schema["additionalProperties"] = False
+    if required:
+        schema["required"] = sorted({*required, *schema.get("required", [])})
+    return schema
+
+
+def _referred(reference: str) -> Json:
+    schema = dict(load_schema(reference.removesuffix(".json")))
+    for key in ("$schema", "$id", "title"):
+        schema.pop(key, None)
+    return schema
+
+
+def _inner(schema: Json) -> Json:
+    return _standalone(dict(schema)) if "properties" in schema else schema
+
+
+@cache
+def schema_names() -> tuple[str, ...]:
+    """Every resource schema, as `kind.type`, sorted; those of plug-ins, too, so this takes a moment."""
+    names = {path.stem for path in schema_folder().glob("*.json")}
+    names |= {name for plugin in all_plugins() for name in plugin.schemas}
+    return tuple(sorted(name for name in names if name.partition(".")[0] in KINDS and "." in name))
+
+
+@cache
+def types_of(kind: Kind) -> tuple[str, ...]:
+    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`. To list them:
+    whether a type is one, `is_type` says without looking for plug-ins first."""
+    return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
+
+
+def is_type(kind: Kind, type_: Any) -> bool:
+    """Whether a kind has this type. Raises MzplanError MZ080 when the plug-in that brings it is broken."""
+    if not isinstance(type_, str) or not _TYPE.match(type_):
+        return False
+    try:
+        load_schema(f"{kind}.{type_}")
+    except KeyError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A property that names another resource, and the types it may have (empty: any)."""
+
+    property: str
+    kind: Kind
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlOption:
+    """An option of ALTER statements: the property that it sets, and that property's schema. `one`: it sets
+    a list of one item. Two options of the same property exclude each other."""
+
+    name: str
+    path: tuple[str, ...]
+    one: bool
+    schema: Json
+
+
+@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
+class ResourceKind:
+    """One kind and type of resource, as its schema describes it."""
+
+    kind: Kind
+    type: str
+
+    @cached_property
+    def schema(self) -> Json:
+        return load_schema(f"{self.kind}.{self.type}")
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """The properties that refer to other resources."""
+        return tuple(
+            Reference(name, cast(Kind, schema["x-reference"]), tuple(schema.get("x-reference-types", ())))
+            for name, schema in self.schema["properties"].items()
+            if "x-reference" in schema
+        )
+
+    @property
+    def validates_live(self) -> bool:
+        """Whether validation reaches for a connection of this type by default (semantics.md §1, rule 7)."""
+        return bool(self.schema.get("x-validate", False))
+
+    @property
+    def rotates_keys(self) -> tuple[str, str] | None:
+        """The properties with the keys that ALTER … ROTATE KEYS makes anew: the primary, the secondary."""
+        found = self.schema.get("x-rotates-keys")
+        return (found["primary"], found["secondary"]) if found else None
+
+    def packages(self, body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The jars that Spark needs for what this body says, and those that are to be left out of what they
+        bring along, as Maven coordinates (`x-packages`, `x-packages-excluded`)."""
+        said = [schema for name, schema in self.schema["properties"].items() if name in body]
+        wanted = (package for schema in said for package in schema.get("x-packages", ()))
+        excluded = (package for schema in said for package in schema.get("x-packages-excluded", ()))
+        return tuple(wanted), tuple(excluded)
+
+    def query_type(self, kind: Kind) -> str | None:
+        """The type that a source or sink has by default on this connection; None when it can't have one."""
+        found = self.schema.get(f"x-{kind}-type")
+        return str(found) if found else None
+
+    def normalise(self, body: Body) -> Json:
+        """The body with values equal to their defaults left out and keys sorted.
+
+        Two bodies that mean the same are equal afterwards: reordered keys or a default written out are
+        no change (semantics.md §1, rule 11).
+        """
+        return _normalise(self.schema, body)
+
+    def with_defaults(self, body: Body) -> Json:
+        """The body with every absent default filled in, at any depth."""
+        return _with_defaults(self.schema, body)
+
+    def identifying(self, body: Body) -> Json:
+        """The part of a normalised body that a running query depends on: what is not changed in place."""
+        return _identifying(self.schema, body)
+
+    def property_schema(self, path: tuple[str | int, ...]) -> Json:
+        """The schema of the property at a path of keys and indexes; the nearest one above where a
+        schema does not go deeper (items of a list, free keys of a map)."""
+        found = _annotated(self.schema, path)
+        return found[-1] if found else self.schema
+
+    def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
+        """What an edit of this kind at this path does to a running query (`x-change`)."""
+        change = self.property_schema(path).get("x-change", "restart")
+        if isinstance(change, Mapping):
+            change = change.get(edit, "replace")
+        return cast(Effect, change)
+
+    def is_sensitive(self, path: tuple[str | int, ...]) -> bool:
+        """Whether the value at a path is a secret (`x-sensitive`; `x-sensitive-keys` for free keys)."""
+        for schema in _annotated(self.schema, path):
+            if schema.get("x-sensitive"):
+                return True
+            pattern = schema.get("x-sensitive-keys")
+            if pattern and any(isinstance(key, str) and re.search(pattern, key) for key in path):
+                return True
+        return False
+
+    @cached_property
+    def column_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The properties that decide a collection's columns (`x-diff: columns`, or `x-column`)."""
+        return tuple(
+            path
+            for path, schema in walk_properties(self.schema)
+            if schema.get("x-diff") == "columns" or "x-column" in schema
+        )
+
+    @cached_property
+    def key_path(self) -> tuple[str, ...] | None:
+        """The property that lists the columns of a keyed collection's key (`x-key`)."""
+        found = (path for path, schema in walk_properties(self.schema) if schema.get("x-key"))
+        return next(found, None)
+
+    @property
+    def takes_deletes(self) -> dict[str, tuple[Any, ...]] | None:
+        """With which values of its properties (`x-deletes`) a sink follows updates and deletes of a keyed
+        collection; None for one that only ever adds rows."""
+        return cast("dict[str, tuple[Any, ...]] | None", self.schema.get("x-deletes"))
+
+    @cached_property
+    def sql_options(self) -> dict[str, SqlOption]:
+        """The options of ALTER statements, by name (`x-sql`; `x-sql-one` for one item of a list)."""
+        found: dict[str, SqlOption] = {}
+        for path, schema in walk_properties(self.schema):
+            for word, one in (("x-sql", False), ("x-sql-one", True)):
+                if (name := schema.get(word)) is not None:
+                    found[name] = SqlOption(name=name, path=path, one=one, schema=schema)
+        return found
+
+
+@cache
+def resource_kind(kind: Kind, type_: str) -> ResourceKind:
+    """The kind and type; raises KeyError when no schema describes it."""
+    found = ResourceKind(kind, type_)
+    _ = found.schema
+    return found
+
+
+def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Every property of a schema at any depth, with its path."""
+    for name, inner in schema.get("properties", {}).items():
+        yield (*path, name), inner
+        yield from walk_properties(inner, (*path, name))
+
+
+def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
+    """The schemas met on the way down a path, outermost first."""
+    met: list[Json] = []
+    for key in path:
+        inner = schema.get("properties", {}).get(key) if isinstance(key, str) else None
+        if inner is None:
+            return met
+        met.append(inner)
+        schema = inner
+    return met
+
+
+def _normalise(schema: Json, body: Body) -> Json:
+    properties: Mapping[str, Json] = schema.get("properties", {})
+    result: Json = {}
+    for key in sorted(body):
+        value = body[key]
+        inner = properties.get(key, {})
+        if "properties" in inner:
+            value = as_mapping(value)
+        if isinstance(value, Mapping):
+            value = _normalise(inner, value)
+            if not value and "properties" in inner and not inner.get("required"):
+                continue  # everything in it was a default written out
+        elif inner.get("x-diff") == "columns" and isinstance(value, str):
+            value = canonical(value)
+        elif inner.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+            value = int(value)  # JSON Schema takes 5432.0 for an integer
+        if "default" in inner and _same(value, inner["default"]):
+            continue
+        result[key] = value
+    return result
+
+
+def as_mapping(value: Any) -> Any:
+    """`[key, headers]` → `{key: key, headers: headers}`, the short way to write such a mapping."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return {item: item for item in value}
+    return value
+
+
+def _same(value: Any, default: Any) -> bool:
+    # True == 1 in Python, but not in a configuration.
+    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
+
+
+def _with_defaults(schema: Json, body: Body) -> Json:
+    result: Json = dict(body)
+    for key, inner in schema.get("properties", {}).items():
+        if key not in result and "default" in inner:
+            result[key] = inner["default"]
+        if isinstance(result.get(key), Mapping):
+            result[key] = _with_defaults(inner, result[key])
+    return result
+
+
+def _identifying(schema: Json, body: Body) -> Json:
+    properties: Mapping[str, Json] = schema.get("properties", {})
+    result: Json = {}
+    for key, value in body.items():
+        inner = properties.get(key, {})
+        if inner.get("x-change") == "in-place" or "x-reference" in inner:
+            continue
+        if not isinstance(value, Mapping):
+            result[key] = value
+        elif (identifying := _identifying(inner, value)) or not value:
+            result[key] = identifying  # left out where all that it has changes in place
+    return result

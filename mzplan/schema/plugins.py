@@ -1,0 +1,143 @@
+"""Connectors of third parties: packages with an entry point in the group `mzplan.connectors`.
+
+    [project.entry-points."mzplan.connectors"]
+    sqlite = "mzplan_sqlite:connector"          # the name is the type that it brings
+
+Looked for only when a type is met that is not mzplan's own: a project without plug-ins pays nothing. What the
+object must have is told in docs/endpoints.md; it is checked here, so that a mistake in a package is told as
+one of that package, and not as a defect of mzplan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from mzplan.host.extras import extras_told
+from mzplan.model.address import KINDS
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.dialect import fault_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "mzplan.connectors"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A connector that was found: its type, the package it comes from (for people), and what it is."""
+
+    type: str
+    package: str
+    connector: Any
+    schemas: Mapping[str, Json]
+
+
+@cache
+def find_plugin(type_: str) -> Plugin | None:
+    """The plug-in that brings a type; None when no package does.
+
+    Raises MzplanError MZ080, naming the package, when it can't be used.
+    """
+    found = [entry for entry in _entries() if entry.name == type_]
+    if not found:
+        return None
+    if len({package_of(entry) for entry in found}) > 1:
+        packages = " and ".join(sorted({package_of(entry) for entry in found}))
+        raise _broken(type_, packages, "more than one package brings this type", "uninstall all but one.")
+    return _loaded(found[0])
+
+
+@cache
+def all_plugins() -> tuple[Plugin, ...]:
+    """Every plug-in that works, by type; a broken one is told of when its type is asked for."""
+    found = []
+    for name in sorted({entry.name for entry in _entries()}):
+        try:
+            plugin = find_plugin(name)
+        except MzplanError:
+            continue
+        if plugin is not None:
+            found.append(plugin)
+    return tuple(found)
+
+
+def package_of(entry: EntryPoint) -> str:
+    """`mzplan-sqlite 1.0`, as far as it is known."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+
+
+def broken_schema(plugin: Plugin, name: str, why: str) -> MzplanError:
+    """MZ080: a schema of this plug-in can't be used."""
+    return _broken(plugin.type, plugin.package, f"its schema {name} {why}")
+
+
+@cache
+def _entries() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+def _loaded(entry: EntryPoint) -> Plugin:
+    package = package_of(entry)
+    try:
+        with extras_told():
+            connector = entry.load()
+        schemas = {str(name): dict(schema) for name, schema in connector.schemas().items()}
+    except MzplanError:
+        raise
+    except Exception as problem:  # whatever a package does when it is imported
+        said = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        raise _broken(entry.name, package, f"{entry.value} can't be loaded: {said}") from None
+    why = next(_problems(entry.name, connector, schemas), None)
+    if why is not None:
+        raise _broken(entry.name, package, why)
+    return Plugin(type=entry.name, package=package, connector=connector, schemas=schemas)
+
+
+def _problems(type_: str, connector: Any, schemas: Mapping[str, Json]) -> Iterator[str]:
+    if connector.type != type_:
+        yield f"its entry point is {type_!r}, and its connector's type is {connector.type!r}"
+    allowed = {f"{kind}.{type_}" for kind in KINDS}
+    if not schemas or not set(schemas) <= allowed:
+        yield f"its schemas are {sorted(schemas)}; they can only be of {sorted(allowed)}"
+    for kind, method in (("source", "input_factory"), ("sink", "output_factory")):
+        if f"{kind}.{type_}" in schemas and not callable(getattr(connector, method, None)):
+            yield f"it has a schema of a {kind} and no {method}()"
+    for name, schema in schemas.items():
+        yield from (f"its schema {name} {why}" for why in _schema_problems(type_, name, schema))
+
+
+def _schema_problems(type_: str, name: str, schema: Json) -> Iterator[str]:
+    if fault := fault_of(schema):
+        yield fault
+        return
+    properties = schema.get("properties", {})
+    if properties.get("type", {}).get("const") != type_:
+        yield f'has no property type with "const": "{type_}"'
+    if schema.get("type") != "object" or not any("$ref" in base for base in schema.get("allOf", [])):
+        base = {"connection": "common.json", "source": "query.json", "sink": "sink.json"}
+        wanted = base[name.partition(".")[0]]
+        yield f'is not "type": "object" with "allOf": [{{"$ref": "{wanted}"}}]'
+    if name.startswith("source.") and not _has_columns(schema):
+        yield 'has no property with "x-diff": "columns": the columns of the collection, as Spark DDL'
+
+
+def _has_columns(schema: Json) -> bool:
+    below = schema.get("properties", {}).values()
+    return any(inner.get("x-diff") == "columns" or _has_columns(inner) for inner in below)
+
+
+def _broken(type_: str, package: str, why: str, hint: str = "") -> MzplanError:
+    return error(
+        "MZ080",
+        f"The connector {type_!r} of {package} can't be used",
+        f"{why}.",
+        hint
+        or "upgrade or reinstall that package, or tell its authors; docs/endpoints.md says what it needs.",
+    )

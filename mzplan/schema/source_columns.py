@@ -1,0 +1,69 @@
+"""The columns of a source's collection: the one place that knows them, for both sides.
+
+The schemas say where they come from: a property with DDL (`x-diff: columns`), what stands for it where a
+format needs none (`x-default-columns`), and properties that add one column each (`x-column`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mzplan.schema.columns import Column, parse_columns
+from mzplan.schema.kinds import ResourceKind, as_mapping, resource_kind
+
+
+def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
+    """The user's columns of the collection that a source of this type writes, in order.
+
+    Raises DdlError for a schema that is not Spark DDL.
+    """
+    return (*record_columns(type_, body), *included_columns(type_, body).values())
+
+
+def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
+    """The columns that a record itself becomes. Raises DdlError."""
+    kind = resource_kind("source", type_)
+    found: list[Column] = []
+    for path in kind.column_paths:
+        if kind.property_schema(path).get("x-diff") == "columns":
+            ddl = _value(body, path) or default_ddl(kind, path, body)
+            found += parse_columns(ddl) if isinstance(ddl, str) else ()
+    return tuple(found)
+
+
+def keys_of(type_: str, body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that identify a row of the collection, which then keeps the latest row of each key
+    (`x-key`: the property that lists them); `()` for a collection to which rows are only added."""
+    kind = resource_kind("source", type_)
+    listed = _value(body, kind.key_path) if kind.key_path is not None else None
+    return tuple(listed) if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else ()
+
+
+def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, Any]) -> str | None:
+    """The columns of a format that needs no schema, as DDL; None for one that does."""
+    type_ = _value(body, (*path[:-1], "type"))
+    defaults: Mapping[str, str] = kind.property_schema(path).get("x-default-columns", {})
+    return defaults.get(type_) if isinstance(type_, str) else None
+
+
+def included_columns(type_: str, body: Mapping[str, Any]) -> dict[str, Column]:
+    """What comes with a record beside its value and is wanted as a column: by what it is (`key`, …)."""
+    kind = resource_kind("source", type_)
+    found: dict[str, Column] = {}
+    for path in kind.column_paths:
+        written = _value(body, path)
+        type_of_it = kind.property_schema(path).get("x-column")
+        if type_of_it is not None and isinstance(written, str):
+            name, _, other = written.partition(" ")
+            found[path[-1]] = Column(name, other or type_of_it)
+    return found
+
+
+def _value(body: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        body = as_mapping(body)
+        if not isinstance(body, Mapping):
+            return None
+        body = body.get(key)
+    return body

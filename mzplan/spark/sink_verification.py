@@ -1,0 +1,117 @@
+"""Steps of a sink verified: what its target has recorded, and the collection's rows made into its rows again.
+
+Spark is only needed where the sink has a select or a where, or an upsert leaves out rows: what such
+expressions mean, no other engine agrees with in every corner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.outputs import outputs_without_spark
+from mzplan.connectors.api.protocols import Recorded, ResolvedQuery, SinkConnector, resolve
+from mzplan.connectors.frames.latest import latest_rows
+from mzplan.connectors.frames.types import ddl
+from mzplan.endpoints.replay import Written
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import POSITION
+from mzplan.schema.description import Description
+from mzplan.secrets.references import Secrets
+from mzplan.spark.streams import project
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.sink_replay import files_of, step_hash, versions_of
+from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Downstream:
+    """One sink. Implements mzplan.operations.steps.Target."""
+
+    def __init__(self, query: ResolvedQuery, recorded: Recorded, history: StepHistory, position: str):
+        self._query = query
+        self._recorded = recorded
+        self._history = history
+        self._position = position
+        self._spark: SparkSession | None = None
+
+    @classmethod
+    def open(cls, description: Description, secrets: Secrets, directory: str, warehouse: str) -> Downstream:
+        """Raises MzplanError for a target that keeps no record, and for what a server did."""
+        connectors = Connectors()
+        query = resolve(description, secrets, directory, warehouse)
+        sink: SinkConnector = connectors.sink(description.type)
+        source = description.upstream
+        assert source is not None
+        place = description.id, description.generation
+        history = StepHistory(warehouse, place, source.place)
+        recorded = sink.recorded(query, outputs_without_spark(query))
+        return cls(query, recorded, history, connectors.source(source.type).position)
+
+    def close(self) -> None:
+        """Leave the target, and end the session if there is one."""
+        self._recorded.close()
+        if self._spark is not None:
+            self._spark.stop()
+
+    def recorded(self, step: int) -> Written | None:
+        """See Target."""
+        try:
+            return self._recorded.step(step)
+        except (MzplanError, GoneError, OSError):
+            raise
+        except Exception as problem:  # a connector's own
+            raise GoneError(f"The target: {problem}.") from None
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """See Target."""
+        body = self._query.body
+        if self._query.keys:
+            return self._by_spark(lambda: self._changes(record))
+        if body.get("select") or "where" in body or self._recorded.keys:
+            return self._by_spark(lambda: self._rows(record))
+        return step_hash(self._history.collection, record, [column.name for column in self._query.columns])
+
+    def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
+        from mzplan.connectors.frames.row_hash import content_hash
+        from mzplan.spark import failures
+
+        try:
+            rows, keys = made(), self._recorded.keys
+            return content_hash(latest_rows(rows, keys) if keys else rows.drop(POSITION))
+        except (MzplanError, GoneError, OSError):
+            raise
+        except Exception as problem:
+            raise GoneError(f"The collection: {failures.of_exception(problem).text}") from None
+
+    def _read(self, files: list[str]) -> DataFrame:
+        schema = f"{ddl(self._query.columns)}, {POSITION} {self._position}"
+        spark = self._session()
+        if not files:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+
+    def _rows(self, record: StepRecord) -> DataFrame:
+        return project(self._read(files_of(self._history.collection, record)), self._query)
+
+    def _changes(self, record: StepRecord) -> DataFrame:
+        """The rows that came and went, as the step was given them."""
+        from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
+
+        first, last = versions_of(self._history.collection, record)
+        between = {"startingVersion": str(first), "endingVersion": str(last)}
+        reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)
+        feed = with_order(reader.load(self._history.collection.collection), self._query.columns)
+        return with_change(project(feed, self._query))
+
+    def _session(self) -> SparkSession:
+        from mzplan.spark.session import open_session
+
+        if self._spark is None:
+            self._spark = open_session("mzplan verify", {})
+        return self._spark

@@ -1,0 +1,111 @@
+"""Pointing into a statement: the same form of diagnostic as for a file, with what may be secret masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
+from mzplan.schema.kinds import resource_kind, types_of
+from mzplan.secrets.references import is_reference
+from mzplan.sql.statements import At
+
+PATH = "<statement>"
+"""Stands where a diagnostic of a file has the file's path."""
+# A text in either quotes, closed or not; or a word where the value of an option that sounds secret stands.
+_TEXT = re.compile(
+    r"""(?i)'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)|(?<=PASSWORD\s)[^\s,()'"=]+|(?<=PASSWORD=)[^\s,()'"]+|"""
+    r"""(?<=PASSWORD\s=\s)[^\s,()'"]+"""
+)
+
+_WORD = re.compile(r"[^\s,()=\[\];'\"]+")
+_KEYWORDS = (
+    "ALTER AS CONNECTION DROP EXISTS FALSE IF KEYS RESET ROTATE SECRET SET SINK SOURCE TRUE VALIDATE WITH"
+)
+
+
+def point(
+    text: str,
+    at: At,
+    code: str,
+    summary: str,
+    detail: str = "",
+    hint: str = "",
+    *,
+    shown: Iterable[At] | None = (),
+    address: Address | None = None,
+    exit_code: ExitCode = ExitCode.ERROR,
+) -> Diagnostic:
+    """An error at a place of the statement. Of the texts in quotes only references and those at the places
+    `shown` are shown: any other may be a secret that somebody wrote out. `shown` is None for a statement that
+    can't be parsed."""
+    excerpt, range_ = excerpt_of(text, at, shown)
+    return Diagnostic(
+        code=code,
+        summary=summary,
+        detail=detail,
+        hint=hint,
+        range=range_,
+        excerpt=excerpt,
+        address=address,
+        exit_code=exit_code,
+    )
+
+
+def excerpt_of(text: str, at: At, shown: Iterable[At] | None = ()) -> tuple[str, SourceRange]:
+    """The line of the statement that a place is on, masked, and the place as a range."""
+    start = min(at.start, len(text))
+    line, column = _line_and_column(text, start)
+    end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
+    lines = (masked_broken(text) if shown is None else masked(text, shown)).split("\n")
+    return lines[line], SourceRange(
+        path=PATH, line=line + 1, column=column + 1, end_line=end_line + 1, end_column=end_column + 1
+    )
+
+
+def masked(text: str, shown: Iterable[At] = ()) -> str:
+    """The statement with asterisks for every text in quotes that may be a secret; as long as before."""
+    clear = [(at.start, at.end) for at in shown]
+
+    def star(match: re.Match[str]) -> str:
+        inner = match.group()[1:-1]
+        within = any(start <= match.start() and match.end() <= end for start, end in clear)
+        if within or is_reference(inner):
+            return match.group()
+        if match.group().upper() == "SECRET":
+            return match.group()
+        return "".join(char if char in "'\"\n" else "*" for char in match.group())
+
+    return _TEXT.sub(star, text)
+
+
+def masked_broken(text: str) -> str:
+    """A statement that can't be parsed, so that nobody knows what its quotes enclose: from the first of them
+    on, only keywords, words of options and references are shown."""
+    first = min((at for quote in "'\"" if (at := text.find(quote)) >= 0), default=len(text))
+
+    def star(match: re.Match[str]) -> str:
+        word = match.group()
+        return word if word.upper() in _known_words() or is_reference(word) else "*" * len(word)
+
+    return _TEXT.sub(_starred, text[:first]) + _WORD.sub(star, text[first:])
+
+
+def _starred(match: re.Match[str]) -> str:
+    return match.group() if match.group().upper() == "SECRET" else "*" * len(match.group())
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    words = set(_KEYWORDS.split())
+    for type_ in types_of("connection"):
+        for name in resource_kind("connection", type_).sql_options:
+            words.update(name.split())
+    return frozenset(words)
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    before = text[:offset]
+    return before.count("\n"), offset - (before.rfind("\n") + 1)

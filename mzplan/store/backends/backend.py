@@ -1,0 +1,162 @@
+"""The backend of a store: named blobs with compare-and-swap, and one lock.
+
+Every file format stands above this interface (see mzplan.store.store), so a new backend is only these
+few methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from mzplan.model import reading
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+
+
+class Blob(NamedTuple):
+    """The bytes of a key, and their version: an opaque text that differs after every write."""
+
+    data: bytes
+    version: str
+
+
+class ConflictError(Exception):
+    """A compare-and-swap found another version than it expected: somebody else has written."""
+
+
+class _Any:
+    """Stands for 'whatever version is there'."""
+
+
+ANY = _Any()
+Expected = str | None | _Any  # a version, None for 'the key must not exist', or ANY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """Who holds the lock. `time` is ISO 8601, UTC."""
+
+    id: str
+    command: str
+    user: str
+    host: str
+    pid: int
+    time: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "command": self.command,
+            "user": self.user,
+            "host": self.host,
+            "pid": self.pid,
+            "time": self.time,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LockInfo:
+        """The inverse. Raises ValueError."""
+        texts = {name: reading.text(data, name) for name in ("id", "command", "user", "host", "time")}
+        return cls(pid=reading.integer(data, "pid"), **texts)
+
+
+class Backend(Protocol):
+    """Blobs by key. Keys are relative paths with `/`. Every method raises MzplanError (MZ030 for reads,
+    MZ035 for writes, MZ095 where it can't be reached) when the backend itself fails; the old content is then
+    intact."""
+
+    @property
+    def look(self) -> float:
+        """Seconds that a command which waits for something leaves between two looks."""
+
+    @property
+    def idle(self) -> float:
+        """Seconds that a runner with nothing to do leaves between two looks."""
+
+    def read(self, key: str) -> Blob | None:
+        """The blob, or None when there is none."""
+
+    def version(self, key: str) -> str | None:
+        """The version alone, cheaply: to see whether anything changed."""
+
+    def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
+        """Replace a blob, whole or not at all; returns the new version. Raises ConflictError when the version
+        there is not `expected`. `durable=False` may skip waiting for the disk (heartbeats)."""
+
+    def delete(self, key: str) -> None:
+        """Remove a blob; no error when there is none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """The keys below a prefix (`"proposals/"`), sorted."""
+
+    def lock(self, info: LockInfo, wait: float) -> AbstractContextManager[None]:
+        """Hold the store's one lock, waiting at most so many seconds; raises MZ033 (exit 6), with the
+        owner, when somebody else holds it."""
+
+    def holder(self) -> LockInfo | None:
+        """Who holds the lock now; None when nobody does."""
+
+    def unlock(self, id_: str) -> LockInfo | None:
+        """Take the lock with this id from its holder. Returns the holder; None when no lock has this id.
+        Raises MZ033 when it can't be taken: its process lives on this machine."""
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called when somebody commits or proposes, where the backend can; returns how to end
+        that. Nothing may depend on it."""
+
+    def describe(self) -> str:
+        """Where it is, for people."""
+
+
+def unreachable(place: str, why: str, hint: str) -> MzplanError:
+    """MZ095: the backend does not answer, or does not let us in."""
+    return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
+
+
+def locked_error(
+    holder: LockInfo | None, place: str, alive: bool | None = None, *, by_hand: bool = False
+) -> MzplanError:
+    """MZ033: the state is locked, by whom and since when, and whether that process still lives (None: that
+    can't be told from here). `by_hand`: with `state lock`, so no process needs to live."""
+    if holder is None:
+        detail = f"Another mzplan command holds the lock of {place}."
+    elif by_hand:
+        detail = (
+            f"{holder.user} on {holder.host} has locked it by hand ({holder.command}), at {holder.time}"
+            f"{_age(holder)}. Lock id: {holder.id}."
+        )
+    else:
+        life = {True: ", alive", False: ", no longer alive", None: ""}[alive]
+        detail = (
+            f"`mzplan {holder.command}` of {holder.user} on {holder.host} (pid {holder.pid}{life}) has held "
+            f"it since {holder.time}{_age(holder)}. Lock id: {holder.id}."
+        )
+    hint = "wait until it has finished, then run the command again."
+    if holder is not None and (by_hand or not alive):
+        gone = "when they agree" if by_hand else "if that process is gone for certain"
+        hint = f"wait for it; {gone}: mzplan state unlock {holder.id}"
+    return error("MZ033", "The state is locked", detail, hint, exit_code=ExitCode.LOCKED)
+
+
+def _age(holder: LockInfo) -> str:
+    """` (3 min ago)`; "" where the time can't be read."""
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(holder.time)).total_seconds()
+    except (ValueError, TypeError):
+        return ""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if seconds >= size:
+            return f" ({seconds / size:.0f} {unit} ago)"
+    return " (just now)"
+
+
+def misplaced_error(key: str, what: str, instance: str) -> MzplanError:
+    return error(
+        "MZ030",
+        f"{key} is not the {what} of this instance",
+        f"It is that of instance {instance}.",
+        "delete it: the runner writes it anew.",
+    )

@@ -1,0 +1,234 @@
+"""The object-store backend: an object for each key, and conditional writes. S3, Google Cloud Storage, Azure.
+
+The lock is an object that only one can create. It does not end with its process: whoever is refused is told
+who holds it, and `state unlock` takes it from one that is gone. Commits are safe without it: a state is only
+ever replaced by whoever has read it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mzplan.host.processes import is_alive
+from mzplan.model import reading
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.backend import (
+    ANY,
+    Blob,
+    ConflictError,
+    Expected,
+    LockInfo,
+    locked_error,
+    unreachable,
+)
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+_LOCK = "lock"
+_TIMEOUTS = {"timeout": "20s", "connect_timeout": "5s"}
+_RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=15)}
+# What mzplan.yaml calls it → what the library calls it, for S3.
+_S3 = {
+    "endpoint": "aws_endpoint",
+    "region": "aws_region",
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+}
+
+
+class ObjectStoreBackend:
+    """The store of one project below a URL (`s3://bucket/prefix`)."""
+
+    look = 0.5
+    idle = 2.0
+
+    def __init__(self, settings: Mapping[str, Any], directory: str):
+        """`settings` are those of mzplan.yaml, with secret references."""
+        self.settings = settings
+        self.directory = directory
+        self.url = str(settings.get("url", "")).rstrip("/")
+        self._opened: ObjectStore | None = None
+
+    def describe(self) -> str:
+        return self.url
+
+    def read(self, key: str) -> Blob | None:
+        import obstore
+
+        def get(store: ObjectStore) -> Blob | None:
+            found = obstore.get(store, key)
+            return Blob(bytes(found.bytes()), _version(found.meta))
+
+        return self._run(get, "MZ030", key, None)
+
+    def version(self, key: str) -> str | None:
+        import obstore
+
+        return self._run(lambda store: _version(obstore.head(store, key)), "MZ030", key, None)
+
+    def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
+        import obstore
+
+        mode: Any = "overwrite" if expected is ANY else "create" if expected is None else _expected(expected)
+
+        def put(store: ObjectStore) -> str | None:
+            try:
+                return _version(obstore.put(store, key, data, mode=mode, use_multipart=False))
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+                return None
+
+        version = self._run(put, "MZ035", key, None)
+        if version is None:
+            # Perhaps it was written, and the answer was lost on the way: then it is what is there.
+            there = self.read(key)
+            if there is None or there.data != data:
+                raise ConflictError(key)
+            return there.version
+        return version
+
+    def delete(self, key: str) -> None:
+        import obstore
+
+        self._run(lambda store: obstore.delete(store, key), "MZ035", key, None)
+
+    def list(self, prefix: str) -> builtins.list[str]:
+        import obstore
+
+        def names(store: ObjectStore) -> builtins.list[str]:
+            return [found["path"] for page in obstore.list(store, prefix) for found in page]
+
+        nothing: builtins.list[str] = []
+        found = self._run(names, "MZ030", prefix, nothing)
+        return sorted(path for path in found if "/" not in path.removeprefix(prefix))
+
+    @contextlib.contextmanager
+    def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
+        self._take(info, wait)
+        try:
+            yield
+        finally:
+            if (holder := self.holder()) is not None and holder.id == info.id:
+                self.delete(_LOCK)
+
+    def holder(self) -> LockInfo | None:
+        blob = self.read(_LOCK)
+        try:
+            return LockInfo.from_json(reading.parse(blob.data)) if blob else None
+        except ValueError:
+            return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
+
+    def unlock(self, id_: str) -> LockInfo | None:
+        holder = self.holder()
+        if holder is None or holder.id != id_:
+            return None
+        if _alive(holder):
+            raise locked_error(holder, self.describe(), True)
+        self.delete(_LOCK)
+        return holder
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """An object store tells nobody: runners look by themselves."""
+        return lambda: None
+
+    # --- inside
+
+    def _take(self, info: LockInfo, wait: float) -> None:
+        until = time.monotonic() + wait
+        while True:
+            try:
+                self.write(_LOCK, json.dumps(info.to_json()).encode(), expected=None)
+                return
+            except ConflictError:
+                holder = self.holder()
+            if time.monotonic() >= until or (holder is not None and _alive(holder) is False):
+                raise locked_error(holder, self.describe(), _alive(holder) if holder else None)
+            time.sleep(min(0.3, max(0.0, until - time.monotonic())))
+
+    def _run(self, work: Callable[[ObjectStore], T], code: str, key: str, missing: T) -> T:
+        """Ask the store. What is not there is `missing`."""
+        import obstore
+
+        wrong = obstore.exceptions
+        try:
+            return work(self._store())
+        except FileNotFoundError:
+            if code == "MZ035":  # a write does not find its bucket
+                raise self._failed(code, key, "there is no such bucket or container") from None
+            return missing
+        except (wrong.PermissionDeniedError, wrong.UnauthenticatedError, PermissionError) as problem:
+            raise self._failed(code, key, _said(problem)) from None
+        except wrong.BaseError as problem:
+            text = _said(problem)
+            if "status" not in text:
+                hint = "check url, endpoint and region in mzplan.yaml (state), and the network."
+                raise unreachable(self.describe(), text, hint) from None
+            raise self._failed(code, key, text) from None
+
+    def _store(self) -> ObjectStore:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> ObjectStore:
+        from obstore.store import from_url
+
+        settings = Secrets(self.directory).fill(dict(self.settings))
+        config = {name: str(value) for name, value in settings.get("options", {}).items()}
+        config |= {theirs: str(settings[ours]) for ours, theirs in _S3.items() if ours in settings}
+        plain = str(settings.get("endpoint", "")).startswith("http://")
+        options = {"client_options": {**_TIMEOUTS, "allow_http": plain}, "retry_config": _RETRIES}
+        connect: Any = from_url  # its types are one overload for each cloud
+        try:
+            opened: ObjectStore = connect(self.url, config=config or None, **options)
+            return opened
+        except Exception as problem:
+            raise error(
+                "MZ097",
+                f"The state's url {self.url} can't be used",
+                f"{_said(problem)}.",
+                "write s3://bucket/prefix, gs://bucket/prefix or abfss://container@account…/prefix, and "
+                "under `options` only names that the store knows.",
+            ) from None
+
+    def _failed(self, code: str, key: str, text: str) -> MzplanError:
+        verb = "read" if code == "MZ030" else "write"
+        intact = " Nothing was changed: what was there before is intact." if code == "MZ035" else ""
+        return error(
+            code,
+            f"Cannot {verb} {key} in {self.describe()}",
+            f"{text}.{intact}",
+            "check the bucket, and that these credentials may read, write, list and delete in it.",
+        )
+
+
+def _version(meta: Any) -> str:
+    return str(meta["version"] or "") + str(meta["e_tag"] or "")
+
+
+def _expected(version: Expected) -> dict[str, str]:
+    """The condition of a write. A tag is quoted; what stands before it is the store's own version."""
+    text = str(version)
+    at = text.find('"')
+    own, tag = (text[:at], text[at:]) if at >= 0 else ("", text)
+    return {"e_tag": tag, "version": own} if own else {"e_tag": tag}
+
+
+def _alive(holder: LockInfo) -> bool | None:
+    """Whether the holder's process lives; None where that can't be told from here."""
+    return is_alive(holder.pid) if holder.host == socket.gethostname() else None
+
+
+def _said(problem: BaseException) -> str:
+    """The first line of what the library said, in one sentence of bearable length."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    return (lines[0] if lines else type(problem).__name__)[:300].rstrip(".")

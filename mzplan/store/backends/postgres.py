@@ -1,0 +1,369 @@
+"""The PostgreSQL backend: a row for each key, compare-and-swap on its version, one advisory lock.
+
+The lock is one of a session: it ends with the connection, and so with the process that held it. Commits and
+proposals notify, so that runners elsewhere look at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from mzplan.host.processes import is_alive
+from mzplan.model import reading
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.backend import (
+    ANY,
+    Blob,
+    ConflictError,
+    Expected,
+    LockInfo,
+    locked_error,
+    unreachable,
+)
+
+T = TypeVar("T")
+log = logging.getLogger("mzplan.store")
+
+CONNECT_S = 5
+STATEMENT_MS = 20_000
+SILENCE_S = 25.0  # without an answer; the server itself ends a statement before that
+UNACKNOWLEDGED_MS = 10_000
+NOTIFIED = ("mzplan.state.json", "proposals/")
+_LOCK_ROW = "lock"
+_GONE = (psycopg.OperationalError, psycopg.InterfaceError)
+_REFUSED = (
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.DiskFull,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,
+)
+_READ = "SELECT data, version FROM {t} WHERE project = %s AND key = %s"
+_VERSION = "SELECT version FROM {t} WHERE project = %s AND key = %s"
+_PUT = (
+    "INSERT INTO {t} (project, key, data, version) VALUES (%s, %s, %s, nextval({s})) "
+    "ON CONFLICT (project, key) DO UPDATE SET data = excluded.data, version = excluded.version "
+    "RETURNING version"
+)
+_CREATE = (
+    "INSERT INTO {t} (project, key, data, version) VALUES (%s, %s, %s, nextval({s})) "
+    "ON CONFLICT (project, key) DO NOTHING RETURNING version"
+)
+_SWAP = (
+    "UPDATE {t} SET data = %s, version = nextval({s}) "
+    "WHERE project = %s AND key = %s AND version = %s RETURNING version"
+)
+_HOLDER = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
+    "AND classid::bigint = %s AND objid::bigint = %s "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class _Connection(psycopg.Connection[Any]):
+    """One that gives a server up which says nothing more: no setting of the server's helps then, and those of
+    TCP only where its machine is gone, too."""
+
+    def wait(self, gen: Generator[Any, Any, T], *given: Any, **more: Any) -> T:
+        try:
+            return super().wait(_limited(gen, time.monotonic() + SILENCE_S), *given, **more)
+        except _SilentError:
+            self.close()  # whatever it says later is no answer to anything
+            raise
+
+
+class _SilentError(psycopg.OperationalError):
+    """The server has not answered in time."""
+
+
+def _limited(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
+    """The same exchange with the server, until a point in time (monotonic seconds)."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= until:  # psycopg looks a few times a second
+                raise _SilentError(f"the server has not answered for {SILENCE_S:.0f} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        done: T = end.value
+        return done
+
+
+class PostgresBackend:
+    """The store of one project in a schema of a database. Safe for threads: each has its own connection."""
+
+    look = 0.05
+    idle = 0.5
+
+    def __init__(self, settings: Mapping[str, Any], directory: str, project: str):
+        """`settings` are those of mzplan.yaml, with secret references."""
+        self.settings = settings
+        self.directory = directory
+        self.project = project
+        self.schema = str(settings.get("schema", "mzplan"))
+        digest = hashlib.sha256(f"{self.schema}:{project}".encode()).digest()
+        self.key = int.from_bytes(digest[:8], "big", signed=True)
+        self.channel = f"mzplan_{digest[:8].hex()}"
+        self._local = threading.local()
+
+    def describe(self) -> str:
+        s = self.settings
+        return f"postgres://{s.get('host')}:{s.get('port', 5432)}/{s.get('database')}/{self.schema}"
+
+    def read(self, key: str) -> Blob | None:
+        row = self._reading(_READ, key)
+        return Blob(bytes(row[0]), str(row[1])) if row else None
+
+    def version(self, key: str) -> str | None:
+        row = self._reading(_VERSION, key)
+        return str(row[0]) if row else None
+
+    def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
+        def attempt(connection: psycopg.Connection[Any]) -> str:
+            with connection.transaction():
+                if not durable:
+                    connection.execute("SET LOCAL synchronous_commit = off")
+                row = self._put(connection, key, data, expected)
+                if row is None:
+                    raise ConflictError(key)
+                if key.startswith(NOTIFIED):
+                    connection.execute("SELECT pg_notify(%s, %s)", (self.channel, key))
+            return str(row[0])
+
+        try:
+            try:
+                return attempt(self._connection())
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                self._create()
+                return attempt(self._connection())
+            except _GONE as problem:
+                # The connection is gone; whether the write went through before, only the row can tell.
+                self._drop()
+                log.warning("the connection to %s was lost: %s", self.describe(), _said(problem))
+                there = self.read(key)
+                if there is not None and there.data == data:
+                    return there.version
+                return attempt(self._connection())
+        except _REFUSED as problem:
+            raise self._unwritable(key, problem) from None
+        except psycopg.Error as problem:
+            raise self._failed(problem, "MZ035") from None
+
+    def delete(self, key: str) -> None:
+        query = self._sql("DELETE FROM {t} WHERE project = %s AND key = %s")
+        with contextlib.suppress(psycopg.errors.UndefinedTable):
+            self._run(lambda c: c.execute(query, self._id(key)), "MZ035")
+
+    def list(self, prefix: str) -> list[str]:
+        query = self._sql("SELECT key FROM {t} WHERE project = %s AND starts_with(key, %s)")
+        try:
+            rows = self._run(lambda c: c.execute(query, (self.project, prefix)).fetchall(), "MZ030")
+        except psycopg.errors.UndefinedTable:
+            return []
+        # By code points, as every backend does; a database may sort otherwise. No deeper folders.
+        return sorted(str(row[0]) for row in rows if "/" not in str(row[0])[len(prefix) :])
+
+    @contextlib.contextmanager
+    def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
+        connection = self._open()
+        try:
+            self._take(connection, wait)
+            self.write(_LOCK_ROW, json.dumps(info.to_json()).encode())
+            yield
+        finally:
+            connection.close()  # and with it the lock
+
+    def holder(self) -> LockInfo | None:
+        held = self._run(lambda c: c.execute(_HOLDER, self._key_parts()).fetchone(), "MZ030")
+        return self._named() if held else None
+
+    def unlock(self, id_: str) -> LockInfo | None:
+        holder = self.holder()
+        if holder is None or holder.id != id_:
+            return None
+        if holder.host == socket.gethostname() and is_alive(holder.pid):
+            raise locked_error(holder, self.describe(), True)
+        # Its machine has gone without a word, and the server keeps the session: end that.
+        ended = "SELECT pg_terminate_backend(pid) FROM (" + _HOLDER + ") AS held"
+        self._run(lambda c: c.execute(ended.encode(), self._key_parts()), "MZ035")
+        return holder
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` whenever somebody commits or proposes; returns how to stop that. Best effort: a runner
+        that is not woken looks by itself."""
+        stopping = threading.Event()
+
+        def listen() -> None:
+            while not stopping.is_set():
+                try:
+                    with self._open() as connection:
+                        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
+                        wake()  # of what came before this, nobody was told
+                        while not stopping.is_set():
+                            for _ in connection.notifies(timeout=1.0, stop_after=1):
+                                wake()
+                except (psycopg.Error, MzplanError) as problem:
+                    log.info("not woken by the store for now: %s", problem)
+                    stopping.wait(2.0)
+
+        threading.Thread(target=listen, name="listen", daemon=True).start()
+        return stopping.set
+
+    # --- inside
+
+    def _put(
+        self, connection: psycopg.Connection[Any], key: str, data: bytes, expected: Expected
+    ) -> tuple[Any, ...] | None:
+        if expected is ANY or expected is None:
+            query = _PUT if expected is ANY else _CREATE
+            return connection.execute(self._sql(query), (*self._id(key), data)).fetchone()
+        if not str(expected).isdecimal():
+            return None  # no version of ours
+        values = (data, *self._id(key), int(str(expected)))
+        return connection.execute(self._sql(_SWAP), values).fetchone()
+
+    def _take(self, connection: psycopg.Connection[Any], wait: float) -> None:
+        until = time.monotonic() + wait
+        while True:
+            row = connection.execute("SELECT pg_try_advisory_lock(%s)", (self.key,)).fetchone()
+            if row and row[0]:
+                return
+            if time.monotonic() >= until:
+                holder = self.holder()
+                here = holder is not None and holder.host == socket.gethostname()
+                raise locked_error(holder, self.describe(), is_alive(holder.pid) if here and holder else None)
+            time.sleep(min(0.1, max(0.0, until - time.monotonic())))
+
+    def _named(self) -> LockInfo | None:
+        blob = self.read(_LOCK_ROW)
+        try:
+            return LockInfo.from_json(reading.parse(blob.data)) if blob else None
+        except ValueError:
+            return None
+
+    def _reading(self, query: str, key: str) -> tuple[Any, ...] | None:
+        try:
+            return self._run(lambda c: c.execute(self._sql(query), self._id(key)).fetchone(), "MZ030")
+        except psycopg.errors.UndefinedTable:
+            return None  # nothing was ever written
+
+    def _run(self, work: Callable[[psycopg.Connection[Any]], T], code: str) -> T:
+        """Work that may be done twice, on this thread's connection; once more when that is gone."""
+        try:
+            try:
+                return work(self._connection())
+            except _SilentError:  # nor will it say more when it is asked again
+                self._drop()
+                raise
+            except _GONE:
+                self._drop()
+                return work(self._connection())
+        except psycopg.errors.UndefinedTable:
+            raise
+        except psycopg.Error as problem:
+            raise self._failed(problem, code) from None
+
+    def _id(self, key: str) -> tuple[str, str]:
+        return (self.project, key)
+
+    def _key_parts(self) -> tuple[int, int]:
+        return ((self.key >> 32) & 0xFFFFFFFF, self.key & 0xFFFFFFFF)
+
+    def _sql(self, query: str) -> bytes:
+        table = sql.Identifier(self.schema, "blobs").as_string(None)
+        quoted = sql.Identifier(self.schema, "versions").as_string(None)
+        sequence = sql.Literal(quoted).as_string(None)
+        return query.replace("{t}", table).replace("{s}", sequence).encode()
+
+    def _create(self) -> None:
+        """The schema and its table. Several processes may come here at once."""
+        connection = self._connection()
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (self.key ^ 1,))
+            name = sql.Identifier(self.schema)
+            known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
+            if known.fetchone() is None:
+                connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+            connection.execute(sql.SQL("CREATE SEQUENCE IF NOT EXISTS {}.versions").format(name))
+            connection.execute(
+                sql.SQL(
+                    "CREATE TABLE IF NOT EXISTS {}.blobs (project text, key text, data bytea NOT NULL, "
+                    "version bigint NOT NULL, PRIMARY KEY (project, key))"
+                ).format(name)
+            )
+
+    def _connection(self) -> psycopg.Connection[Any]:
+        there: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
+        if there is None or there.closed:
+            there = self._local.connection = self._open()
+        return there
+
+    def _drop(self) -> None:
+        there = getattr(self._local, "connection", None)
+        self._local.connection = None
+        if there is not None:
+            with contextlib.suppress(psycopg.Error):
+                there.close()
+
+    def _open(self) -> psycopg.Connection[Any]:
+        settings = Secrets(self.directory).fill(dict(self.settings))
+        tls = settings.get("tls", {})
+        given = {
+            "host": settings.get("host"),
+            "port": settings.get("port", 5432),
+            "dbname": settings.get("database"),
+            "user": settings.get("user"),
+            "password": settings.get("password"),
+            "sslmode": tls.get("mode", "prefer"),
+            "sslrootcert": str(Path(self.directory) / tls["ca"]) if tls.get("ca") else None,
+            "application_name": f"mzplan state of {self.project}",
+            "connect_timeout": CONNECT_S,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 2,
+            "tcp_user_timeout": UNACKNOWLEDGED_MS,
+            "options": f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
+        }
+        try:
+            return _Connection.connect(
+                make_conninfo("", **{k: v for k, v in given.items() if v is not None}), autocommit=True
+            )
+        except psycopg.Error as problem:
+            raise self._failed(problem, "MZ095", str(given["password"] or "")) from None
+
+    def _failed(self, problem: psycopg.Error, code: str, secret: str = "") -> MzplanError:
+        text = _said(problem, secret)
+        if isinstance(problem, _GONE) and not isinstance(problem, psycopg.errors.QueryCanceled):
+            return unreachable(
+                self.describe(), text, "check host, user and password in mzplan.yaml (state), and the server."
+            )
+        return error(code, f"The state in {self.describe()} can't be used", f"{text}.", "look at the server.")
+
+    def _unwritable(self, key: str, problem: psycopg.Error) -> MzplanError:
+        return error(
+            "MZ035",
+            f"Cannot write {key} in {self.describe()}",
+            f"{_said(problem)}. Nothing was changed: what was there before is intact.",
+            f"give the user the right to create schema {self.schema} and to write in it; the server, space.",
+        )
+
+
+def _said(problem: BaseException, secret: str = "") -> str:
+    """The first line of what the server said, without a password."""
+    text = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
+    return text.replace(secret, "***") if secret else text

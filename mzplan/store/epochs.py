@@ -1,0 +1,76 @@
+"""The fencing tokens of a project: each is handed out once, and each is higher than all before it.
+
+One sequence for all instances: a query that moves from one to another goes on under a higher epoch, and its
+targets refuse the runner that had it. In a store of an earlier mzplan each instance counted by itself; the
+sequence goes on from the highest of them. It is the same where the newest number is lost: leases and statuses
+tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mzplan.model import reading
+from mzplan.model.diagnostics import MzplanError
+from mzplan.store.backends.backend import Backend, Blob, ConflictError
+from mzplan.store.formats import canonical, decode, decode_lease, decode_status
+
+FORMAT_VERSION = 1
+EPOCH_KEY = "leases/_epoch.json"  # no instance has such a name
+
+
+def next_epoch(backend: Backend) -> int:
+    """A new epoch. Raises MzplanError for what the backend did."""
+    return _put(backend, lambda newest: newest + 1)
+
+
+def raise_epoch(backend: Backend, least: int) -> None:
+    """Have the next epoch be greater than `least`, which was handed out elsewhere. Raises MzplanError."""
+    _put(backend, lambda newest: max(newest, least))
+
+
+def newest_epoch(backend: Backend) -> int:
+    """The epoch handed out last, 0 when there was none. Raises MzplanError."""
+    return _newest(backend, backend.read(EPOCH_KEY))
+
+
+def _put(backend: Backend, choose: Callable[[int], int]) -> int:
+    """Note down what is chosen in view of the newest."""
+    while True:
+        blob = backend.read(EPOCH_KEY)
+        chosen = choose(_newest(backend, blob))
+        note = {"format_version": FORMAT_VERSION, "epoch": chosen}
+        try:
+            backend.write(
+                EPOCH_KEY, (canonical(note) + "\n").encode(), expected=blob.version if blob else None
+            )
+        except ConflictError:  # somebody else has taken it
+            continue
+        return chosen
+
+
+def _newest(backend: Backend, blob: Blob | None) -> int:
+    if blob is None:
+        return _told(backend)
+    return decode(
+        blob.data,
+        EPOCH_KEY,
+        lambda content: reading.integer(content, "epoch"),
+        "delete it: leases tell it, too.",
+    )
+
+
+def _told(backend: Backend) -> int:
+    """The highest epoch that any lease or status has."""
+    found = [0]
+    for key in (*backend.list("leases/"), *backend.list("status/")):
+        if key == EPOCH_KEY or key.count(".") != 1:
+            continue
+        blob = backend.read(key)
+        try:
+            if blob is not None:
+                lease = key.startswith("leases/")
+                found.append((decode_lease if lease else decode_status)(blob.data, key).epoch)
+        except MzplanError:  # one that is damaged is for the runner of its instance to tell of
+            continue
+    return max(found)

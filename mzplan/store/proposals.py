@@ -1,0 +1,141 @@
+"""Proposals: a change that a runner is asked to validate where it will run, before anything is committed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.model import reading
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.description import Description
+from mzplan.store.backends.backend import Backend
+from mzplan.store.formats import canonical, decode
+
+LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """Descriptions, as they would be committed, for one instance. `created` in seconds since the epoch."""
+
+    id: str
+    instance: str
+    created: float
+    descriptions: tuple[Description, ...]
+
+    def encode(self) -> bytes:
+        content = {
+            "id": self.id,
+            "instance": self.instance,
+            "created": self.created,
+            "descriptions": [d.to_json() for d in self.descriptions],
+        }
+        return (canonical(content) + "\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> Proposal:
+        def build(content: Any) -> Proposal:
+            return cls(
+                id=reading.identifier(content),
+                instance=reading.instance_name(content, "instance"),
+                created=reading.number(content, "created"),
+                descriptions=reading.items(content, "descriptions", _description),
+            )
+
+        return decode(data, place, build, "delete it: it is only a question.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the validation found; `upstreams` are the identities of what the sources would read."""
+
+    id: str
+    diagnostics: tuple[Diagnostic, ...] = ()
+    upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        content = {
+            "id": self.id,
+            "diagnostics": [d.to_json() | {"exit_code": int(d.exit_code)} for d in self.diagnostics],
+            "upstreams": {str(address): dict(found) for address, found in self.upstreams.items()},
+        }
+        return (json.dumps(content, sort_keys=True) + "\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> Answer:
+        def build(content: Any) -> Answer:
+            return cls(
+                id=reading.identifier(content),
+                diagnostics=reading.items(content, "diagnostics", _diagnostic),
+                upstreams={
+                    Address.parse(a): reading.mapping(found, a)
+                    for a, found in reading.mapping(content.get("upstreams"), "upstreams").items()
+                },
+            )
+
+        return decode(data, place, build, "delete it: it is only an answer.")
+
+
+class Proposals:
+    """What a project's runners are asked, and have answered. Safe for several processes at once."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+
+    def make(self, instance: str, descriptions: tuple[Description, ...]) -> Proposal:
+        proposal = Proposal(
+            id=secrets.token_hex(8), instance=instance, created=time.time(), descriptions=descriptions
+        )
+        self._backend.write(f"proposals/{proposal.id}.json", proposal.encode(), durable=False)
+        return proposal
+
+    def open(self, instance: str) -> list[Proposal]:
+        """Those of an instance that have no answer yet. On the way, what has expired is removed, and what
+        is no proposal at all: one that can't be read must not keep the runner from its work."""
+        keys = set(self._backend.list("proposals/"))
+        found = []
+        for key in sorted(keys):
+            if key.endswith(".answer.json"):
+                if key.replace(".answer.json", ".json") not in keys:  # it came too late
+                    self._backend.delete(key)
+                continue
+            blob = self._backend.read(key)
+            if blob is None:
+                continue
+            try:
+                proposal = Proposal.decode(blob.data, key)
+            except MzplanError:
+                proposal = None
+            if proposal is None or key != f"proposals/{proposal.id}.json":
+                self._backend.delete(key)
+            elif time.time() - proposal.created > LIFETIME:
+                self.withdraw(proposal.id)
+            elif proposal.instance == instance and f"proposals/{proposal.id}.answer.json" not in keys:
+                found.append(proposal)
+        return found
+
+    def answer(self, answer: Answer) -> None:
+        self._backend.write(f"proposals/{answer.id}.answer.json", answer.encode(), durable=False)
+
+    def read_answer(self, proposal: Proposal) -> Answer | None:
+        key = f"proposals/{proposal.id}.answer.json"
+        blob = self._backend.read(key)
+        return Answer.decode(blob.data, key) if blob else None
+
+    def withdraw(self, id_: str) -> None:
+        """Remove a proposal and its answer."""
+        self._backend.delete(f"proposals/{id_}.json")
+        self._backend.delete(f"proposals/{id_}.answer.json")
+
+
+def _description(content: Any) -> Description:
+    return Description.from_json(reading.mapping(content, "a description"))
+
+
+def _diagnostic(content: Any) -> Diagnostic:
+    return Diagnostic.from_json(reading.mapping(content, "a diagnostic"))

@@ -1,0 +1,265 @@
+"""The store: State, Status, leases and proposals of one project, above any backend.
+
+docs/protocol.md says who writes and reads what, and what a crash leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model import reading
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.resources import ProjectSettings
+from mzplan.model.state import State, Status
+from mzplan.schema.description import Description
+from mzplan.store.backends.backend import Backend, ConflictError, LockInfo, locked_error, misplaced_error
+from mzplan.store.backends.local import STATE_KEY, LocalBackend
+from mzplan.store.formats import (
+    decode_accepted,
+    decode_state,
+    decode_status,
+    encode_accepted,
+    encode_state,
+    encode_status,
+)
+from mzplan.store.journal import (
+    Dropped,
+    Prepared,
+    decode_journal,
+    decode_prepared,
+    encode_journal,
+)
+from mzplan.store.leases import Leases, Sightings, is_blank
+from mzplan.store.proposals import Proposals
+
+HOLD_KEY = "hold.json"
+APPEND_WAIT = 60.0  # seconds
+
+
+def open_store(settings: ProjectSettings) -> Store:
+    """The store that mzplan.yaml names. Nothing is opened or imported before it is needed."""
+    match settings.state.get("backend"):
+        case "postgres":
+            from mzplan.store.backends.postgres import PostgresBackend
+
+            return Store(
+                PostgresBackend(settings.state, settings.directory, settings.project), settings.project
+            )
+        case "object-store":
+            from mzplan.store.backends.objects import ObjectStoreBackend
+
+            return Store(ObjectStoreBackend(settings.state, settings.directory), settings.project)
+    path = Path(settings.directory) / str(settings.state.get("path", "state"))
+    return Store(LocalBackend(path), settings.project)
+
+
+class Store:
+    """What everybody reads and writes of one project. Safe for several processes at once."""
+
+    def __init__(self, backend: Backend, project: str, sightings: Sightings | None = None):
+        self.backend = backend
+        self.project = project
+        self.leases = Leases(backend, sightings or Sightings())
+        self.proposals = Proposals(backend)
+
+    # --- State
+
+    def read_state(self) -> State:
+        """The committed state; serial 0 with no lineage when there is none yet."""
+        blob = self.backend.read(STATE_KEY)
+        if blob is None:
+            return State(project=self.project)
+        return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
+
+    def read_edited(self) -> State:
+        """The state as somebody has edited it: only to say what they changed, never to act on."""
+        blob = self.backend.read(STATE_KEY)
+        if blob is None:
+            return State(project=self.project)
+        return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}", checked=False)
+
+    def serials(self) -> list[int]:
+        """The earlier serials that the history has, in order."""
+        names = (key.removeprefix("history/").removesuffix(".json") for key in self.backend.list("history/"))
+        return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+
+    def read_serial(self, serial: int) -> State | None:
+        """An earlier serial, from the history; None when it is not there (any more)."""
+        key = serial_key(serial)
+        blob = self.backend.read(key)
+        return decode_state(blob.data, key) if blob else None
+
+    def serial_digest(self, serial: int) -> str | None:
+        """The SHA-256 of a serial as it was written, current or earlier; None when it is not there."""
+        current = self.backend.read(STATE_KEY)
+        if current is not None and decode_state(current.data, STATE_KEY).serial == serial:
+            return hashlib.sha256(current.data).hexdigest()
+        earlier = self.backend.read(serial_key(serial))
+        return hashlib.sha256(earlier.data).hexdigest() if earlier is not None else None
+
+    def state_version(self) -> str | None:
+        """Differs after every commit: to see cheaply whether there is a new serial."""
+        return self.backend.version(STATE_KEY)
+
+    def commit(self, new: State, planned_on: State) -> None:
+        """Replace the state by its successor. The one it was planned on must still be there: otherwise
+        MZ036 (exit 5), and nothing is written."""
+        current = self.backend.read(STATE_KEY)
+        there = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
+        if (there.lineage, there.serial) != (planned_on.lineage, planned_on.serial):
+            raise _stale(planned_on, there)
+        failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
+        if current is not None:
+            self.backend.write(serial_key(there.serial), current.data)
+        try:
+            self.backend.write(STATE_KEY, encode_state(new), expected=current.version if current else None)
+        except ConflictError:
+            raise _stale(planned_on, self.read_state()) from None
+
+    def replace_damaged(self, new: State) -> None:
+        """Put a whole state in the place of one that can't be read, and keep that in the history. The caller
+        holds the lock, and somebody has said so."""
+        current = self.backend.read(STATE_KEY)
+        if current is not None:
+            self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
+        self.backend.write(STATE_KEY, encode_state(new))
+
+    @contextlib.contextmanager
+    def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:
+        """Hold the lock while a command works; MZ033 (exit 6) with the owner when somebody else does."""
+        info = LockInfo(
+            id=secrets.token_hex(6),
+            command=command,
+            user=_user(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        with self.backend.lock(info, wait):
+            self._ensure_not_held()
+            yield info
+
+    def lock_for_append(self) -> contextlib.AbstractContextManager[LockInfo]:
+        """The lock, where steps lie in an object store, which has none of its own: another append or apply is
+        waited for."""
+        return self.lock("append", wait=APPEND_WAIT)
+
+    def hold(self, info: LockInfo) -> None:
+        """Keep everybody from the lock until `release`, also when this process has ended. The caller has
+        the lock."""
+        self.backend.write(HOLD_KEY, json.dumps(info.to_json()).encode())
+
+    def holder(self) -> LockInfo | None:
+        """Who holds the lock for as long as they like (`state lock`), or as the backend knows."""
+        blob = self.backend.read(HOLD_KEY)
+        return _lock_info(blob.data) if blob is not None else self.backend.holder()
+
+    def release(self, id_: str) -> LockInfo | None:
+        """End the lock with this id, whoever holds it; None when no lock has it."""
+        blob = self.backend.read(HOLD_KEY)
+        if blob is not None:
+            held = _lock_info(blob.data)
+            if held.id == id_:
+                self.backend.delete(HOLD_KEY)
+                return held
+        return self.backend.unlock(id_)
+
+    def _ensure_not_held(self) -> None:
+        blob = self.backend.read(HOLD_KEY)
+        if blob is not None:
+            raise locked_error(_lock_info(blob.data), self.backend.describe(), by_hand=True)
+
+    # --- Status
+
+    def read_status(self, instance: str) -> Status | None:
+        """None where there is none, or a power failure has emptied it: its runner writes it anew."""
+        key = f"status/{instance}.json"
+        blob = self.backend.read(key)
+        status = decode_status(blob.data, key) if blob and not is_blank(blob.data) else None
+        if status is not None and status.instance != instance:
+            raise misplaced_error(key, "status", status.instance)
+        return status
+
+    def read_statuses(self) -> dict[str, Status]:
+        """The status of every instance that has one."""
+        keys = [k for k in self.backend.list("status/") if k.count(".") == 1]
+        found = (self.read_status(key.removeprefix("status/").removesuffix(".json")) for key in keys)
+        return {status.instance: status for status in found if status is not None}
+
+    def write_status(self, status: Status, *, durable: bool = False) -> None:
+        """`durable`: it holds a decision that is about to be acted on."""
+        self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=durable)
+
+    def read_accepted(self, instance: str) -> dict[Address, Description]:
+        key = f"status/{instance}.accepted.json"
+        blob = self.backend.read(key)
+        return decode_accepted(blob.data, key) if blob else {}
+
+    def write_accepted(self, instance: str, accepted: Mapping[Address, Description]) -> None:
+        self.backend.write(f"status/{instance}.accepted.json", encode_accepted(accepted))
+
+    def read_journal(self, instance: str) -> list[Dropped]:
+        key = f"journal/{instance}.jsonl"
+        blob = self.backend.read(key)
+        return decode_journal(blob.data, key) if blob else []
+
+    def write_journal(self, instance: str, entries: Iterable[Dropped]) -> None:
+        self.backend.write(f"journal/{instance}.jsonl", encode_journal(entries))
+
+    def read_prepared(self, instance: str) -> list[Prepared]:
+        """The exports that are prepared, and not created yet."""
+        key = f"journal/{instance}.prepared.jsonl"
+        blob = self.backend.read(key)
+        return decode_prepared(blob.data, key) if blob else []
+
+    def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
+        self.backend.write(f"journal/{instance}.prepared.jsonl", encode_journal(entries))
+
+
+def serial_key(serial: int) -> str:
+    """Where an earlier serial is kept."""
+    return f"history/{serial:08d}.json"
+
+
+def digest_of_state(state: State) -> str:
+    """The SHA-256 of a state as `commit` writes it (see `Store.serial_digest`)."""
+    return hashlib.sha256(encode_state(state)).hexdigest()
+
+
+def _lock_info(data: bytes) -> LockInfo:
+    """Who holds a lock; where that was written by hand, an owner that says so."""
+    try:
+        return LockInfo.from_json(reading.mapping(reading.parse(data), "the lock"))
+    except ValueError:
+        return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
+
+
+def _stale(planned_on: State, there: State) -> Exception:
+    detail = f"The plan was made on serial {planned_on.serial}; the state now has serial {there.serial}."
+    if planned_on.lineage and there.lineage and planned_on.lineage != there.lineage:
+        detail = "The state has another lineage: it belongs to another project, or was begun anew."
+    return error(
+        "MZ036",
+        "The plan is stale",
+        f"{detail} Nothing was changed.",
+        "plan again.",
+        exit_code=ExitCode.STALE,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user in a container
+        return str(os.getuid())

@@ -1,0 +1,157 @@
+"""The log of a collection's Delta table, without Spark: which version holds which step, in which files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.paths import is_uri
+
+_CACHED = 4096  # commits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """A file: its name in the log, its path or URI, when it was made (milliseconds), and whether its rows are
+    new to the table (False: they were in other files before)."""
+
+    name: str
+    place: str
+    modified: int
+    has_new_rows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version. `step` is None for one that no streaming query wrote. `rows` are those that it added; of a
+    MERGE those that it inserted, updated and deleted. `adds` are the Parquet files that it added, `removes`
+    the names of those that it took away. `transaction` is who says that it wrote this, and as which step;
+    `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
+    feed: with none of them, its rows are those of `adds`, all new."""
+
+    version: int
+    step: int | None
+    rows: int | None
+    bytes: int | None
+    time: float | None
+    adds: tuple[Add, ...] = ()
+    removes: tuple[str, ...] = ()
+    transaction: tuple[str, int] | None = None
+    merged: int | None = None
+    changes: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths or URIs of the Parquet files that it added."""
+        return tuple(add.place for add in self.adds)
+
+    def is_read_by(self, index: int) -> bool:
+        """Whether a reader of the change feed that is at this file of a MERGE has seen all of it."""
+        return self.merged is not None and index >= len(self.changes or self.adds) - 1
+
+
+class CollectionLog:
+    """Reads single commits; keeps what it has read. Raises OSError for what the storage did."""
+
+    def __init__(self, collection: str):
+        self.collection = collection
+        self._folder = open_folder(f"{collection}/_delta_log")
+        self._kept: dict[int, Commit] = {}
+
+    def commit(self, version: int) -> Commit | None:
+        """One version; None when it is not written yet, or its log is gone (Delta keeps it for 30 days)."""
+        if version not in self._kept:
+            data = self._folder.read(f"{version:020}.json")
+            if data is None:
+                return None
+            if len(self._kept) >= _CACHED:
+                self._kept.clear()
+            try:
+                self._kept[version] = _commit(self.collection, version, data)
+            except (ValueError, KeyError, TypeError, AttributeError) as problem:
+                place = f"{self.collection}/_delta_log/{version:020}.json"
+                raise OSError(f"{place} is damaged: {problem}") from None
+        return self._kept[version]
+
+    def after(self, version: int) -> Iterator[Commit]:
+        """The versions after one (-1: all), in order, as far as the log reaches back."""
+        found = self.commit(version + 1)
+        if found is None:
+            version = min((v for v in self._versions() if v > version), default=version + 1) - 1
+        while (found := self.commit(version + 1)) is not None:
+            yield found
+            version += 1
+
+    def oldest(self) -> int | None:
+        """The first version whose entry is still there; None where there is no log."""
+        return min(self._versions(), default=None)
+
+    def _versions(self) -> list[int]:
+        stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
+        return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]
+
+
+def _commit(collection: str, version: int, data: bytes) -> Commit:
+    info: dict[str, Any] = {}
+    adds: list[dict[str, Any]] = []
+    removes: list[str] = []
+    changes: list[dict[str, Any]] = []
+    transaction: tuple[str, int] | None = None
+    for line in data.splitlines():
+        action = json.loads(line)
+        if "commitInfo" in action:
+            info = action["commitInfo"]
+        elif "add" in action:
+            adds.append(action["add"])
+        elif "cdc" in action:
+            changes.append(action["cdc"])
+        elif "remove" in action:
+            removes.append(action["remove"]["path"])
+        elif "txn" in action:
+            transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
+    metrics = info.get("operationMetrics") or {}
+    return Commit(
+        version=version,
+        step=_step(info, transaction),
+        rows=_rows(info, metrics),
+        bytes=sum(file["size"] for file in changes or adds),
+        time=info["timestamp"] / 1000 if "timestamp" in info else None,
+        adds=tuple(
+            Add(
+                name=add["path"],
+                place=_file(collection, add["path"]),
+                modified=int(add.get("modificationTime", 0)),
+                has_new_rows=bool(add.get("dataChange", True)),
+            )
+            for add in adds
+        ),
+        removes=tuple(removes),
+        transaction=transaction,
+        merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
+        changes=tuple(_file(collection, file["path"]) for file in changes),
+    )
+
+
+def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:
+    """Of which step a commit says that it is: Spark's own sink names it, what is written a micro-batch at a
+    time (MERGE, WRITE) has it as its transaction."""
+    if info.get("operation") in ("MERGE", "WRITE"):
+        return transaction[1] if transaction is not None else None
+    epoch = (info.get("operationParameters") or {}).get("epochId")
+    return int(epoch) if info.get("operation") == "STREAMING UPDATE" and epoch is not None else None
+
+
+def _rows(info: dict[str, Any], metrics: dict[str, Any]) -> int | None:
+    if info.get("operation") == "MERGE":
+        counted = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
+        return sum(int(one) for one in counted if one is not None) if any(counted) else None
+    return int(metrics["numOutputRows"]) if "numOutputRows" in metrics else None
+
+
+def _file(collection: str, path: str) -> str:
+    path = unquote(path)
+    return path if is_uri(path) or path.startswith("/") else f"{collection}/{path}"

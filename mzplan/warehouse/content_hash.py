@@ -1,0 +1,320 @@
+"""The content hash of a step, without Spark: the same number as mzplan.connectors.frames.row_hash, over
+Arrow.
+
+The hash of a row is Spark's `xxhash64` (seed 42) over its columns, `_position` among them, one after the
+other in the order of their lower-cased names: each value is hashed with the hash so far as its seed. NULL
+leaves it as it is, so a row has the same hash before and after its collection gained a column. The hash of a
+step is the sum of its rows' hashes modulo 2^64: whatever their order, and however they are spread over files.
+
+It tells accidents from equality, not attacks; and a value that moved into a neighbouring column that was NULL
+is not seen.
+
+Stored, it is a text that says which hash it is: `1:` and 16 hexadecimal digits. The digits alone are the same
+hash, as versions of mzplan wrote it that had no other; whatever else is stored is of a kind that this version
+can't compute, and is not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+
+VERSION = "1"
+HASH = "_mzplan_hash"
+"""The column that carries a row's hash on its way to a target, where it was computed before."""
+SEED = 42
+_STORED = re.compile(rf"(?:{VERSION}:)?([0-9a-f]{{16}})", re.ASCII)
+_MASK = (1 << 64) - 1
+_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+_LONG_DECIMAL = 18  # digits: up to here Spark hashes a decimal as a long, beyond as bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ContentHash:
+    """Rows, and the sum of their hashes modulo 2^64. Of several parts of a step: their sum."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def __add__(self, other: ContentHash) -> ContentHash:
+        return ContentHash(self.rows + other.rows, (self.digest + other.digest) & _MASK)
+
+    def __str__(self) -> str:
+        """The digest as it is stored."""
+        return f"{VERSION}:{self.digest:016x}"
+
+    @classmethod
+    def parse(cls, rows: int, stored: str | None) -> ContentHash | None:
+        """What was stored; None where nothing was, or a hash of another kind."""
+        match = _STORED.fullmatch(stored) if stored is not None else None
+        return cls(rows, int(match[1], 16)) if match else None
+
+    @classmethod
+    def of_sums(cls, rows: int, high: int | None, low: int | None) -> ContentHash:
+        """From Spark's sums of the halves of each hash (NULL where there is no row): a sum of whole hashes
+        would overflow, which ANSI SQL refuses."""
+        return cls(rows, (((high or 0) << 32) + (low or 0)) & _MASK)
+
+
+def content_hash(parts: Iterable[pa.Table | pa.RecordBatch]) -> ContentHash:
+    """The hash of all rows. Raises TypeError for a type that no collection has."""
+    import numpy as np
+
+    total = ContentHash()
+    for part in parts:
+        hashes = row_hashes(part)
+        with np.errstate(over="ignore"):
+            total += ContentHash(len(hashes), int(hashes.sum(dtype=np.uint64)))
+    return total
+
+
+def hash_of(rows: pa.RecordBatch) -> ContentHash:
+    """The hash of a batch, by the hashes that it carries in the column HASH, if it does. Raises TypeError for
+    a type that no collection has."""
+    import numpy as np
+
+    if HASH in rows.schema.names:
+        carried = _buffer(rows.column(HASH), "u8")
+        return ContentHash(rows.num_rows, int(carried.sum(dtype=np.uint64)))
+    return content_hash([rows])
+
+
+def hash_order(names: Iterable[str]) -> list[str]:
+    """The order in which columns are hashed, whatever their order in a table."""
+    return sorted(names, key=str.lower)
+
+
+def row_hashes(rows: pa.Table | pa.RecordBatch) -> Hashes:
+    """The hash of each row. Raises TypeError for a type that no collection has."""
+    import numpy as np
+    import pyarrow as pa
+
+    hashes = np.full(rows.num_rows, SEED, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for name in hash_order(rows.schema.names):
+            column = rows.column(name)
+            if isinstance(column, pa.ChunkedArray):
+                column = column.combine_chunks()
+            if isinstance(column, pa.ChunkedArray):  # too much text for one array of 32-bit offsets
+                column = pa.concat_arrays([c.cast(_large(c.type)) for c in column.chunks])
+            hashes = _hashed(column, hashes)
+    return hashes
+
+
+def _large(type_: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
+
+
+def _hashed(values: pa.Array, seeds: Hashes) -> Hashes:
+    """The hash of each value, with a seed of its own."""
+    from pyarrow import types
+
+    if len(values) == 0 or values.null_count == len(values):
+        return seeds
+    there = None if values.null_count == 0 else _present(values)
+    if there is not None and not types.is_struct(values.type):
+        hashed = seeds.copy()
+        hashed[there] = _hashed(values.drop_null(), seeds[there])
+        return hashed
+    return _hash_of(values.type)(values, seeds)
+
+
+def _present(values: pa.Array) -> Any:
+    """Which of the values are not NULL."""
+    import pyarrow as pa
+
+    return _buffer(values.is_valid().cast(pa.uint8()), "u1") != 0
+
+
+def _hash_of(type_: pa.DataType) -> Callable[[pa.Array, Hashes], Hashes]:
+    from pyarrow import types
+
+    found: tuple[tuple[Callable[[Any], bool], Callable[[pa.Array, Hashes], Hashes]], ...] = (
+        (types.is_int64, lambda v, s: _longs(_words(v, "i8"), s)),
+        (_is_text, _texts),
+        (types.is_timestamp, _timestamps),
+        (types.is_decimal, _decimals),
+        (types.is_struct, _structs),
+        (_is_small_integer, lambda v, s: _ints(_words(v, "i4"), s)),
+        (types.is_floating, _floats),
+        (types.is_boolean, lambda v, s: _ints(_words(v.cast("int8"), "i4"), s)),
+        (types.is_date32, lambda v, s: _ints(_words(v.cast("int32"), "i4"), s)),
+        (types.is_map, lambda v, s: _sequences((v.keys, v.items), v.offsets, s)),
+        (_is_list, lambda v, s: _sequences((v.values,), v.offsets, s)),
+    )
+    for holds, hashed in found:
+        if holds(type_):
+            return hashed
+    raise TypeError(f"no collection has values of type {type_}")
+
+
+def _is_text(type_: Any) -> bool:
+    from pyarrow import types
+
+    kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _is_small_integer(type_: Any) -> bool:
+    from pyarrow import types
+
+    return any(is_kind(type_) for is_kind in (types.is_int8, types.is_int16, types.is_int32))
+
+
+def _is_list(type_: Any) -> bool:
+    from pyarrow import types
+
+    return any(is_kind(type_) for is_kind in (types.is_list, types.is_large_list))
+
+
+# ── one type of values each: none of them NULL (structs apart)
+
+
+def _words(values: pa.Array, dtype: str) -> Any:
+    """Numbers of a fixed width."""
+    kind = "f" if dtype.startswith("f") else "i"
+    return _buffer(values, f"{kind}{values.type.bit_width // 8}").astype(dtype, copy=False)
+
+
+def _buffer(values: pa.Array, dtype: str) -> Any:
+    """The values of an array of fixed width, of which none is NULL. (`to_numpy` would import pandas, which is
+    a second of CPU for a process.)"""
+    import numpy as np
+
+    data = values.buffers()[1]
+    if data is None or not len(values):
+        return np.empty(0, dtype)
+    width = np.dtype(dtype).itemsize
+    return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * width)
+
+
+def _floats(values: pa.Array, seeds: Hashes) -> Hashes:
+    """By their bits, with one NaN and one zero."""
+    import numpy as np
+
+    found = _buffer(values, f"f{values.type.bit_width // 8}")
+    plain = np.where(np.isnan(found), np.array(np.nan, found.dtype), found)
+    plain = np.where(plain == 0, np.array(0, found.dtype), plain)
+    if found.dtype == np.float64:
+        return _longs(plain.view("i8"), seeds)
+    return _ints(plain.astype("f4").view("i4"), seeds)
+
+
+def _timestamps(values: pa.Array, seeds: Hashes) -> Hashes:
+    """Microseconds since the epoch; without a zone, of the wall clock."""
+    import pyarrow as pa
+
+    micros = values.cast(pa.timestamp("us", values.type.tz)).cast("int64")
+    return _longs(_words(micros, "i8"), seeds)
+
+
+def _decimals(values: pa.Array, seeds: Hashes) -> Hashes:
+    import numpy as np
+    import pyarrow as pa
+
+    wide = values.cast(pa.decimal128(values.type.precision, values.type.scale))
+    words = np.frombuffer(wide.buffers()[1], dtype="<i8")[2 * wide.offset : 2 * (wide.offset + len(wide))]
+    low, high = words[0::2], words[1::2]
+    if values.type.precision <= _LONG_DECIMAL:
+        return _longs(low, seeds)
+    unscaled = ((int(h) << 64) | (int(w) & _MASK) for h, w in zip(high, low, strict=True))
+    return _bytes((_shortest(n) for n in unscaled), seeds)
+
+
+def _shortest(number: int) -> bytes:
+    """Java's BigInteger.toByteArray: two's complement, big-endian, no byte more than needed."""
+    bits = number.bit_length() if number >= 0 else (~number).bit_length()
+    return number.to_bytes(bits // 8 + 1, "big", signed=True)
+
+
+def _texts(values: pa.Array, seeds: Hashes) -> Hashes:
+    import numpy as np
+    from pyarrow import types
+
+    wide = types.is_large_string(values.type) or types.is_large_binary(values.type)
+    buffers = values.buffers()
+    offsets = np.frombuffer(buffers[1], dtype="i8" if wide else "i4")
+    ends = offsets[values.offset : values.offset + len(values) + 1].tolist()
+    data = memoryview(buffers[2]) if buffers[2] is not None else memoryview(b"")
+    return _bytes((data[a:b] for a, b in pairwise(ends)), seeds)
+
+
+def _bytes(values: Iterable[bytes | memoryview], seeds: Hashes) -> Hashes:
+    import numpy as np
+    from xxhash import xxh64_intdigest
+
+    hashed = (xxh64_intdigest(value, seed) for value, seed in zip(values, seeds.tolist(), strict=True))
+    return np.fromiter(hashed, dtype=np.uint64, count=len(seeds))
+
+
+def _structs(values: pa.Array, seeds: Hashes) -> Hashes:
+    """Field after field; all fields of a NULL are NULL, and leave the seed as it is."""
+    for field in values.flatten():
+        seeds = _hashed(field, seeds)
+    return seeds
+
+
+def _sequences(parts: tuple[pa.Array, ...], offsets: pa.Array, seeds: Hashes) -> Hashes:
+    """Element after element (of a map: key, value): the n-th of all rows at once."""
+    import numpy as np
+    import pyarrow as pa
+
+    ends = _buffer(offsets, f"i{offsets.type.bit_width // 8}")
+    starts, lengths = ends[:-1], np.diff(ends)
+    hashes = seeds.copy()
+    for n in range(int(lengths.max(initial=0))):
+        rows = np.flatnonzero(lengths > n)
+        chosen = np.ascontiguousarray(starts[rows] + n, dtype=np.int64)
+        places = pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen)])
+        for part in parts:
+            hashes[rows] = _hashed(part.take(places), hashes[rows])
+    return hashes
+
+
+# ── xxHash64 of 4 and of 8 bytes, for whole arrays
+
+
+def _ints(values: Any, seeds: Hashes) -> Hashes:
+    import numpy as np
+
+    words = values.view(np.uint32).astype(np.uint64)
+    hashes = seeds + np.uint64((_P5 + 4) & _MASK)
+    hashes ^= words * np.uint64(_P1)
+    return _mixed(_rotated(hashes, 23) * np.uint64(_P2) + np.uint64(_P3))
+
+
+def _longs(values: Any, seeds: Hashes) -> Hashes:
+    import numpy as np
+
+    words = np.ascontiguousarray(values).view(np.uint64)
+    hashes = seeds + np.uint64((_P5 + 8) & _MASK)
+    hashes ^= _rotated(words * np.uint64(_P2), 31) * np.uint64(_P1)
+    return _mixed(_rotated(hashes, 27) * np.uint64(_P1) + np.uint64(_P4))
+
+
+def _rotated(words: Hashes, bits: int) -> Hashes:
+    import numpy as np
+
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+
+
+def _mixed(hashes: Hashes) -> Hashes:
+    import numpy as np
+
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= np.uint64(_P2)
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= np.uint64(_P3)
+    return hashes ^ (hashes >> np.uint64(32))

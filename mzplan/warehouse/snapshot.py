@@ -1,0 +1,212 @@
+"""A collection as of a step, read without Spark: by deltalake, which brings a query engine (DataFusion)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mzplan.schema.columns import POSITION
+from mzplan.warehouse.collection_log import CollectionLog, Commit
+from mzplan.warehouse.parquet import is_there
+from mzplan.warehouse.source_replay import GoneError, commit_of
+from mzplan.warehouse.step_history import StepHistory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+TABLE = "collection"  # its name in a condition
+MAX_CONDITION = 10_000  # characters
+_ENGINE = {
+    # One file after the other: memory stays bounded, and equal tables give equal bytes.
+    "datafusion.execution.target_partitions": "1",
+    # Names are as they were declared, in whatever case, and need no quotes for it.
+    "datafusion.sql_parser.enable_ident_normalization": "false",
+    # As Spark does: 0.1 is a decimal. As a double it would be equal to no decimal(10,2).
+    "datafusion.sql_parser.parse_float_as_decimal": "true",
+    "datafusion.execution.parquet.schema_force_view_types": "false",
+    "datafusion.execution.batch_size": "8192",
+    # Spark stores timestamps as INT96, which would be read in nanoseconds and overflow.
+    "datafusion.execution.parquet.coerce_int96": "us",
+}
+
+SMALL = 16 << 20  # bytes
+
+
+class ConditionError(Exception):
+    """A condition that can't be evaluated. The message says why."""
+
+
+class TableSnapshot:
+    """A version of a Delta table. Raises GoneError when it can't be read any more, OSError for a table with a
+    feature that deltalake does not have."""
+
+    def __init__(self, collection: str, version: int):
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        self.place = collection
+        self.version = version
+        try:
+            self._table: DeltaTable = DeltaTable(collection, version=version)
+        except DeltaError as problem:
+            if "Unsupported" in str(problem):
+                raise OSError(f"{collection} can't be read without Spark: {_first(problem)}") from None
+            raise GoneError(
+                f"Version {version} of {collection} can't be read any more: {_first(problem)}."
+            ) from None
+
+    def count(self, where: str | None = None) -> int:
+        """How many rows there are; of all, what the table's log says of its files, where it does. Raises
+        ConditionError, GoneError, OSError."""
+        counted = self._recorded_count() if where is None else None
+        if counted is None:
+            return sum(int(batch.column(0)[0].as_py()) for batch in self._execute("count(*)", where)[1])
+        return counted
+
+    def rows(
+        self, where: str | None = None, *, position: bool = False
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows, without `_position` unless that is wanted. `where`: a condition in DataFusion's SQL.
+        Also the iterator raises ConditionError, GoneError, OSError."""
+        import pyarrow as pa
+
+        whole = pa.schema(self._table.schema().to_arrow())
+        schema = pa.schema([field for field in whole if position or field.name != POSITION])
+        found, batches = self._execute(", ".join(_quoted(name) for name in schema.names), where)
+        return schema, batches if found == schema else _cast(batches, schema)
+
+    def _recorded_count(self) -> int | None:
+        import pyarrow as pa
+
+        # Deleted rows are counted with the file that holds them. (No query of mzplan's deletes any.)
+        if "deletionVectors" in (self._table.protocol().reader_features or ()):
+            return None
+        counts = pa.table(self._table.get_add_actions(flatten=True))
+        if counts.num_rows and "num_records" not in counts.column_names:
+            return None
+        found = counts["num_records"].to_pylist() if counts.num_rows else []
+        return None if None in found else sum(found)
+
+    def _execute(self, what: str, where: str | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        import pyarrow as pa
+        from deltalake import QueryBuilder
+
+        if where is not None:
+            ensure_one_condition(where)
+        condition = f" WHERE (\n{where}\n)" if where is not None else ""
+        with self._explained(where):
+            builder = QueryBuilder(_ENGINE).register(TABLE, self._table)
+            found = builder.execute(f"SELECT {what} FROM {TABLE}{condition}")
+            reader = pa.RecordBatchReader.from_stream(found)
+        return reader.schema, self._read(reader, where)
+
+    def _read(self, reader: pa.RecordBatchReader, where: str | None) -> Iterator[pa.RecordBatch]:
+        with self._explained(where):
+            yield from reader
+
+    @contextmanager
+    def _explained(self, where: str | None) -> Iterator[None]:
+        """What the engine raises, as what it means: it has one type of error for all."""
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, pa.ArrowException, OSError) as problem:
+            for file in self._table.file_uris():
+                if not is_there(file):
+                    raise GoneError(f"{file}, of version {self.version}, is gone: it was vacuumed.") from None
+            damaged = "Parquet error" in str(problem) and "predicate" not in str(problem)
+            if where is not None and not isinstance(problem, OSError) and not damaged:
+                raise ConditionError(_first(problem)) from None
+            raise OSError(f"{self.place} can't be read: {_first(problem)}") from None
+
+
+def snapshot_of(history: StepHistory, step: int) -> TableSnapshot:
+    """A source's collection with all up to a step. Raises GoneError, also for a step that is not there, and
+    OSError."""
+    record = next((r for r in history.committed(step, step) if r.step == step), None)
+    if record is None:
+        raise GoneError(f"Which version of {history.collection.collection} holds step {step} is not known.")
+    version = commit_of(history.collection, record).version
+    return TableSnapshot(history.collection.collection, _merged(history.collection, version))
+
+
+def snapshot_batches(history: StepHistory, step: int) -> Iterator[pa.RecordBatch]:
+    """The rows as of a step, without `_position`. Raises GoneError, OSError."""
+    return snapshot_of(history, step).rows()[1]
+
+
+def ensure_one_condition(text: str) -> None:
+    """Raises ConditionError for what would not stay in the brackets that a condition is put into, so that
+    what is asked is what is answered."""
+    if not text.strip():
+        raise ConditionError("It is empty")
+    if len(text) > MAX_CONDITION:
+        raise ConditionError(f"It is longer than {MAX_CONDITION:,} characters")
+    if "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text):
+        raise ConditionError("It holds a character that no text has")
+    depth, at = 0, 0
+    while at < len(text):
+        sign = text[at]
+        if sign in "'\"`":
+            end = text.find(sign, at + 1)
+            if end < 0:
+                raise ConditionError(f"A {sign} is never closed")
+            at = end
+        elif sign == ";" or text[at : at + 2] in ("--", "/*"):
+            raise ConditionError(f"{text[at : at + 2].strip()} has no place in a condition: one, no comments")
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            raise ConditionError("A ) closes what was never opened")
+        at += 1
+    if depth:
+        raise ConditionError("A ( is never closed")
+
+
+def _merged(log: CollectionLog, version: int) -> int:
+    """The version in which the same rows are merged to fewer files (OPTIMIZE), where the next ones do that:
+    what they were merged from may have been vacuumed."""
+    while (following := log.commit(version + 1)) is not None and _merges(following):
+        version += 1
+    return version
+
+
+def _merges(commit: Commit) -> bool:
+    return commit.step is None and bool(commit.adds) and not any(add.has_new_rows for add in commit.adds)
+
+
+def _cast(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Columns that a file does not have yet come as another kind of text."""
+    import pyarrow as pa
+
+    for batch in batches:
+        yield from pa.Table.from_batches([batch]).cast(schema).to_batches()
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _first(problem: Any) -> str:
+    """The sentence of an error that says most: the engine puts causes below each other."""
+    lines = [line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()]
+    causes = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "caused by"]
+    return (causes[-1] if causes else lines[0] if lines else type(problem).__name__)[:500]
+
+
+def small_files(collection: str) -> int:
+    """How many data files of the newest version are small; 0 where there is no table. Raises OSError."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        if not DeltaTable.is_deltatable(collection):
+            return 0
+        sizes = DeltaTable(collection).get_add_actions(flatten=True).column("size_bytes")
+    except DeltaError as problem:
+        raise OSError(f"{collection} can't be read: {problem}") from None
+    return sum(size < SMALL for size in sizes.to_pylist())

@@ -1,0 +1,129 @@
+"""The index of a query's steps: a folder of small segments beside its checkpoint. See docs/protocol.md.
+
+    <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
+    <checkpoint>/index/since.json                    steps below were expired
+
+Everything in it can be made again from the checkpoint and the collection's log, as long as these reach back;
+so a line that a crash has cut short is simply left out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.paths import local_path
+from mzplan.warehouse.step_record import StepRecord
+
+FORMAT_VERSION = 1
+SEGMENT = 500  # steps
+SEGMENTS = 200  # kept of one query: 100,000 steps, about 25 MB
+_SINCE = "since.json"
+
+
+class StepIndex:
+    """One writer (the leading runner), readers anywhere. Raises OSError for what the storage did."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self.place = f"{checkpoint.folder}/index"
+        self._folder = open_folder(self.place)
+
+    def since(self) -> int:
+        """The oldest step that was not expired."""
+        data = self._folder.read(_SINCE)
+        try:
+            return int(json.loads(data)["since"]) if data is not None else 0
+        except (ValueError, KeyError, TypeError) as problem:
+            raise OSError(f"{self.place}/{_SINCE} is damaged: {problem}") from None
+
+    def last(self) -> StepRecord | None:
+        """The newest step; None when there is none."""
+        return next(self.backwards(), None)
+
+    def backwards(self) -> Iterator[StepRecord]:
+        """From the newest step to the oldest that was not expired; reads no more than is taken."""
+        since = self.since()
+        for first in reversed(self._segments()):
+            if first + SEGMENT <= since:
+                return
+            yield from (r for r in reversed(self._read(first)) if r.step >= since)
+
+    def first_young(self, when: float) -> StepRecord | None:
+        """The oldest step that became durable at `when` or later; reads few of the segments, for times only
+        grow. A step whose time is not known says nothing."""
+        since = self.since()
+        segments = [first for first in sorted(self._segments()) if first + SEGMENT > since]
+
+        def is_young(record: StepRecord) -> bool:
+            return record.step >= since and record.time is not None and record.time >= when
+
+        def found(first: int) -> bool:
+            return any(map(is_young, self._read(first)))
+
+        at = bisect.bisect_left(segments, True, key=found)
+        return next(filter(is_young, self._read(segments[at])), None) if at < len(segments) else None
+
+    def find(self, step: int) -> StepRecord | None:
+        """A step, also one that was expired, if it is still in a segment."""
+        return next((r for r in self._read(step // SEGMENT * SEGMENT) if r.step == step), None)
+
+    def append(self, records: Iterable[StepRecord]) -> None:
+        """Add steps, in order. Adding one again replaces what was noted of it."""
+        there = self._segments()
+        for first, group in groupby(records, key=lambda record: record.step // SEGMENT * SEGMENT):
+            self._extend(first, list(group))
+            if first not in there:
+                there.append(first)
+                self._prune(there)
+
+    def expire(self, step: int) -> None:
+        """Forget the steps below `step`; less than before changes nothing."""
+        if step <= self.since():
+            return
+        note = {"format_version": FORMAT_VERSION, "since": step}
+        self._folder.write(_SINCE, json.dumps(note).encode())
+        for first in self._segments():
+            if first + SEGMENT <= step:
+                self._folder.delete(_name(first))
+
+    def _segments(self) -> list[int]:
+        return [int(name[:20]) for name in self._folder.names() if len(name) == 26 and name[:20].isdecimal()]
+
+    def _prune(self, there: Sequence[int]) -> None:
+        """The newest but one stays whatever the limit: the count goes on from it."""
+        for first in sorted(there)[:-SEGMENTS]:
+            self._folder.delete(_name(first))
+
+    def _read(self, first: int) -> list[StepRecord]:
+        data = self._folder.read(_name(first)) or b""
+        found: dict[int, StepRecord] = {}
+        for line in data.splitlines():
+            try:
+                record = StepRecord.parse(line)
+            except ValueError:  # cut short by a crash
+                continue
+            found[record.step] = record
+        return [found[step] for step in sorted(found)]
+
+    def _extend(self, first: int, records: list[StepRecord]) -> None:
+        text = "".join(record.line() + "\n" for record in records)
+        local = local_path(self.place)
+        if local is None:  # object stores can't append
+            self._folder.write(_name(first), (self._folder.read(_name(first)) or b"") + text.encode())
+            return
+        local.mkdir(parents=True, exist_ok=True)
+        # Not synced: what a power failure takes is made again from the logs; a kill takes nothing.
+        with (local / _name(first)).open("a+b") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                torn = file.read(1) != b"\n"
+                text = "\n" + text if torn else text
+            file.write(text.encode())
+
+
+def _name(first: int) -> str:
+    return f"{first:020}.jsonl"
