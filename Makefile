@@ -4,7 +4,7 @@ BIN := .venv/bin
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites doctor setup quickstart cdc test unit lint types imports check soak bench docs lock clean
+.PHONY: help prerequisites doctor setup quickstart cdc test faults unit lint types imports check soak bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +43,23 @@ quickstart: .venv/.runner ## show the whole thing in three minutes: servers, pla
 cdc: .venv/.runner ## show change capture: PostgreSQL → collection → PostgreSQL and Kafka
 	@$(BIN)/python -m examples.capture --since $(BEGAN)
 
-test: doctor setup ## run all tests, against real Spark, Kafka and PostgreSQL
-	$(BIN)/python -m pytest tests
+# A file's tests stay with one worker, which has servers and a Spark of its own; files in the order of their names,
+# so that the quick ones of tests/unit fill the end.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-unit: setup ## run the tests that need no server, in seconds
-	$(BIN)/python -m pytest tests/unit
+test: doctor setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)
+	$(PYTEST) -m "not faults" tests
+
+faults: doctor setup .venv/.jars ## run what is killed, moved and repeated until it would show (15 minutes)
+	$(PYTEST) -m faults tests
+
+unit: setup ## run the tests that need no server
+	$(PYTEST) tests/unit
+
+.venv/.jars: .venv/.done
+	@$(BIN)/python -m tools.fetch_jars
+	@touch $@
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

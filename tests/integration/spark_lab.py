@@ -19,6 +19,7 @@ from mzplan.schema.description import Description, InlinedConnection, Upstream, 
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.snapshot import TableSnapshot
 
 PROJECT = "lab"
 ORDERS = "id BIGINT, customer STRING, amount DECIMAL(10,2)"
@@ -194,18 +195,23 @@ class Lab:
 
     def collection(self, source: Description) -> Any:
         """The collection of a source, as a DataFrame."""
-        path = self.folder / "warehouse" / "collections" / source.id / f"g{source.generation}"
         spark = self.executor._spark
         assert spark is not None
-        return spark.read.format("delta").load(str(path))
+        return spark.read.format("delta").load(str(self._collection(source)))
+
+    def _collection(self, source: Description) -> Path:
+        return self.folder / "warehouse" / "collections" / source.id / f"g{source.generation}"
 
     def count(self, source: Description) -> int:
-        """The rows of an append-only collection, 0 before its first step, from the statistics in its log:
-        whoever waits asks again and again, and a Spark job each time would hold up what it waits for."""
+        """The rows of an append-only collection, 0 before its first step, from the statistics in its log."""
         from deltalake import DeltaTable
 
-        path = str(self.folder / "warehouse" / "collections" / source.id / f"g{source.generation}")
+        path = str(self._collection(source))
         return int(DeltaTable(path).count()) if DeltaTable.is_deltatable(path) else 0
+
+    def read(self, source: Description) -> list[dict[str, Any]]:
+        """The rows of a collection, none before its first step."""
+        return read_delta(self._collection(source))
 
     def checkpoint(self, description: Description) -> Path:
         return self.folder / "warehouse" / "checkpoints" / description.id / f"g{description.generation}"
@@ -231,6 +237,17 @@ class Lab:
     def retried(self, description: Description) -> Description:
         """The same query under another digest, as after a change."""
         return replace(description, digest=f"1:{uuid.uuid4().hex}")
+
+
+def read_delta(table: Path) -> list[dict[str, Any]]:
+    """The rows of a Delta table, none while it is not there, read without Spark: whoever waits asks again and
+    again, and a Spark job each time would hold up what is waited for."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(table)):
+        return []
+    newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
+    return [row for batch in newest.rows()[1] for row in batch.to_pylist()]
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:

@@ -21,6 +21,7 @@ from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.store.backends.local import STATE_KEY
 from tests.integration.crew import Crew
+from tests.integration.spark_lab import read_delta
 from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
 from tests.unit.cli_runs import Ran, apply, mzplan
 
@@ -273,7 +274,7 @@ def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: s
 
 
 def _ids(crew: Crew, collection: Path) -> list[int]:
-    return sorted(row["id"] for row in crew.spark.read.format("delta").load(str(collection)).collect())
+    return sorted(row["id"] for row in read_delta(collection))
 
 
 def test_a_state_edited_by_hand(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from examples.servers import produce_json
 from tests.integration.crew import Crew
+from tests.integration.spark_lab import read_delta
 from tests.support import eventually, execute, kafka_connection, orders, orders_source, rows_of
 from tests.unit.cli_runs import apply, mzplan
 
@@ -38,10 +39,8 @@ def started(rows: DataFrame, folder: Path) -> StreamingQuery:
     return writer.trigger(processingTime="200 milliseconds").start(str(folder / "table"))
 
 
-def ids(crew: Crew, table: Path) -> list[int]:
-    if not table.exists():
-        return []
-    return sorted(row["id"] for row in crew.spark.read.format("delta").load(str(table)).collect())
+def ids(table: Path) -> list[int]:
+    return sorted(row["id"] for row in read_delta(table))
 
 
 def newest(folder: Path) -> Path:
@@ -80,10 +79,10 @@ def test_a_query_from_kafka(
     record = f.from_json(f.col("value").cast("string"), COLUMNS).alias("record")
     query = started(stream.load().select(record).select("record.*"), tmp_path)
     query.processAllAvailable()
-    assert len(ids(crew, tmp_path / "table")) == 20
+    assert len(ids(tmp_path / "table")) == 20
     produce_json(kafka.bootstrap, name, orders(20, 30), key="id")
     query.processAllAvailable()
-    assert len(ids(crew, tmp_path / "table")) == 30
+    assert len(ids(tmp_path / "table")) == 30
     query.stop()
     forget_commit(tmp_path)  # its last micro-batch is in the table, and will be planned again
     steps = int(newest(tmp_path / "checkpoint" / "offsets").name)
@@ -102,14 +101,14 @@ def test_a_query_from_kafka(
     )
     record_ = imported(crew, "source.sales", tmp_path)
     collection = crew.folder / "warehouse" / "collections" / record_["id"] / "g1"
-    eventually("every row once", lambda: ids(crew, collection) == list(range(40)))
+    eventually("every row once", lambda: ids(collection) == list(range(40)))
 
     def goes_on() -> bool:
         (seen,) = mzplan(crew.folder, "status", "--json").json()["queries"]
         return bool(seen["id"] == query.id and seen["step"] > steps)
 
     eventually("it is that query, and its steps count on", goes_on)
-    assert len(ids(crew, tmp_path / "table")) == 30  # what was there is as it was
+    assert len(ids(tmp_path / "table")) == 30  # what was there is as it was
     planned = mzplan(crew.folder, "plan", "--json").json()["changes"]
     assert [change["address"] for change in planned] == ["connection.pg"]  # which nothing has used yet
 
@@ -153,10 +152,10 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     drop(1, 2, 3)
     query = started(crew.spark.readStream.schema("id BIGINT").json(str(inbox)), tmp_path)
     query.processAllAvailable()
-    assert len(ids(crew, tmp_path / "table")) == 3
+    assert len(ids(tmp_path / "table")) == 3
     drop(4, 5)
     query.processAllAvailable()
-    assert len(ids(crew, tmp_path / "table")) == 5
+    assert len(ids(tmp_path / "table")) == 5
     query.stop()
     # Killed between planning a micro-batch and writing it: the table has none of it yet.
     forget_commit(tmp_path)
@@ -174,7 +173,7 @@ def test_a_query_from_files(crew: Crew, tmp_path: Path) -> None:
     )
     record = imported(crew, "source.inbox", tmp_path)
     collection = crew.folder / "warehouse" / "collections" / record["id"] / "g1"
-    eventually("every row once", lambda: ids(crew, collection) == [1, 2, 3, 4, 5, 6])
+    eventually("every row once", lambda: ids(collection) == [1, 2, 3, 4, 5, 6])
     crew.is_clean()
 
 

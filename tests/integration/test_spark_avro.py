@@ -255,7 +255,7 @@ def test_changes_in_debeziums_envelope(lab: Lab, topic: Make) -> None:
                 until(f"{source.address} has {wanted}", lambda source=source: names(source) == wanted)  # type: ignore[misc]
 
         def names(source: Description) -> dict[int, str]:
-            return {row.id: row.name for row in lab.collection(source).collect()}
+            return {row["id"]: row["name"] for row in lab.read(source)}
 
         produce(first)
         lab.start(*sources)
@@ -293,7 +293,7 @@ def test_tombstones_with_avro_keys(lab: Lab, topic: Make) -> None:
         lab.start(source)
         until(
             "what is left",
-            lambda: {r.id: r.name for r in lab.collection(source).collect()} == {2: "Bob", 3: "cid"},
+            lambda: {r["id"]: r["name"] for r in lab.read(source)} == {2: "Bob", 3: "cid"},
         )
         send(lab, name, None, key=b"2")
         assert "the key is not id BIGINT in Avro" in (lab.ended(source).error or "")

@@ -30,8 +30,7 @@ def append(lab: Lab, source: Description, *ids: int, id_: str = "") -> None:
 
 
 def rows(lab: Lab, source: Description) -> list[tuple[int, int, int]]:
-    found = lab.collection(source).select("id", "_position.step", "_position.row").collect()
-    return sorted((row[0], row[1], row[2]) for row in found)
+    return sorted((row["id"], row["_position"]["step"], row["_position"]["row"]) for row in lab.read(source))
 
 
 def holds(lab: Lab, source: Description, count: int) -> None:

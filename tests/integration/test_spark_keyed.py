@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Producer
 
 from mzplan.schema.description import Description
-from mzplan.warehouse.snapshot import TableSnapshot, snapshot_of
+from mzplan.warehouse.snapshot import snapshot_of
 from mzplan.warehouse.source_replay import collection_batches, collection_hash
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.committed import committed
-from tests.integration.spark_lab import until
+from tests.integration.spark_lab import read_delta, until
 from tests.integration.test_spark_verify_sinks import verified
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Keyed:
         until("delta is", lambda: self.delta() == big)
 
     def collection(self) -> dict[int, int]:
-        rows = _rows(self.path)
+        rows = read_delta(self.path)
         assert len(rows) == len({row["id"] for row in rows})
         return {row["id"]: int(row["amount"]) for row in rows}
 
@@ -86,7 +86,7 @@ class Keyed:
         return {row["id"]: row["twice"] for row in self.in_delta()}
 
     def in_delta(self) -> list[dict[str, Any]]:
-        return _rows(self.folder / "big")
+        return read_delta(self.folder / "big")
 
     def latest(self, topic: str) -> dict[int, Decimal]:
         found = {int(key or ""): value for _, key, value in committed(self.lab.kafka.bootstrap, topic)}
@@ -196,23 +196,13 @@ def test_columns_may_be_called_anything(lab: Lab, tmp_path: Path) -> None:
     (dead,) = parsed.where("_mzplan_dead IS NOT NULL").collect()
     assert bytes(dead["_mzplan_dead"].value) == listed[2][1], "as it came"
     _merge_latest(good, 0, str(tmp_path / "odd"), ["row"])
-    assert [row["s"] for row in _rows(tmp_path / "odd")] == [values["s"]]
+    assert [row["s"] for row in read_delta(tmp_path / "odd")] == [values["s"]]
 
 
 def _parsed(read: Any, columns: Any, on_error: str) -> Any:
     from mzplan.connectors.formats.records import parse_records
 
     return parse_records(read, {"type": "json"}, columns, on_error)
-
-
-def _rows(table: Path) -> list[dict[str, Any]]:
-    """The rows of a Delta table, read without Spark."""
-    from deltalake import DeltaTable
-
-    if not DeltaTable.is_deltatable(str(table)):
-        return []
-    newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
-    return [row for batch in newest.rows()[1] for row in batch.to_pylist()]
 
 
 def send(lab: Lab, topic: str, *changes: Change) -> None:

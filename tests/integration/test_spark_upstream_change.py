@@ -34,7 +34,7 @@ def send(bootstrap: str, topic: str, *ids: int, partition: int = 0) -> None:
 
 
 def ids(lab: Lab, source: Description) -> list[int]:
-    return sorted(row["id"] for row in lab.collection(source).collect())
+    return sorted(row["id"] for row in lab.read(source))
 
 
 def moved(lab: Lab, source: Description, bootstrap: str, policy: str | None) -> Description:

@@ -1,0 +1,16 @@
+"""Download the jars that tests need before several of them run at once: Ivy's cache is not safe for that.
+
+The Kafka broker's (46 MB, to ~/.cache/mzplan) and Spark's for Kafka, Delta and S3 (to Ivy's cache, ~/.ivy2*).
+"""
+
+from __future__ import annotations
+
+from examples.servers.java import broker_jars, find_java
+from mzplan.schema.description import packages_of
+from mzplan.spark.session import open_session
+from tests.integration.spark_lab import LAKE
+
+if __name__ == "__main__":
+    print("Fetching the jars of Spark and of the Kafka broker …", flush=True)
+    broker_jars(find_java())
+    open_session("fetch", {}, packages_of({LAKE.address: LAKE})).stop()
