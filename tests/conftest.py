@@ -1,7 +1,7 @@
 """Fixtures for all tests. Servers start when the first test asks for one, so tests/unit never waits for any.
 
 No test is skipped for want of a server: if one can't start, the tests that need it are errors. Under
-pytest-xdist each worker process has servers of its own, and a file's tests stay with one worker.
+pytest-xdist each worker process has servers of its own.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others."""
+    """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others.
+
+    What stays with one worker (``--dist loadgroup``): a file, and all files on the shared project, whose
+    runner is a Spark of its own.
+    """
     for item in items:
         if "faults" in item.path.parts:
             item.add_marker("faults")
+        shared = "shared_project" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("project" if shared else str(item.path)))
 
 
 @pytest.fixture(scope="session")
