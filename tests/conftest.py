@@ -25,6 +25,7 @@ _numbers = itertools.count(1)
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others.
 
