@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "faults" in item.path.parts:
             item.add_marker("faults")
         shared = "shared_project" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("project" if shared else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("project" if shared else item.path.stem))
 
 
 @pytest.fixture(scope="session")
