@@ -16,6 +16,7 @@ from examples.stage import KAFKA_PORTS, Stage
 from mzplan.host.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.faults  # each sets up servers and a Spark of its own
 
 
 def run(module: str, root: Path) -> subprocess.CompletedProcess[str]:
