@@ -142,7 +142,7 @@ class Executor(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorContext:
     """Where an executor works: the project, its folder, the warehouse as an absolute path or URI. `packages`:
-    what Spark needs beyond what it always has (see inline.packages_of)."""
+    what Spark needs beyond what it always has (see schema.description.packages_of)."""
 
     project: str
     directory: str

@@ -133,8 +133,9 @@ class StorageController(Protocol):
         and below the new one (UpdateBeyondUpperError); each step between the two becomes durable, without
         rows where there is none. The future is done when all is durable. Raises IdentifierMissingError,
         InvalidUppersError when somebody else has appended, StorageError for an input that is not local, a
-        row that does not fit its columns or a diff of -1 (no local input has a key): then nothing was
-        written. An append whose `key` was used before writes nothing, and is done."""
+        row that does not fit its columns, or a diff that the input cannot have. A keyed input takes +1 (the
+        row of its key is added or updated) and -1 (it is deleted), any other input +1 alone. After an error
+        nothing was written. An append whose `key` was used before writes nothing, and is done."""
 
     async def snapshot(self, id_: GlobalId, as_of: Step) -> list[tuple[Row, Diff]]:
         """What a collection held as of a step: all updates up to it, consolidated. Raises

@@ -73,19 +73,25 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One streaming query, as the runner sees it.
+    """One streaming query, as its runner observes it.
 
-    `digest` and `generation` are those of the body that runs (or ran last); `wanted_digest` is the
-    committed one that the runner has last tried to reach. They differ while a change is pending, was
-    rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown).
-    `left_out` counts the malformed records that the run has skipped or kept aside (`on_error`).
-    rejected, or failed. Rates are rows per second; `lag` is records behind (None where unknown);
-    `backlog` are bytes of a log that the upstream keeps for the query: `lag_bytes` still to be read,
-    `retained_bytes` kept.
-    `warning` is what a query that runs should be looked at for. `quiet_since` (seconds since the epoch) is
-    set while one micro-batch takes longer than a minute: when the last one ended. `held` says for which
-    canary a query waits: it runs on as it was last accepted.
-    `steps` counts finished micro-batches by `step`, the number of the last one (-1: none yet).
+    - `digest`, `generation`: of the description that runs, or ran last. `wanted_digest`, `wanted_generation`:
+      of the committed one that the runner last tried to reach. They differ while a change is pending, was
+      rejected, or has failed.
+    - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
+    - `step`: the number of the last finished micro-batch; -1 before the first one.
+    - `input_rows_per_second`, `processed_rows_per_second`: of the last micro-batch.
+    - `lag`: records of the upstream that are not read yet; None where that is unknown.
+    - `left_out`: malformed records that this run has skipped or kept aside (`on_error`).
+    - `backlog`: bytes of a log that the upstream keeps for the query: `lag_bytes` still to be read,
+      `retained_bytes` kept; None for an upstream without such a log.
+    - `warning`: why a running query needs attention. `error`, `error_code`: why the last attempt failed or was
+      rejected. `failures`: how many attempts in a row have failed.
+    - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
+      time when the one before it ended.
+    - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
+    - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
+      the runner of another instance (it starts here once that one has stopped it).
     """
 
     address: Address

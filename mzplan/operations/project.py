@@ -32,7 +32,7 @@ class Runners(Protocol):
 
     def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ...) -> None:
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
-        inline.packages_of). Nothing for other types."""
+        schema.description.packages_of). Nothing for other types."""
 
     def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
         """Tell a local runner to look now, and hand it values of `${env:…}` references."""

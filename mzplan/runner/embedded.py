@@ -33,7 +33,7 @@ def start(
     packages: Mapping[str, tuple[str, ...]] = _NOTHING,
 ) -> Lease:
     """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting).
-    `packages`: what its Spark will need (see inline.packages_of), beside what the state tells.
+    `packages`: what its Spark will need (see schema.description.packages_of), beside what the state tells.
 
     Raises MZ062 (or what the runner itself said, such as MZ061: no Java) when it ends at once.
     """

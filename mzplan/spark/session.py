@@ -47,7 +47,7 @@ def open_session(
 ) -> SparkSession:
     """A session with Kafka and Delta, made or joined (5–20 s; the first time on a machine, Ivy downloads
     46 MB of jars). `options` is Spark configuration that wins over everything; `further` are jars, and others
-    to leave out, beside those of always (see inline.packages_of).
+    to leave out, beside those of always (see schema.description.packages_of).
 
     Raises MzplanError: MZ061 when there is no usable Java, MZ062 for anything else.
     """

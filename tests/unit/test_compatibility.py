@@ -185,6 +185,24 @@ def _to_files(format_: str) -> Configuration:
     return shop(f=files(), orders_pg=resource("sink.out", "files", **body))
 
 
+def _with_aws(**changed: Any) -> Configuration:
+    aws = resource("connection.a", "aws", **{"type": "aws", "region": "eu-west-1", **changed})
+    return shop(a=aws, k=kafka(aws="a"))
+
+
+def _tables(connection: str = "pg", **changed: Any) -> Configuration:
+    given = {
+        "type": "postgres",
+        "tables": ["public.a", "public.b"],
+        "include": {"table": "shard"},
+        "schema": "id BIGINT, name STRING",
+        "key": ["shard", "id"],
+        **changed,
+    }
+    users = resource("source.users", "postgres", connection=connection, **given)
+    return shop(other=postgres("other", host="i"), users=users)
+
+
 FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
     ("postgres connection: tunnel", shop(t=_tunnel()), _through(_tunnel()), "sink.orders_pg", KEEPS),
     *(
@@ -260,6 +278,30 @@ FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
     ("sink: `compare`", shop(), shop(orders_pg=sink(compare="fail")), "sink.orders_pg", KEEPS),
     ("sink: topic or folder", _to_kafka(), _to_kafka(topic="other"), "sink.copy", REPLACES),
     ("sink: format", _to_files("json"), _to_files("csv"), "sink.out", REPLACES),
+    *(
+        ("aws connection: everything", _with_aws(), _with_aws(**changed), "source.orders", KEEPS)
+        for changed in (
+            {"region": "eu-north-1"},
+            {"role_arn": "arn:aws:iam::123456789012:role/reader"},
+            {"access_key_id": "AKIA", "secret_access_key": "${env:S}"},
+        )
+    ),
+    *(
+        (f"postgres source: {what}", _tables(), _tables(**changed), "source.users", expected)
+        for what, changed, expected in (
+            ("connection (same database)", {"connection": "other"}, KEEPS),
+            ("`snapshot`", {"snapshot": {"parallelism": 4}}, KEEPS),
+            ("an added table", {"tables": ["public.a", "public.b", "public.c"]}, KEEPS),
+            ("a removed table", {"tables": ["public.a"]}, REPLACES),
+            ("an added column", {"schema": "id BIGINT, name STRING, more INT"}, KEEPS),
+            ("a removed or retyped column", {"schema": "id BIGINT"}, REPLACES),
+            ("a removed or retyped column", {"schema": "id BIGINT, name BINARY"}, REPLACES),
+            ("key", {"key": ["shard", "name"]}, REPLACES),
+            ("`include`", {"include": {"table": "of"}}, REPLACES),
+            ("`publication`, `slot`", {"publication": "p"}, REPLACES),
+            ("`publication`, `slot`", {"slot": "s"}, REPLACES),
+        )
+    ),
     (
         "postgres sink: `staging_schema`",
         shop(),
