@@ -86,8 +86,8 @@ class Observation:
     - `backlog`: bytes of a log that the upstream keeps for the query: `lag_bytes` still to be read,
       `retained_bytes` kept; None for an upstream without such a log.
     - `warning`: why a running query needs attention.
-    - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts in a row
-      have failed.
+    - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
+      failed in a row.
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
