@@ -35,6 +35,18 @@ def test_every_code_is_explained() -> None:
     assert list(SECTIONS) == sorted(SECTIONS)
 
 
+def test_the_table_of_families_has_every_code_under_its_heading() -> None:
+    families = re.findall(r"^\| (MZ\d{3}) – (MZ\d{3}) \| \[.*\]\(#(.*)\) \|$", PAGE, flags=re.MULTILINE)
+    of = {code: link for first, last, link in families for code in SECTIONS if first <= code <= last}
+    under, heading = {}, ""
+    for line in PAGE.splitlines():
+        if line.startswith("## "):
+            heading = re.sub(r"[^a-z0-9 ]", "", line[3:].lower()).replace(" ", "-")
+        elif line.startswith("### MZ"):
+            under[line[4:9]] = heading
+    assert of == under
+
+
 @pytest.mark.parametrize("code", SECTIONS)
 def test_a_section_has_cause_fix_and_an_example(code: str) -> None:
     section = SECTIONS[code]

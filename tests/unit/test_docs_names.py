@@ -70,6 +70,28 @@ def test_the_paths_that_a_page_names_exist(page: Path) -> None:
             assert list((ROOT / "tests").rglob(path)), path
 
 
+# --- decisions
+
+
+def test_a_decision_says_what_it_needs_to_and_is_in_the_list() -> None:
+    listed = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    records = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    assert [int(page.name[:4]) for page in records] == list(range(1, len(records) + 1))
+    for page in records:
+        text = page.read_text(encoding="utf-8")
+        number, _, title = text.partition("\n")[0].removeprefix("# ").partition(". ")
+        assert int(number) == int(page.name[:4])
+        assert f"| {page.name[:4]} | [{title}]({page.name}) |" in listed
+        headings = re.findall(r"^## (.*)", text, flags=re.MULTILINE)
+        assert headings == ["Context", "Decision", "Consequences", "What would change it"], page
+        assert len(text.splitlines()) <= 40, f"{page}: half a page"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    assert [page for page in PAGES if f": {page.relative_to(DOCS)}\n" not in f"{navigation}\n"] == []
+
+
 # --- the table of packages
 
 
