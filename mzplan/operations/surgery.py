@@ -101,7 +101,7 @@ def plan_import(
 
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
     """`state pull`: the state file (or an earlier serial), byte for byte; what its runners have noted down
-    (see moving), or None; and the instances whose runner is alive. MZ030 where there is none."""
+    (see migration), or None; and the instances whose runner is alive. MZ030 where there is none."""
     from mzplan.operations.migration import belongings, settle_edit
 
     settle_edit(project)

@@ -1,6 +1,6 @@
 """The kafka sink as an OutputEndpoint, and the task in which Spark pushes a step into it.
 
-This module is sent to the executors whole (see shipping): they need pyarrow and confluent-kafka, no mzplan.
+This module is sent to the executors whole (see task_code): they need pyarrow and confluent-kafka, no mzplan.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The step record of an exactly-once Kafka sink: who writes, and which steps are written.
 
-This module is sent to the executors whole (see shipping).
+This module is sent to the executors whole (see task_code).
 """
 
 from __future__ import annotations

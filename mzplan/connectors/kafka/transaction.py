@@ -1,6 +1,6 @@
 """One transaction after the other under one transactional id: records, and with them the step record.
 
-This module is sent to the executors whole (see shipping): they need confluent-kafka, no mzplan.
+This module is sent to the executors whole (see task_code): they need confluent-kafka, no mzplan.
 
 The step record is the committed offset, with metadata, of a consumer group of the sink's own: Kafka commits
 it with the transaction's records, and it needs no topic and no right beyond those of a consumer. It is

@@ -1,6 +1,6 @@
 """Confluent's HTTP API, as far as schemas are looked up. Nothing but the standard library, and time limits.
 
-This module is sent to the executors whole (see shipping).
+This module is sent to the executors whole (see task_code).
 """
 
 from __future__ import annotations

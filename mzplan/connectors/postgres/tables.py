@@ -1,4 +1,4 @@
-"""A sink's table in PostgreSQL, as the catalogue describes it."""
+"""A table in PostgreSQL, as the server's catalogue describes it: for sources and sinks."""
 
 from __future__ import annotations
 

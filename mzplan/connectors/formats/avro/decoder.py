@@ -3,7 +3,7 @@
 Each record is read by the schema that it was written with, and its fields are found by name. A record that
 can't be read is none of the task's problems: it comes back with the reason.
 
-This module is sent to the executors whole (see shipping): they need pyarrow and fastavro, no mzplan.
+This module is sent to the executors whole (see task_code): they need pyarrow and fastavro, no mzplan.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A field that no column fills has the schema's default, or null.
 
-This module is sent to the executors whole (see shipping): they need pyarrow and fastavro, no mzplan.
+This module is sent to the executors whole (see task_code): they need pyarrow and fastavro, no mzplan.
 """
 
 from __future__ import annotations

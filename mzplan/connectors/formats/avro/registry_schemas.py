@@ -1,6 +1,6 @@
 """The schemas of records, for tasks: asked for by id, and kept as long as the Python process lives.
 
-This module is sent to the executors whole (see shipping); with a tunnel, they need asyncssh as well.
+This module is sent to the executors whole (see task_code); with a tunnel, they need asyncssh as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Avro schemas, as a registry has them.
 
-This module is sent to the executors whole (see shipping).
+This module is sent to the executors whole (see task_code).
 """
 
 from __future__ import annotations

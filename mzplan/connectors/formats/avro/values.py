@@ -4,7 +4,7 @@ What is meant: Avro's own promotions (an int is read as a BIGINT, a float as a D
 has them, and numbers of days, milliseconds or microseconds also as just that. A value that doesn't fit is an
 error of its own (see decoder).
 
-This module is sent to the executors whole (see shipping).
+This module is sent to the executors whole (see task_code).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows as Arrow into a table of PostgreSQL, by binary COPY.
 
-This module is sent to the executors whole (see shipping): they need pyarrow and adbc-driver-postgresql, no
+This module is sent to the executors whole (see task_code): they need pyarrow and adbc-driver-postgresql, no
 mzplan. It uses the driver's own interface: its DB-API imports pandas, a second for each new Python worker.
 """
 

@@ -1,6 +1,6 @@
 """Which steps are written, in SQL: the statements over mzplan's own tables that every step passes through.
 
-This module is sent to the executors whole (see shipping).
+This module is sent to the executors whole (see task_code).
 
 In the schema `staging_schema`:
 - `writers`: one row per sink and generation: who may write (epoch, query) and the last step written.

@@ -1,7 +1,7 @@
 """The postgres sink as an OutputEndpoint, where PostgreSQL takes the rows as they are; and the tasks in which
 Spark pushes a step into it, or into the staging table of the other way (staged_output).
 
-This module is sent to the executors whole (see shipping).
+This module is sent to the executors whole (see task_code).
 """
 
 from __future__ import annotations
