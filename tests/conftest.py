@@ -25,18 +25,10 @@ _numbers = itertools.count(1)
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others.
-
-    What stays with one worker (``--dist loadgroup``): a file, and all files on the shared project, whose
-    runner is a Spark of its own.
-    """
-    for item in items:
-        if "faults" in item.path.parts:
-            item.add_marker("faults")
-        shared = "shared_project" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("project" if shared else item.path.stem))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others."""
+    if "faults" in item.path.parts:
+        item.add_marker("faults")
 
 
 @pytest.fixture(scope="session")
