@@ -8,10 +8,10 @@ from typing import Any
 
 from mzplan.config.files import PROJECT_FILE, SECTIONS, SourceFile
 from mzplan.config.findings import HERE, Findings, Path, Place
-from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.model.address import Address, is_valid_name
+from mzplan.model.suggestions import did_you_mean
 
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
@@ -135,7 +135,7 @@ def check_top_level(document: Document, findings: Findings) -> None:
     for key in data:
         if key not in SECTIONS:
             settings = key in ("version", "project", "warehouse", "instances", "state", "variables")
-            hint = f"move it to {PROJECT_FILE}." if settings else did_you_mean(key, SECTIONS)
+            hint = f"move it to {PROJECT_FILE}." if settings else did_you_mean(key, SECTIONS, shown)
             findings.add(
                 "MZ004",
                 f"Unknown key {shown(key)}",

@@ -11,12 +11,12 @@ from typing import Any
 
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Place
-from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.yaml.parser import load
 from mzplan.config.yaml.scalars import ScalarError, resolve
+from mzplan.model.suggestions import did_you_mean
 from mzplan.secrets.references import REFERENCE
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
@@ -273,7 +273,7 @@ def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
     if match is not None:
         if match["provider"] == "var":
             return "write ${var.NAME}, with a dot, for a variable."
-        return did_you_mean(match["provider"], _BUILT_IN_PROVIDERS) or general
+        return did_you_mean(match["provider"], _BUILT_IN_PROVIDERS, shown) or general
     if re.match(r"\$\{(env|file)\.", rest):
         return "write ${env:NAME} or ${file:PATH}, with a colon, for a secret."
     return general
@@ -290,7 +290,7 @@ def _provider_exists(provider: str) -> bool:
 def _undeclared(name: str, declared: Mapping[str, Any]) -> tuple[str, str]:
     """Detail and hint for a variable that is not declared."""
     known = f"Declared are: {listed(sorted(declared))}." if declared else "The project declares no variables."
-    return known, did_you_mean(name, declared) or "declare it under `variables:` in mzplan.yaml."
+    return known, did_you_mean(name, declared, shown) or "declare it under `variables:` in mzplan.yaml."
 
 
 def _missing(name: str, variables: Variables, findings: Findings) -> None:

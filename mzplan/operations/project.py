@@ -12,6 +12,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import State
+from mzplan.model.suggestions import did_you_mean
 from mzplan.render.text import count
 from mzplan.store.store import Store, open_store
 
@@ -132,12 +133,11 @@ def read_state(store: Store, reporter: Reporter) -> State:
 
 def unknown_address(address: Address, state: State) -> MzplanError:
     """MZ070: no such resource."""
-    from mzplan.plan.difference import did_you_mean
-
     return error(
         "MZ070",
         f"There is no {address} in the state",
         f"The state has {count(len(state.resources), 'resource')}.",
-        did_you_mean(address, state.resources) or "`mzplan status` lists the queries, `mzplan show` all.",
+        did_you_mean(str(address), sorted(map(str, state.resources)))
+        or "`mzplan status` lists the queries, `mzplan show` all.",
         exit_code=ExitCode.USAGE,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -11,6 +10,7 @@ from mzplan.model.address import Address, Kind
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.resources import Configuration, Resource
+from mzplan.model.suggestions import did_you_mean
 from mzplan.operations.key_pairs import key_reference, next_keys
 from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
 from mzplan.sql.locations import point
@@ -179,7 +179,6 @@ def find_named(configuration: Configuration, text: str, kind: str, name: Name) -
     if found is not None:
         return found
     names = sorted(a.name for a in configuration.resources if a.kind == kind)
-    near = difflib.get_close_matches(name.text, names, n=1)
     listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
     raise MzplanError(
         point(
@@ -188,7 +187,7 @@ def find_named(configuration: Configuration, text: str, kind: str, name: Name) -
             "MZ073",
             f"There is no {kind} {name.text}",
             f"The {kind}s of this project are: {listed}." if names else f"No file declares a {kind}.",
-            f"did you mean {near[0]}?" if near else "correct the name, or declare it.",
+            did_you_mean(name.text, names) or "correct the name, or declare it.",
         )
     )
 

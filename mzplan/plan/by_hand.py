@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.state import ResourceState, State, Status
-from mzplan.plan.difference import did_you_mean
+from mzplan.model.suggestions import did_you_mean
 from mzplan.plan.guards import check_changes
 from mzplan.plan.pending import find_pending
 from mzplan.schema.description import digest_of
@@ -163,7 +163,7 @@ def committed(state: State, address: Address) -> ResourceState:
             "MZ070",
             f"There is no {address} in the state",
             f"The state has {len(state.resources)} resources.",
-            did_you_mean(address, state.resources),
+            did_you_mean(str(address), sorted(map(str, state.resources))) or "`mzplan show` lists them.",
             address=address,
             exit_code=ExitCode.USAGE,
         )

@@ -10,6 +10,7 @@ from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState
+from mzplan.model.suggestions import did_you_mean
 from mzplan.plan.compare import same_body
 
 Wanted = Mapping[Address, Resource]
@@ -80,15 +81,7 @@ def check_known(addresses: Iterable[Address], known: Iterable[Address], option: 
             "MZ070",
             f"{option}: there is no {address}",
             why,
-            did_you_mean(address, known),
+            did_you_mean(str(address), sorted(map(str, known))) or "correct the name, or declare it.",
             address=address,
             exit_code=ExitCode.USAGE,
         )
-
-
-def did_you_mean(address: Address, known: Iterable[Address]) -> str:
-    """A hint that names the known address most like this one; "" when none is."""
-    from difflib import get_close_matches  # only ever needed for an error
-
-    close = get_close_matches(str(address), sorted(map(str, known)), n=1)
-    return f"did you mean {close[0]}?" if close else ""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from mzplan.model.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -71,8 +72,7 @@ def _told(fault: ValidationError) -> str:
     pointer = "".join(f"/{_escaped(key)}" for key in fault.absolute_path)
     where = f"is wrong at {pointer}" if pointer else "is wrong"
     if fault.validator == "enum" and "propertyNames" in fault.absolute_schema_path:
-        near = get_close_matches(str(fault.instance), known, n=1, cutoff=0.75)
-        meant = f"did you mean {near[0]}?" if near else f"the words are {', '.join(sorted(known))}"
+        meant = did_you_mean(fault.instance, known) or f"the words are {', '.join(sorted(known))}"
         return f"{where}: {fault.instance} is no word of mzplan's schemas; {meant}"
     said = fault.message if len(fault.message) <= _SHOWN else f"…{fault.message[-_SHOWN:]}"
     named = re.findall(r"x-[a-z-]+", f"{pointer} {said}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.edits import PropertyEdit
+from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.kinds import ResourceKind, SqlOption
 from mzplan.secrets.references import has_login, is_reference
 from mzplan.sql.locations import point
@@ -77,13 +77,12 @@ class _Reader:
             name = action.option.text
             if name in self.kind.sql_options:
                 continue
-            near = difflib.get_close_matches(name, self.kind.sql_options, n=1)
             yield self.point(
                 action.option.at,
                 "MZ073",
                 f"Unknown option {name}",
                 f"Options of a connection of type {type_name(self.kind.type)} are: {valid}.",
-                f"did you mean {near[0]}?" if near else "use one of these.",
+                did_you_mean(name, self.kind.sql_options) or "use one of these.",
             )
 
     def contradictions(self) -> Iterator[Diagnostic]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.suggestions import did_you_mean
 from mzplan.sql.locations import masked_broken, point
 from mzplan.sql.statements import (
     Action,
@@ -194,8 +194,7 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
             'As in SQL, "…" is a name.',
             "write texts in single quotes: 'text'.",
         )
-    near = difflib.get_close_matches(found.upper(), sorted(expected - _WORDS.keys()), n=1)
-    hint = f"did you mean {near[0]}?" if near else _form(text)
+    hint = did_you_mean(found, sorted(expected - _WORDS.keys())) or _form(text)
     shown = masked_broken(text)[start : start + len(found)]
     shown = shown if shown == found and found.isprintable() and found[0] not in "'\"" else ""
     return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _wanted(expected), hint)

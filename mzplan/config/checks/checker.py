@@ -14,11 +14,11 @@ from mzplan.config.checks.slots import check_slots
 from mzplan.config.checks.validators import is_valid
 from mzplan.config.declarations import Declared
 from mzplan.config.findings import Findings, Path
-from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
+from mzplan.model.suggestions import did_you_mean, nearest
 from mzplan.schema.kinds import is_type, resource_kind, types_of
 
 
@@ -121,7 +121,7 @@ class Checker:
             "MZ005",
             f"Unknown {kind} type",
             f"{shown(type_)} is no type of a {kind}; types are: {listed(known)}.",
-            did_you_mean(type_, known) or "use one of these.",
+            did_you_mean(type_, known, shown) or "use one of these.",
             ("type",),
         )
 
@@ -164,7 +164,7 @@ class Checker:
             "MZ012",
             "Unknown instance" if explicit else "No instance",
             f"{resource.label} {says}. Declared are: {listed(sorted(self.instances))}.",
-            (did_you_mean(name, sorted(self.instances)) if explicit else "")
+            (did_you_mean(name, sorted(self.instances), shown) if explicit else "")
             or f"write `instance: {min(self.instances)}`, or declare it under `instances:`.",
             ("instance",) if explicit else (),
         )

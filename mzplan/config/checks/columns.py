@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from mzplan.config.declarations import Declared, value_at
 from mzplan.config.findings import Findings, Path
-from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import listed, shown
+from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.columns import CHANGE, TYPE_NAMES, Column, DdlError, check_storable, parse_columns
 from mzplan.schema.kinds import ResourceKind
 from mzplan.schema.source_columns import columns_of, default_ddl, included_columns, keys_of, record_columns
@@ -38,7 +38,7 @@ def check_columns(resource: Declared, kind: ResourceKind, findings: Findings) ->
 
 def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failure: DdlError) -> None:
     word = re.match(r"\w*", ddl[failure.offset : failure.offset + 60])
-    near = did_you_mean(word.group(), TYPE_NAMES) if word and "unknown type" in str(failure) else ""
+    near = did_you_mean(word.group(), TYPE_NAMES, shown) if word and "unknown type" in str(failure) else ""
     findings.add(
         "MZ018",
         "The schema is not Spark DDL",
@@ -140,7 +140,7 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
                 (*path, index),
                 f"Unknown key column {shown(name)}",
                 f"its columns are {listed([one.name for one in columns.values()], 40)}",
-                did_you_mean(name, [one.name for one in columns.values()]) or "use one of these.",
+                did_you_mean(name, [one.name for one in columns.values()], shown) or "use one of these.",
             )
         elif column.type.startswith(_NESTED):
             _not_a_key(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from mzplan.config.declarations import Declared
 from mzplan.config.findings import HERE, Findings, Path
-from mzplan.config.suggestions import nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import KINDS, Address, Kind
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.suggestions import nearest
 from mzplan.schema.kinds import Reference, ResourceKind, resource_kind, types_of
 
 

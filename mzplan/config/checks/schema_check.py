@@ -9,9 +9,9 @@ from typing import Any
 from mzplan.config.checks.requirements import in_words, requirement, type_hint, type_words, value_hint
 from mzplan.config.checks.validators import errors_of, schema_at, value_at
 from mzplan.config.findings import Findings, Path, Place
-from mzplan.config.suggestions import did_you_mean, nearest
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import Address
+from mzplan.model.suggestions import did_you_mean, nearest
 from mzplan.schema.kinds import Json, load_schema
 from mzplan.secrets.references import has_login
 
@@ -163,7 +163,7 @@ class BodyCheck:
         words = [shown(option, quote=False) for option in options]
         found = "" if self.sensitive(path) else f"{shown(value)} is not one of its values. "
         one = f"It can only be {words[0]}." if len(words) == 1 else f"It can be {', '.join(words)}."
-        hint = did_you_mean(value, [o for o in options if isinstance(o, str)])
+        hint = did_you_mean(value, [o for o in options if isinstance(o, str)], shown)
         self.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from mzplan.config.files import SECTIONS, SourceFile
 from mzplan.config.findings import HERE, Findings, Path, Place
-from mzplan.config.suggestions import did_you_mean
 from mzplan.config.text import shown
 from mzplan.config.yaml.events import (
     AliasEvent,
@@ -27,6 +26,7 @@ from mzplan.config.yaml.events import (
 )
 from mzplan.config.yaml.scalars import SPECIAL_START, TAGS, ScalarError, resolve, resolve_tagged
 from mzplan.model.address import Address, is_valid_name
+from mzplan.model.suggestions import did_you_mean
 
 MAX_DEPTH = 64
 # Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.
@@ -246,7 +246,7 @@ class Builder:
                 event,
                 f"Unknown alias *{shown(event.anchor, quote=False)}",
                 "No anchor of this name ends before this place in the file.",
-                did_you_mean(event.anchor, self.anchors)
+                did_you_mean(event.anchor, self.anchors, shown)
                 or f"define it with &{shown(event.anchor, quote=False)}.",
             )
         value, size = self.anchors[event.anchor]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 from mzplan.connectors.local.row_values import ValueFormError, converter
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
+from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(known)}"
+    hint = did_you_mean(name, known, repr) or f"columns are {', '.join(known)}"
     return f"{name[:60]!r} is no column: {hint}"
 
 

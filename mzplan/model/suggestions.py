@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-
-from mzplan.config.text import shown
 
 _MAX_CELLS = 200_000  # of edit-distance tables for one word, so that 100,000 names stay quick
 _MAX_LENGTH = 200
@@ -39,10 +37,10 @@ def nearest(word: object, candidates: Iterable[str]) -> str | None:
     return best
 
 
-def did_you_mean(word: object, candidates: Iterable[str]) -> str:
-    """`did you mean "kafka"?`, or "" when nothing is near."""
+def did_you_mean(word: object, candidates: Iterable[str], show: Callable[[str], str] = str) -> str:
+    """`did you mean kafka?`, the word written by `show`; "" when nothing is near."""
     found = nearest(word, candidates)
-    return f"did you mean {shown(found)}?" if found is not None else ""
+    return f"did you mean {show(found)}?" if found is not None else ""
 
 
 @lru_cache(maxsize=100_000)
