@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mzplan.model.address import Address
+from mzplan.model.durations import DURATION_FORM, seconds
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -86,18 +87,14 @@ class DurationType(click.ParamType[float]):
     """`90s`, `5m`, `1h`, `500ms`: seconds as a float."""
 
     name = "duration"
-    UNITS = (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0))
     LONGEST = 366 * 86_400.0  # seconds
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float | int):
             return float(value)
-        text = str(value)
-        for unit, seconds in self.UNITS:
-            number = text.removesuffix(unit)
-            if text.endswith(unit) and number.isdecimal() and number.isascii():
-                return min(float(number[:30]) * seconds, self.LONGEST)
-        raise click.BadParameter(f"{value!r} is not a duration: write 90s, 5m or 1h", ctx, param)
+        if not DURATION_FORM.fullmatch(str(value)):
+            raise click.BadParameter(f"{value!r} is not a duration: write 90s, 5m or 1h", ctx, param)
+        return min(seconds(str(value)), self.LONGEST)
 
 
 def _examples() -> Iterable[str]:

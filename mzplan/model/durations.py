@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h|d)")
+DURATION_FORM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 
 
 def seconds(duration: str) -> float:
     """`"500ms"` → 0.5, `"7d"` → 604800.0; 0.0 for what is no duration (a schema has said so before)."""
-    found = _DURATION.fullmatch(duration)
+    found = DURATION_FORM.fullmatch(duration)
     return float(found[1]) * _UNITS[found[2]] if found else 0.0
+
+
+def milliseconds(duration: str) -> int:
+    """`"500ms"` → 500, `"2m"` → 120000."""
+    return round(seconds(duration) * 1000)

@@ -17,6 +17,7 @@ from mzplan.connectors.frames.row_hash import observed
 from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.durations import milliseconds
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import table_at
 from mzplan.warehouse.checkpoints import Checkpoint, is_untouched
@@ -25,14 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-
 
 def trigger_interval(query: ResolvedQuery) -> str:
     """`"500ms"` → `"500 milliseconds"`."""
-    match = re.fullmatch(r"(\d+)(ms|s|m|h)", query.body["trigger"]["interval"])
-    assert match is not None, "the schema allows nothing else"
-    return f"{match[1]} {_UNITS[match[2]]}"
+    return f"{milliseconds(query.body['trigger']['interval'])} milliseconds"
 
 
 def source_writer(

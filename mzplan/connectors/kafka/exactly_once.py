@@ -29,6 +29,7 @@ from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.durations import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -208,8 +209,3 @@ class ExactlyOnce:
 def transactional_id(query: ResolvedQuery) -> str:
     """The id under which a sink writes, and the group of its step record."""
     return f"mzplan.{query.description.id}"
-
-
-def milliseconds(text: str) -> int:
-    unit = text.lstrip("0123456789")
-    return int(text.removesuffix(unit)) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[unit]
