@@ -21,7 +21,7 @@ from mzplan.controller.executor import CheckResult, Executor
 from mzplan.controller.history import was_known
 from mzplan.controller.instances import Instances
 from mzplan.controller.maintenance import Maintenance
-from mzplan.controller.pools import resize
+from mzplan.controller.pools import WorkPool
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired
 from mzplan.controller.secrets_used import SecretsUsed
@@ -108,7 +108,8 @@ class Controller:
         self.parameters = parameters
         if self.queries is not None:
             self._configure(self.queries)
-        resize(self.pool, parameters.parallelism)
+        if isinstance(self.pool, WorkPool):
+            self.pool.resize(parameters.parallelism)
         self.maintenance.every = parameters.maintain_every
         self.woken.set()
 

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
+from mzplan.controller.pools import WorkPool
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -128,7 +129,7 @@ def _serve(
     fatal.unlink(missing_ok=True)
     secrets = Secrets(settings.directory)
     parameters = _parameters(settings)
-    pool = ThreadPoolExecutor(parameters.parallelism, thread_name_prefix="work")
+    pool = WorkPool(parameters.parallelism)
     controller = _controller(settings, store, secrets, pool, lease.instance, parameters)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
