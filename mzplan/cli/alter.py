@@ -62,6 +62,7 @@ def command_alter(
       mzplan alter "VALIDATE CONNECTION shop_pg"
     """
     from mzplan.operations import alteration
+    from mzplan.operations.apply import ApplyOptions
 
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
@@ -79,11 +80,8 @@ def command_alter(
         runners,
         invocation.progress,
         statement,
-        approve=_approval(invocation, auto_approve),
-        live=live,
-        allow_replace=allow_replace,
-        canary=first,
-        wait=wait,
+        _approval(invocation, auto_approve),
+        ApplyOptions(allow_replace=allow_replace, live=live, canary=first, wait=wait),
     )
     if altered.applied is None:
         return _told(invocation, altered)

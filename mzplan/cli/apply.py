@@ -78,9 +78,15 @@ def command_apply(
 
     With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
     """
-    from mzplan.operations.apply import apply_configuration, apply_saved
+    from mzplan.operations.apply import ApplyOptions, apply_configuration, apply_saved
 
-    first = waits_for_canary(canary, canary_wait)
+    options = ApplyOptions(
+        allow_replace=allow_replace,
+        live=live,
+        canary=waits_for_canary(canary, canary_wait),
+        parallelism=parallelism,
+        wait=wait,
+    )
     project = invocation.project(whole=True)
     runners = invocation.runners(project)
     if planfile is not None:
@@ -90,33 +96,17 @@ def command_apply(
             )
         from mzplan.plan.file import read_plan
 
-        return finish(
-            invocation,
-            apply_saved(
-                project,
-                runners,
-                invocation.progress,
-                read_plan(planfile),
-                approve=approval(invocation, True, "apply"),
-                allow_replace=allow_replace,
-                live=live,
-                canary=first,
-                parallelism=parallelism,
-                wait=wait,
-            ),
-        )
+        approve = approval(invocation, True, "apply")
+        saved = read_plan(planfile)
+        return finish(invocation, apply_saved(project, runners, invocation.progress, approve, options, saved))
     applied = apply_configuration(
         project,
         runners,
         invocation.progress,
-        approve=approval(invocation, auto_approve, "apply"),
+        approval(invocation, auto_approve, "apply"),
+        options,
         targets=target,
         replacing=replacing,
-        allow_replace=allow_replace,
-        live=live,
-        canary=first,
-        parallelism=parallelism,
-        wait=wait,
     )
     return finish(invocation, applied)
 
@@ -131,17 +121,17 @@ def waits_for_canary(canary: bool, wait: float | None) -> float | None:
 def _operation(
     invocation: Invocation, name: str, planned: Callable[[State], Plan], auto_approve: bool, wait: float
 ) -> int:
-    from mzplan.operations.apply import operate
+    from mzplan.operations.apply import ApplyOptions, carry_out
 
     project = invocation.project()
-    applied = operate(
+    applied = carry_out(
         project,
         invocation.runners(project),
         invocation.progress,
         name,
         planned,
-        approve=approval(invocation, auto_approve, name),
-        wait=wait,
+        approval(invocation, auto_approve, name),
+        ApplyOptions(allow_replace=True, wait=wait),
     )
     return finish(invocation, applied)
 

@@ -291,7 +291,7 @@ def command_import(
     hand is copied into the warehouse (--checkpoint and --table).
     """
     from mzplan.model.reading import ID
-    from mzplan.operations.apply import operate
+    from mzplan.operations.apply import ApplyOptions, carry_out
     from mzplan.operations.surgery import plan_import
 
     if id_ is not None and not ID.match(id_):
@@ -299,6 +299,8 @@ def command_import(
     if (checkpoint is None) != (table is None):
         raise click.UsageError("--checkpoint and --table go together.")
     project = invocation.project()
+    approve = approval(invocation, auto_approve, "import")
+    options = ApplyOptions(allow_replace=True, wait=wait)
     if checkpoint is not None and table is not None:
         from mzplan.operations.adoption import adopt_foreign
 
@@ -313,17 +315,17 @@ def command_import(
                 address,
                 checkpoint,
                 table,
-                approve=approval(invocation, auto_approve, "import"),
-                wait=wait,
+                approve,
+                options,
             ),
         )
-    applied = operate(
+    applied = carry_out(
         project,
         invocation.runners(project),
         invocation.progress,
         "import",
         lambda state: plan_import(project, invocation.progress, state, address, id_, generation),
-        approve=approval(invocation, auto_approve, "import"),
-        wait=wait,
+        approve,
+        options,
     )
     return finish(invocation, applied)

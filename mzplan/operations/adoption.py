@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
-from mzplan.operations.apply import Applied, carry_out
+from mzplan.operations.apply import Applied, ApplyOptions, carry_out
 from mzplan.operations.project import Project, Reporter, Runners
 
 
@@ -24,9 +24,8 @@ def adopt_foreign(
     address: Address,
     checkpoint: str,
     table: str,
-    *,
     approve: Callable[[Plan], None],
-    wait: float,
+    options: ApplyOptions,
 ) -> Applied:
     """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
     What was there stays as it was. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
@@ -59,17 +58,7 @@ def adopt_foreign(
                 raise _refused(address, problem) from None
 
     try:
-        return carry_out(
-            project,
-            runners,
-            reporter,
-            "import",
-            planned,
-            approved,
-            allow_replace=True,
-            live=None,
-            wait=wait,
-        )
+        return carry_out(project, runners, reporter, "import", planned, approved, options)
     except BaseException:
         if found:
             _discard(project, id_)

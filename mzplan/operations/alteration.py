@@ -12,7 +12,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.apply import Applied, carry_out
+from mzplan.operations.apply import Applied, ApplyOptions, carry_out
 from mzplan.operations.key_pairs import NewKeys, PublicKey, public_keys
 from mzplan.operations.plan import plan_configuration
 from mzplan.operations.project import Project, Reporter, Runners, read_state
@@ -48,12 +48,8 @@ def alter(
     runners: Runners,
     reporter: Reporter,
     text: str,
-    *,
     approve: Callable[[Plan, FileEdit | None], None],
-    live: bool | None = None,
-    allow_replace: bool = False,
-    canary: float | None = None,
-    wait: float,
+    options: ApplyOptions,
 ) -> Altered:
     """Edit, plan, have it approved, validate it live, commit, and follow. Raises MzplanError with the files
     and the state as they were; a crash is finished or undone by whoever comes next."""
@@ -63,7 +59,7 @@ def alter(
     if isinstance(statement, ValidateConnection):
         return validate_connection(project, runners, reporter, text, statement)
     directory = project.settings.directory
-    wanted = wanted_by(project.configuration(), statement, text, live, directory)
+    wanted = wanted_by(project.configuration(), statement, text, options.live, directory)
     if isinstance(wanted, Diagnostic):
         return Altered(notices=(wanted,))
     edit: FileEdit | None = None
@@ -72,8 +68,8 @@ def alter(
     def planned(state: State) -> Plan:
         # Read again, now that the locks are held: what another command has just edited is kept.
         nonlocal edit, wanted
-        wanted = _existing(project, statement, text, live)
-        edit, plan = _plan(project, reporter, state, wanted, canary)
+        wanted = _existing(project, statement, text, options.live)
+        edit, plan = _plan(project, reporter, state, wanted, options.canary)
         if edit is not None and plan.is_empty and not _errors(plan):
             approve(plan, edit)
             write(edit)  # it means nothing for the state, so nothing is committed
@@ -100,18 +96,8 @@ def alter(
         editor.enter_context(editing(directory))
         if done := settle(directory, project.store):
             reporter.detail(done)
-        applied = carry_out(
-            project,
-            runners,
-            reporter,
-            "alter",
-            planned,
-            approved,
-            allow_replace=allow_replace,
-            live=wanted.live,
-            wait=wait,
-            around=around,
-        )
+        carried = replace(options, live=wanted.live)
+        applied = carry_out(project, runners, reporter, "alter", planned, approved, carried, around)
     return Altered(edit=edit, plan=applied.plan, applied=applied, keys=_keys(project, wanted))
 
 

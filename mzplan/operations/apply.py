@@ -27,6 +27,19 @@ LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    """How a plan is carried out. `live`: whether validation reaches out, from here too (None: where a runner
+    can). `canary`: one query of each connection goes first, and must make progress within so many seconds.
+    `parallelism`: so many queries are stopped and started at once. `wait`: seconds to follow them."""
+
+    allow_replace: bool = False
+    live: bool | None = None
+    canary: float | None = None
+    parallelism: int | None = None
+    wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """What an apply did: the plan it carried out, and how each query ended."""
 
@@ -47,53 +60,31 @@ def apply_configuration(
     project: Project,
     runners: Runners,
     reporter: Reporter,
-    *,
     approve: Callable[[Plan], None],
+    options: ApplyOptions,
+    *,
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
-    allow_replace: bool = False,
-    live: bool | None = None,
-    canary: float | None = None,
-    parallelism: int | None = None,
-    wait: float,
 ) -> Applied:
-    """Plan, have it approved, validate it where it will run, commit, and follow until it has converged.
-    `canary`: one query of each connection goes first, and must make progress within so many seconds.
-    `parallelism`: so many queries are stopped and started at once."""
+    """Plan, have it approved, validate it where it will run, commit, and follow until it has converged."""
 
     def planned(state: State) -> Plan:
-        return plan_configuration(project, reporter, state, targets, replacing, canary=canary)
+        return plan_configuration(project, reporter, state, targets, replacing, canary=options.canary)
 
-    return carry_out(
-        project,
-        runners,
-        reporter,
-        "apply",
-        planned,
-        approve,
-        allow_replace=allow_replace,
-        live=live,
-        wait=wait,
-        around=lambda new: limiting(project.store, new.serial, parallelism),
-    )
+    return carry_out(project, runners, reporter, "apply", planned, approve, options)
 
 
 def apply_saved(
     project: Project,
     runners: Runners,
     reporter: Reporter,
-    plan: Plan,
-    *,
     approve: Callable[[Plan], None],
-    allow_replace: bool = False,
-    live: bool | None = None,
-    canary: float | None = None,
-    parallelism: int | None = None,
-    wait: float,
+    options: ApplyOptions,
+    plan: Plan,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed (`canary` and `parallelism` as
-    above). Raises MZ036 (exit 5), naming what has changed, when something that it touches is no longer as it
-    was: in the state, in the files, or of what runs."""
+    """Carry out a plan that was saved earlier, exactly as it was reviewed. Raises MZ036 (exit 5), naming what
+    has changed, when something that it touches is no longer as it was: in the state, in the files, or of what
+    runs."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
     from mzplan.plan.canaries import choose_canaries
 
@@ -105,36 +96,11 @@ def apply_saved(
         fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
         ensure_declared(fresh, validate(project, reporter, plan.variables))
         ensure_as_observed(fresh, find_drift(project, state))
-        return fresh if canary is None else replace(fresh, canaries=choose_canaries(fresh, state, canary))
+        if options.canary is None:
+            return fresh
+        return replace(fresh, canaries=choose_canaries(fresh, state, options.canary))
 
-    return carry_out(
-        project,
-        runners,
-        reporter,
-        "apply",
-        planned,
-        approve,
-        allow_replace=allow_replace,
-        live=live,
-        wait=wait,
-        around=lambda new: limiting(project.store, new.serial, parallelism),
-    )
-
-
-def operate(
-    project: Project,
-    runners: Runners,
-    reporter: Reporter,
-    command: str,
-    planned: Callable[[State], Plan],
-    *,
-    approve: Callable[[Plan], None],
-    wait: float,
-) -> Applied:
-    """Carry out a plan that comes from the state alone: pause, resume, restart, destroy."""
-    return carry_out(
-        project, runners, reporter, command, planned, approve, allow_replace=True, live=None, wait=wait
-    )
+    return carry_out(project, runners, reporter, "apply", planned, approve, options)
 
 
 def carry_out(
@@ -144,10 +110,7 @@ def carry_out(
     command: str,
     planned: Callable[[State], Plan],
     approve: Callable[[Plan], None],
-    *,
-    allow_replace: bool,
-    live: bool | None,
-    wait: float,
+    options: ApplyOptions,
     around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext(),
 ) -> Applied:
     """Lock, plan, approve, validate, commit, follow. `around` holds what is to be done with the commit of a
@@ -159,12 +122,12 @@ def carry_out(
         failpoint(Failpoint.APPLY_LOCKED)
         state = read_state(store, reporter)
         plan = planned(state)
-        refuse(plan, allow_replace)
+        refuse(plan, options.allow_replace)
         statuses = store.read_statuses()
         if not plan.is_empty:
             approve(plan)
-            state = _commit(project, runners, reporter, plan, state, live, around)
-    return _follow(project, runners, reporter, plan, state, statuses, wait)
+            state = _commit(project, runners, reporter, plan, state, options, around)
+    return _follow(project, runners, reporter, plan, state, statuses, options.wait)
 
 
 def refuse(plan: Plan, allow_replace: bool) -> None:
@@ -196,7 +159,7 @@ def _commit(
     reporter: Reporter,
     plan: Plan,
     state: State,
-    live: bool | None,
+    options: ApplyOptions,
     around: Callable[[State], AbstractContextManager[None]],
 ) -> State:
     """Validate live, then commit, then wake. The caller holds the lock."""
@@ -219,16 +182,16 @@ def _commit(
         if instance.name in needed:  # no Spark is started only to see that there is nothing to stop
             runners.ensure(instance, packages_of(new.resources))
         runners.wake(instance, environment)
-    if live is not False:
+    if options.live is not False:
         queries = queries_to_validate(plan, new)
-        found = reach(project, runners, reporter, new, queries, environment, from_here=live is True)
+        found = reach(project, runners, reporter, new, queries, environment, from_here=options.live is True)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
         for notice in found:
             reporter.stage(f"{notice.severity}: {notice.summary}")
     failpoint(Failpoint.APPLY_VALIDATED)
     reporter.committing(new.serial)
-    with around(new):
+    with limiting(store, new.serial, options.parallelism), around(new):
         store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
     reporter.committed(new.serial)
