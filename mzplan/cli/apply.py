@@ -156,16 +156,10 @@ def _override(name: str, text: str) -> click.Command:
     @click.argument("address", type=QUERY)
     @wait_option
     def called(invocation: Invocation, address: Address, wait: float) -> int:
-        from mzplan.operations.project import unknown_address
-        from mzplan.plan import by_hand as plans
+        from mzplan.plan.by_hand import OVERRIDES
 
-        def planned(state: State) -> Plan:
-            if address not in state.resources:
-                raise unknown_address(address, state)
-            plan: Plan = getattr(plans, f"plan_{name}")(state, [address])
-            return plan
-
-        return _operation(invocation, name, planned, True, wait)
+        planned = OVERRIDES[name]
+        return _operation(invocation, name, lambda state: planned(state, [address]), True, wait)
 
     return called
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
@@ -59,6 +59,13 @@ def plan_restart(
     reached = DependencyGraph.of(state.resources).reach(change.address for change in changes)
     downstream = reached - {change.address for change in changes}
     return plan_of(state, changes, statuses, tuple(sorted(downstream)), tuple(diagnostics))
+
+
+OVERRIDES: Mapping[str, Callable[[State, Iterable[Address]], Plan]] = {
+    "pause": plan_pause,
+    "resume": plan_resume,
+    "restart": plan_restart,
+}
 
 
 def plan_destroy(
@@ -163,7 +170,8 @@ def committed(state: State, address: Address) -> ResourceState:
             "MZ070",
             f"There is no {address} in the state",
             f"The state has {len(state.resources)} resources.",
-            did_you_mean(str(address), sorted(map(str, state.resources))) or "`mzplan show` lists them.",
+            did_you_mean(str(address), sorted(map(str, state.resources)))
+            or "`mzplan status` lists the queries, `mzplan show` all.",
             address=address,
             exit_code=ExitCode.USAGE,
         )
