@@ -94,17 +94,15 @@ def schema_type(found: Mapping[str, Any]) -> str:
 
 def _connection(server: Server, port: int | None) -> http.client.HTTPConnection:
     host, far = server.host_and_port
+    context, line = None, http.client.HTTPConnection(host, far, timeout=server.seconds)
     if server.url.startswith("https:"):
         context = ssl.create_default_context(cadata=server.ca)
-        line: Any = http.client.HTTPSConnection(host, far, timeout=server.seconds, context=context)
-    else:
-        line = http.client.HTTPConnection(host, far, timeout=server.seconds)
+        line = http.client.HTTPSConnection(host, far, timeout=server.seconds, context=context)
     if port is not None:
         # The name stays what the server's certificate is checked for; only the way there is another one.
-        near = ("127.0.0.1", port)
-        line._create_connection = lambda _, timeout, source: socket.create_connection(near, timeout, source)
-    found: http.client.HTTPConnection = line
-    return found
+        near = socket.create_connection(("127.0.0.1", port), server.seconds)
+        line.sock = context.wrap_socket(near, server_hostname=host) if context is not None else near
+    return line
 
 
 def _answer(status: int, data: bytes) -> Any:
