@@ -292,6 +292,21 @@ def run_here(task: Task) -> dict[str, Any]:
     return dict(found)
 
 
+def _keep_directories() -> None:
+    """Before each task, Spark's worker has Python read the directory of every zip on its path again, Spark's
+    largest jar among them: a tenth of a second, for files that never change. From here on it does not."""
+    import sys
+    from zipimport import zipimporter
+
+    class Kept(zipimporter):
+        def invalidate_caches(self) -> None:
+            pass
+
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder.__class__ is zipimporter:
+            sys.path_importer_cache[path] = Kept(path)
+
+
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
     ship(
         "mzplan.connectors.postgres.sink.copy",
@@ -300,14 +315,9 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
     )
 
     def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-        import zipimport
-
         import pyarrow as pa
 
-        # Before each task, Spark's worker has Python read the directory of every zip on its path again,
-        # Spark's largest jar among them: a tenth of a second, for files that never change.
-        zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
-
+        _keep_directories()
         told: list[str] = []
         # What goes wrong is told in one line of our own: a driver's message may repeat what it was given.
         failure = ""
