@@ -20,7 +20,8 @@ from mzplan.cli.apply import (
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.plan import show_plan
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.render.text import count, safe
+from mzplan.model.words import count
+from mzplan.render.text import safe
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit

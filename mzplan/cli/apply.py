@@ -13,7 +13,8 @@ from mzplan.cli.exit import Declined
 from mzplan.cli.output import is_interactive
 from mzplan.model.address import Address
 from mzplan.model.canary import DEFAULT_WAIT
-from mzplan.render.text import count, safe
+from mzplan.model.words import count
+from mzplan.render.text import safe
 
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan

@@ -13,7 +13,8 @@ from mzplan.cli.output import write_text
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
-from mzplan.render.text import count, cut, safe
+from mzplan.model.words import count
+from mzplan.render.text import cut, safe
 
 
 @command("plan")

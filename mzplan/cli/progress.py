@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from mzplan.cli.output import Output, width
 from mzplan.model.address import Address
+from mzplan.model.words import count
 from mzplan.operations.follower import Outcome
-from mzplan.render.text import count, cut, safe
+from mzplan.render.text import cut, safe
 
 PATIENCE = 1.0  # seconds that something may take in silence
 EVERY = 10.0  # seconds between lines where there is no terminal

@@ -10,7 +10,7 @@ import click
 from mzplan.cli.arguments import EXAMPLE, SCHEMA
 from mzplan.cli.context import Invocation, command
 from mzplan.model.diagnostics import ExitCode, error
-from mzplan.render.text import count
+from mzplan.model.words import count
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic

@@ -14,7 +14,7 @@ from mzplan.cli.arguments import QUERY
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
-from mzplan.render.text import count
+from mzplan.model.words import count
 
 if TYPE_CHECKING:
     import pyarrow as pa

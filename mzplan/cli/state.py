@@ -18,7 +18,8 @@ from mzplan.host.files import read_bounded
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.plan import Plan
-from mzplan.render.text import count, safe
+from mzplan.model.words import count
+from mzplan.render.text import safe
 
 
 class _InOrder(click.Group):

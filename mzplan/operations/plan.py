@@ -11,9 +11,9 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
+from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift
-from mzplan.render.text import count
 
 if TYPE_CHECKING:
     from mzplan.operations.validation import Reach

@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import State
 from mzplan.model.suggestions import did_you_mean
-from mzplan.render.text import count
+from mzplan.model.words import count
 from mzplan.store.store import Store, open_store
 
 if TYPE_CHECKING:

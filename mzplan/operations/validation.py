@@ -18,9 +18,9 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import count
 from mzplan.operations.follower import ask
 from mzplan.plan.stages import is_validated
-from mzplan.render.text import count
 from mzplan.schema.description import Description, InlinedConnection, describe
 
 if TYPE_CHECKING:

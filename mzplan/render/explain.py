@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mzplan.model.plan import Plan
+from mzplan.model.words import count
 from mzplan.plan.stages import Run, Stage, Step, stages_of
 from mzplan.render.plan_text import MAX_LISTED, SIGNS
-from mzplan.render.text import Paint, count, safe
+from mzplan.render.text import Paint, safe
 
 _WIDTH = 100
 _INDENT = "   "

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mzplan.model.address import Address
 from mzplan.model.graph import DependencyGraph, Impact
 from mzplan.model.resources import Configuration
-from mzplan.render.text import count
+from mzplan.model.words import count
 
 GraphFormat = Literal["mermaid", "dot", "json"]
 

@@ -6,7 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mzplan.render.text import Paint, count, cut, safe
+from mzplan.model.words import count
+from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.steps import Difference, ShownSteps, Verified

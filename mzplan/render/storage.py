@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mzplan.render.text import Paint, count
+from mzplan.model.words import count
+from mzplan.render.text import Paint
 
 if TYPE_CHECKING:
     from mzplan.operations.storage_gc import Unclaimed

@@ -69,8 +69,3 @@ def _needs_quotes(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """`1 query`, `2 queries`."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.api.capabilities import SendsLetters
 from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
@@ -47,7 +49,10 @@ def source_writer(
     keeps others from rewriting its files. Malformed records that are kept aside (dead letters) are so before
     the others are written. `fail` takes the error of a batch, `left_out` how many were kept aside."""
     rows = connector.stream(spark, query)
-    letters = DeadLetters(query, left_out) if query.body.get("on_error") == WORD else None
+    letters = None
+    if query.body.get("on_error") == WORD:
+        assert isinstance(connector, SendsLetters), "the schema of no other source has this word"
+        letters = DeadLetters(query, partial(connector.send_letters, query=query), left_out)
     if not query.keys and letters is None:
         return observed(rows).writeStream.format("delta").outputMode("append").option("path", collection)
     guarded = bool(getattr(connector, "guarded", False))

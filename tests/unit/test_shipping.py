@@ -21,6 +21,7 @@ from mzplan.connectors.kafka import output as kafka_output
 from mzplan.connectors.kafka import sink as kafka_sink
 from mzplan.connectors.kafka.step_record import StepRecord
 from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.connectors.network.aws import Token
 from mzplan.connectors.network.registry_http import Server
 from mzplan.connectors.postgres.sink import output as postgres_output
 from mzplan.connectors.postgres.sink.ledger import Ledger
@@ -45,6 +46,15 @@ except RuntimeError as problem:
 
 def kafka() -> Callable[..., object]:
     client = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 500, "log_level": 0}
+    writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
+    return kafka_output.task(Transaction(client, "mzplan.x", "t", 1000), writer, 0, 2, "warn")
+
+
+def kafka_with_a_token() -> Callable[..., object]:
+    """As `kafka`, and it signs in with a token: one that the driver has made."""
+    sign_in = Token(settings={"region": "eu-west-1", "access_key_id": "a", "secret_access_key": "b"})
+    client = {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 500, "log_level": 0}
+    client |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": sign_in}
     writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
     return kafka_output.task(Transaction(client, "mzplan.x", "t", 1000), writer, 0, 2, "warn")
 
@@ -102,6 +112,7 @@ GIVEN = {
     ("make", "said"),
     [
         (kafka, "_TRANSPORT"),
+        (kafka_with_a_token, "_TRANSPORT"),
         # What stands for the password here is blotted out.
         (straight, 'connection to server at "***", port 1 failed: Connection refused'),
         (staging, "0 rows were pushed where 1 are written"),
@@ -126,7 +137,7 @@ def test_tasks_run_where_there_is_no_mzplan(
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "task")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
-    if make is kafka:
+    if make in (kafka, kafka_with_a_token):
         assert said in done.stdout
     else:
         assert said in " ".join(done.stdout.split())

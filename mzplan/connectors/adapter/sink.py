@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, secret_values
+from mzplan.connectors.adapter.recorded_steps import EndpointRecorded
 from mzplan.connectors.adapter.source import diagnostics_of
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
-from mzplan.connectors.api.recorded_steps import EndpointRecorded, nothing_recorded
+from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import OutputEndpoint, OutputFactory, Step
 from mzplan.schema.columns import POSITION

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import (
     PROBE_TIMEOUT_S,
     ResolvedConnection,
@@ -58,7 +59,7 @@ def _kafka(query: ResolvedQuery) -> Diagnostic | None:
 def _postgres(query: ResolvedQuery) -> Diagnostic | None:
     import psycopg
 
-    from mzplan.connectors.postgres.client import bounded, connect, connect_problem, patience, reached
+    from mzplan.connectors.postgres.client import connect, connect_problem, patience, reached
 
     try:
         with reached(query) as info:

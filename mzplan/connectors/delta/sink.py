@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
-from mzplan.connectors.api.recorded_steps import DeltaRecorded
-from mzplan.connectors.files.source import folder_of, place, target_problems
+from mzplan.connectors.delta.recorded_steps import DeltaRecorded
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import merge
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.folders import folder_of, place, target_problems
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.paths import local_path

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
-from mzplan.connectors.api.recorded_steps import FilesRecorded
-from mzplan.connectors.files.source import folder_of, place, target_problems
+from mzplan.connectors.files.recorded_steps import FilesRecorded
 from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.folders import folder_of, place, target_problems
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.schema.columns import POSITION
 

@@ -13,7 +13,6 @@ from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames.merges import add_missing, append
 from mzplan.connectors.frames.types import quoted
-from mzplan.connectors.kafka.options import client_body, producer_options
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.paths import absolute, local_path
@@ -33,10 +32,11 @@ LETTER = ("source", "step", "topic", "partition", "offset", "timestamp")
 
 @dataclass(slots=True)
 class DeadLetters:
-    """Those of one source, in one run of its query. `counted` is told how many a step has, once they are
-    kept."""
+    """Those of one source, in one run of its query. `send` takes those that a topic is to have, as columns
+    `key`, `value` and `headers`; `counted` how many a step has, once they are kept."""
 
     query: ResolvedQuery
+    send: Callable[[DataFrame], None]
     counted: Callable[[int], None]
     _may_repeat: bool = True
 
@@ -73,7 +73,7 @@ class DeadLetters:
             f.current_timestamp().alias("kept_at"),
         )
         if "topic" in self.query.body["dead_letter"]:
-            return self._send(letters)
+            return self.send(_records(letters))
         folder = folder_of(self.query)
         table = f"delta.{quoted(folder)}"
         session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
@@ -81,25 +81,6 @@ class DeadLetters:
             # Record by record: under another schema, the step may have other dead letters than the last time.
             return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
-
-    def _send(self, letters: DataFrame) -> None:
-        """As they were, with what is known of them in headers."""
-        from pyspark.sql import functions as f
-
-        names = ("source", "reason", "topic", "partition", "offset", "step")
-        headers = [
-            f.struct(
-                f.lit(f"mzplan.{name}").alias("key"),
-                f.col(name).cast("string").cast("binary").alias("value"),
-            )
-            for name in names
-        ]
-        link, directory = self.query.link, self.query.directory
-        client = producer_options(client_body(link), directory)
-        options = {f"kafka.{key}": value for key, value in client.items()}
-        options["topic"] = self.query.body["dead_letter"]["topic"]
-        records = letters.select("key", "value", f.array(*headers).alias("headers"))
-        records.write.format("kafka").options(**options).save()
 
 
 def folder_of(query: ResolvedQuery) -> str:
@@ -143,3 +124,18 @@ def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
 
 def _problem(query: ResolvedQuery, summary: str, detail: str, hint: str) -> Diagnostic:
     return Diagnostic(code="MZ210", summary=summary, detail=f"{detail}.", hint=hint, address=query.address)
+
+
+def _records(letters: DataFrame) -> DataFrame:
+    """As they were, with what is known of them in headers."""
+    from pyspark.sql import functions as f
+
+    names = ("source", "reason", "topic", "partition", "offset", "step")
+    headers = [
+        f.struct(
+            f.lit(f"mzplan.{name}").alias("key"),
+            f.col(name).cast("string").cast("binary").alias("value"),
+        )
+        for name in names
+    ]
+    return letters.select("key", "value", f.array(*headers).alias("headers"))

@@ -95,6 +95,12 @@ def _java_options(connection: Mapping[str, Any], directory: str) -> dict[str, st
     return {**options, **{key: _word(value) for key, value in connection["options"].items()}}
 
 
+def writer_options(connection: ResolvedConnection, directory: str, topic: str) -> dict[str, str]:
+    """Options of Spark's Kafka writer. Raises OSError when a PEM file can't be read."""
+    options = producer_options(client_body(connection), directory)
+    return {"topic": topic, **{f"kafka.{key}": value for key, value in options.items()}}
+
+
 def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Options of librdkafka, as far as reaching, authenticating and asking for metadata goes."""
     security = connection["security"]

@@ -210,7 +210,12 @@ def task(
     transaction: Transaction, writer: StepRecord, step: Step, partitions: int, compare: Compare
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
     """A function for mapInArrow that writes the one partition of a step."""
-    ship("mzplan.connectors.kafka.transaction", "mzplan.connectors.kafka.step_record", __name__)
+    ship(
+        "mzplan.connectors.kafka.transaction",
+        "mzplan.connectors.kafka.step_record",
+        "mzplan.connectors.network.tokens",
+        __name__,
+    )
 
     def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa

@@ -16,7 +16,7 @@ from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.kafka.exactly_once import ExactlyOnce, compare_target
-from mzplan.connectors.kafka.options import client_body, producer_options
+from mzplan.connectors.kafka.options import writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, place
 from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
 from mzplan.connectors.network.aws_spark import require_packages
@@ -81,7 +81,7 @@ class KafkaSink:
             # First of all: from here on, what the target remembers of steps is not the whole truth.
             run.checkpoint.record_delivery({"delivery": body["delivery"]})
             require_packages(rows.sparkSession, run.query)
-            options = writer_options(run.query)
+            options = writer_options(run.query.link, run.query.directory, body["topic"])
             if body["mode"] != "upsert":
                 writer = as_records(rows.drop(POSITION), keys, encoder).writeStream.format("kafka")
                 return writer.outputMode("append").options(**options)
@@ -153,9 +153,3 @@ def _key(rows: DataFrame, keys: Sequence[str]) -> Expression:
     if type_ in ("array", "map", "struct"):
         return f.to_json(columns[0], _JSON)
     return columns[0] if type_ == "binary" else columns[0].cast("string")
-
-
-def writer_options(query: ResolvedQuery) -> dict[str, str]:
-    """Options of Spark's Kafka writer."""
-    options = producer_options(client_body(query.link), query.directory)
-    return {"topic": query.body["topic"], **{f"kafka.{key}": value for key, value in options.items()}}

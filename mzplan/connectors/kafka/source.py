@@ -16,7 +16,7 @@ from mzplan.connectors.formats.parsers import Parsed, parsed_by, unframed
 from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.formats.tombstones import Tombstones
-from mzplan.connectors.kafka.options import client_body, consumer_options
+from mzplan.connectors.kafka.options import client_body, consumer_options, writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, place
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic
@@ -86,6 +86,11 @@ class KafkaSource:
             came=_CAME if is_framed else "",
         )
         return checked(records, parsed, columns, body["on_error"])
+
+    def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
+        """See SendsLetters: to the topic of `dead_letter`."""
+        options = writer_options(query.link, query.directory, query.body["dead_letter"]["topic"])
+        records.write.format("kafka").options(**options).save()
 
 
 def _parsed(

@@ -47,16 +47,6 @@ class StopError(Exception):
         self.outcome, self.detail, self.record = outcome, detail, record
 
 
-class OneToken:
-    """A token to sign in with, for a client that asks for one (see connectors/network/aws.py)."""
-
-    def __init__(self, token: tuple[str, float]):
-        self._token = token
-
-    def __call__(self, _: str) -> tuple[str, float]:
-        return self._token
-
-
 class Transaction:
     """`client` are librdkafka's settings (with secrets: never shown); `name` is the transactional id and the
     group of the step record, which stands at partition 0 of the topic. Every method but `close` raises

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from mzplan.connectors.api.probe_memo import fingerprint
 from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.network.tokens import OneToken
 from mzplan.model.diagnostics import MzplanError, error
 
 ROLE = "aws"
@@ -134,8 +135,6 @@ class Token:
         return fingerprint(self.settings)
 
     def __reduce__(self) -> Any:
-        from mzplan.connectors.kafka.transaction import OneToken
-
         return OneToken, (self(""),)
 
 

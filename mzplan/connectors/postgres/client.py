@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -16,8 +15,6 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_problem
 from mzplan.model.diagnostics import Diagnostic
-
-Result = TypeVar("Result")
 
 # Seconds. libpq's least is 2, for each address that the host's name has.
 _CONNECT_TIMEOUT_S = 4
@@ -105,27 +102,6 @@ def hang_up(connection: psycopg.Connection[Any]) -> None:
             line.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
         return  # it is closed already
-
-
-def bounded(work: Callable[[], Result], seconds: float = PROBE_TIMEOUT_S + 1) -> Result:
-    """The result of `work`, or TimeoutError: resolving a name can take longer than libpq's own limit."""
-    results: list[Result] = []
-    problems: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as problem:
-            problems.append(problem)
-
-    thread = threading.Thread(target=run, name="mzplan-probe", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if problems:
-        raise problems[0]
-    if not results:
-        raise TimeoutError(f"no answer within {seconds:.0f} s")
-    return results[0]
 
 
 def place(connection: ResolvedConnection) -> str:

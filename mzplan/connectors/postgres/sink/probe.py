@@ -7,11 +7,11 @@ from typing import Any
 
 import psycopg
 
+from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.probe_memo import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Output, Probe, ResolvedQuery
 from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.postgres.client import (
-    bounded,
     connect,
     connect_problem,
     patience,

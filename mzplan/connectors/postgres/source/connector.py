@@ -9,9 +9,10 @@ import psycopg
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, secret_values
 from mzplan.connectors.adapter.source import diagnostics_of, step_of
+from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.frames.types import ddl
-from mzplan.connectors.postgres.client import bounded, patience, place
+from mzplan.connectors.postgres.client import patience, place
 from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
 from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
 from mzplan.connectors.postgres.source.problems import explaining

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import psycopg
 
+from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.probe_memo import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
-from mzplan.connectors.postgres.client import bounded, connect, connect_problem, patience, reached
+from mzplan.connectors.postgres.client import connect, connect_problem, patience, reached
 from mzplan.connectors.postgres.identity import identify
 from mzplan.connectors.postgres.source.probe_base import Asking
 from mzplan.connectors.postgres.source.problems import explained, no_walsender, wal_level

@@ -1,0 +1,74 @@
+"""What a folder of files has recorded of the steps of a sink: for `mzplan verify`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.recorded_steps import held
+from mzplan.connectors.files.manifest import LOG, listed_path
+from mzplan.connectors.network.folders import folder_of
+from mzplan.endpoints.interface import Step
+from mzplan.endpoints.replay import Written
+from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.parquet import read_bytes
+from mzplan.warehouse.source_replay import GoneError
+
+
+class FilesRecorded:
+    """The list in the folder, and the files that it names for a step: their rows, and of Parquet the hash.
+    The list is merged every ten steps; which of the older files are of which step is not known then."""
+
+    keys: Sequence[str] = ()
+
+    def __init__(self, query: ResolvedQuery):
+        self._folder = folder_of(query)
+        self._format: str = query.body["format"]["type"]
+        self._log = open_folder(f"{self._folder}/{LOG}")
+
+    def step(self, step: Step) -> Written | None:
+        listed = self._entry(str(step))
+        if listed is None:
+            listed = self._newest_of(step)
+        if listed is None:
+            return None
+        if self._format == "parquet":
+            return held(listed)
+        return Written(rows=sum(_count(file, self._format) for file in listed))
+
+    def _newest_of(self, step: Step) -> list[str] | None:
+        """The files of the step whose entry is a merged one: those that no entry before it has."""
+        merged = self._entry(f"{step}.compact")
+        before: set[str] = set()
+        for earlier in range(step - 1, -1, -1):
+            known = self._entry(f"{earlier}.compact")
+            before.update(known or self._entry(str(earlier)) or ())
+            if known is not None:
+                break
+            if self._entry(str(earlier)) is None:
+                return None
+        return [file for file in merged if file not in before] if merged is not None else None
+
+    def _entry(self, name: str) -> list[str] | None:
+        data = self._log.read(name)
+        if data is None:
+            return None
+        return [listed_path(json.loads(line)["path"]) for line in data.decode().splitlines()[1:]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _count(file: str, format_: str) -> int:
+    """The rows of a file of JSON lines, or of CSV with a header. Raises GoneError, OSError."""
+    try:
+        text = read_bytes(file).decode()
+    except FileNotFoundError:
+        raise GoneError(f"{file}, which the target says this step has written, is gone.") from None
+    if format_ == "json":
+        return sum(1 for line in text.split("\n") if line)
+    rows = csv.reader(io.StringIO(text, newline=""), escapechar="\\", doublequote=False)
+    return max(0, sum(1 for _ in rows) - 1)

@@ -1,0 +1,95 @@
+"""files connections: the way to a folder, on this machine or in an object store, and whether it is there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from mzplan.connectors.api.deadline import bounded
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.network.aws import ROLE as AWS
+from mzplan.connectors.network.aws import arrow_filesystem
+from mzplan.connectors.network.aws_spark import as_s3a
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.warehouse.paths import absolute, local_path
+
+
+def folder_of(query: ResolvedQuery) -> str:
+    """The source's or sink's folder: its path below the connection's."""
+    folder = absolute(query.directory, query.link.body["path"], query.body["path"])
+    return as_s3a(folder) if AWS in query.link.connections else folder
+
+
+def place(query: ResolvedQuery) -> str:
+    """Which connection, and which folder: for people."""
+    return f"{query.link.address} ({folder_of(query)})"
+
+
+def folder_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """Whether the folder is there and can be listed: by this machine, or in an object store."""
+    local = local_path(folder)
+    if local is None:
+        return _remote_problems(query, folder)
+    try:
+        if not local.is_dir():
+            raise FileNotFoundError
+        next(local.iterdir(), None)
+    except FileNotFoundError:
+        what = "is a file, not a folder" if local.exists() else "does not exist"
+        return [
+            _problem(query, folder, f"Folder {folder} {what}", f"create it: mkdir -p {shlex.quote(folder)}")
+        ]
+    except OSError as problem:
+        return [
+            _problem(
+                query, folder, f"Folder {folder} can't be read", f"{problem.strerror}; check its rights."
+            )
+        ]
+    return []
+
+
+def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    """Whether a table can be written below this folder, which need not be there yet."""
+    local = local_path(folder)
+    if local is None:
+        return _remote_problems(query, folder)
+    nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return [
+            _problem(query, folder, f"Folder {folder} can't be written", f"check the rights of {nearest}.")
+        ]
+    return []
+
+
+def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
+    from pyarrow import fs
+
+    def ask() -> Any:
+        if AWS not in query.link.connections:
+            system, path = fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))
+            return system.get_file_info(path)
+        bucket, _, path = folder.partition("://")[2].partition("/")
+        system = arrow_filesystem(query.link.connections[AWS])
+        if system.get_file_info(bucket).type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"there is no bucket {bucket}")
+        # Listed, and not only looked at: that takes the right to.
+        return system.get_file_info(fs.FileSelector(f"{bucket}/{path}", allow_not_found=True))
+
+    try:
+        bounded(ask)
+    except (OSError, TimeoutError, ValueError) as problem:
+        said = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        return [_problem(query, folder, f"{folder} can't be reached", f"{said}; check path and credentials.")]
+    return []
+
+
+def _problem(query: ResolvedQuery, folder: str, summary: str, hint: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ057",
+        summary=summary,
+        detail=f"{query.link.address} ({query.link.body['path']}): {folder}, where the query runs.",
+        hint=hint,
+        address=query.address,
+    )
