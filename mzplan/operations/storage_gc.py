@@ -76,7 +76,7 @@ def remove_unclaimed(
 
 def _remove(project: Project, warehouse: str, place: Place) -> None:
     """First what it has made on its upstream: that is noted down in the storage, and nowhere else."""
-    from mzplan.connectors.api.releases import leave
+    from mzplan.connectors.releases import leave
 
     directory = project.settings.directory
     leave(warehouse, place, Secrets(directory), directory)

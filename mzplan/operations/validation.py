@@ -109,8 +109,8 @@ def _ask(
 def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
     """Check queries from this process, without Spark: with its network, its environment, its files. Where
     the warehouse is not on this machine, checkpoints are left to the runner."""
-    from mzplan.connectors.api.checks import check_description
-    from mzplan.connectors.api.lookup import Connectors
+    from mzplan.connectors.catalogue import Connectors
+    from mzplan.connectors.checks import check_description
     from mzplan.secrets.references import Secrets
     from mzplan.warehouse.paths import absolute, local_path
 
@@ -129,7 +129,7 @@ def reach_alone(
     project: Project, reporter: Reporter, state: State, connections: Sequence[Address]
 ) -> list[Diagnostic]:
     """Reach connections that nothing uses, from here: there is no place where their queries would run."""
-    from mzplan.connectors.api.connection_checks import check_connection
+    from mzplan.connectors.connection_checks import check_connection
     from mzplan.schema.description import inline_connection
     from mzplan.secrets.references import Secrets
 
@@ -208,7 +208,7 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
 
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
     """Every connection of a state, and which of the queries reach it, at any depth."""
-    from mzplan.connectors.api.connection_checks import is_reached_alone
+    from mzplan.connectors.connection_checks import is_reached_alone
 
     alone = set(unused(state))
     through: dict[Address, set[Address]] = {a: set() for a in state.resources if a.kind == "connection"}

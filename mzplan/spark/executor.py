@@ -10,15 +10,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.checks import check_description
-from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.capabilities import HasBacklog
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import Connector, Output, ResolvedQuery, resolve
-from mzplan.connectors.api.releases import leave, remember_leaving
+from mzplan.connectors.api.protocols import Output, Placed, ResolvedQuery, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
+from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.checks import check_description
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
+from mzplan.connectors.releases import leave, remember_leaving
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.schema.description import Description
@@ -183,7 +184,7 @@ class SparkExecutor:
             return outputs_without_spark(query)
         return analysed_outputs(spark, query, self._position(query))
 
-    def _connector(self, query: ResolvedQuery) -> Connector:
+    def _connector(self, query: ResolvedQuery) -> Placed:
         type_ = query.description.type
         is_source = query.address.kind == "source"
         return self._connectors.source(type_) if is_source else self._connectors.sink(type_)
@@ -279,8 +280,8 @@ class SparkExecutor:
 
     def _measure(self, query: ResolvedQuery) -> Callable[[], Mapping[str, int] | None] | None:
         """What asks the upstream for the backlog, where the connector can."""
-        ask = getattr(self._connector(query), "backlog", None)
-        return partial(ask, query) if ask is not None else None
+        connector = self._connector(query)
+        return partial(connector.backlog, query) if isinstance(connector, HasBacklog) else None
 
     def _source_runs(self, query: ResolvedQuery) -> bool:
         upstream = query.description.upstream

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.lookup import Connectors
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Recorded, ResolvedQuery, SinkConnector, resolve
+from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.types import ddl
 from mzplan.endpoints.replay import Written

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from mzplan.connectors.api.lookup import Connectors
-from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector, resolve
-from mzplan.connectors.api.replays import KEEPS_POSITIONS, kafka_range, replay
+from mzplan.connectors.api.capabilities import Replays
+from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.formats.dead_letters import WORD
 from mzplan.connectors.frames.row_hash import content_hash
 from mzplan.model.diagnostics import error
@@ -34,14 +34,12 @@ if TYPE_CHECKING:
 class SparkUpstream:
     """The upstream of one source. Implements mzplan.operations.steps.Upstream."""
 
-    def __init__(
-        self, spark: SparkSession, connector: SourceConnector, query: ResolvedQuery, log: CheckpointLog
-    ):
+    def __init__(self, spark: SparkSession, connector: Replays, query: ResolvedQuery, log: CheckpointLog):
         self._spark = spark
         self._connector = connector
         self._query = query
         self._log = log
-        self.keeps_positions = KEEPS_POSITIONS[query.description.type]
+        self.keeps_positions = connector.keeps_positions
 
     @classmethod
     def open(
@@ -52,7 +50,7 @@ class SparkUpstream:
 
         query = resolve(description, secrets, directory)
         connector = Connectors().source(description.type)
-        if description.type not in KEEPS_POSITIONS:
+        if not isinstance(connector, Replays):
             raise error(
                 "MZ092",
                 f"{description.address} can't be read again from its upstream",
@@ -83,10 +81,9 @@ class SparkUpstream:
         """The step's rows. Raises GoneError when what it has read is not known any more."""
         if record.end is None or (record.start is None and self.keeps_positions):
             raise GoneError("Which part of the upstream it has read is not known any more.")
-        if self.keeps_positions:
-            options = kafka_range(record.start, record.end)
-            return replay(self._spark, self._connector, self._query, options)
-        return replay(self._spark, self._connector, self._query, {}, self._files(record))
+        return self._connector.replay(
+            self._spark, self._query, record.start, record.end, lambda: self._files(record)
+        )
 
     def _files(self, record: StepRecord) -> tuple[str, ...]:
         files = self._log.files(record.start, record.end)

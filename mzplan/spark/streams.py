@@ -55,14 +55,13 @@ def source_writer(
         letters = DeadLetters(query, partial(connector.send_letters, query=query), left_out)
     if not query.keys and letters is None:
         return observed(rows).writeStream.format("delta").outputMode("append").option("path", collection)
-    guarded = bool(getattr(connector, "guarded", False))
 
     def write_rows(batch: DataFrame, step: int) -> None:
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
         if query.keys:
             latest = latest_rows(batch, query.keys, position=True)
             with rewriting:
-                merge(latest, step, table_at(collection), query.keys, guarded=guarded)
+                merge(latest, step, table_at(collection), query.keys, guarded=connector.guarded)
         else:
             append(batch, step, collection)
         failpoint(Failpoint.SOURCE_MERGED)

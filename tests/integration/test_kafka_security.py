@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from examples.servers import create_topic, produce_json
-from mzplan.connectors.api.checks import check_description
+from mzplan.connectors.checks import check_description
 from tests.integration.secured_kafka import (
     PLAIN_PASSWORD,
     PROTOCOLS,

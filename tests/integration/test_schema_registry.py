@@ -12,9 +12,9 @@ import asyncssh
 import pytest
 
 from examples.servers.registry import SchemaRegistry
-from mzplan.connectors.api.checks import check_description
-from mzplan.connectors.api.connection_checks import check_connection
 from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.checks import check_description
+from mzplan.connectors.connection_checks import check_connection
 from mzplan.connectors.formats.registry_fit import readable, writable
 from mzplan.connectors.network import tunnels
 from mzplan.model.address import Address

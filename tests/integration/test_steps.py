@@ -14,8 +14,8 @@ from confluent_kafka import Producer, TopicPartition
 from pyarrow import parquet
 
 from examples.servers.topics import admin
-from mzplan.connectors.api.lookup import Connectors
 from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.catalogue import Connectors
 from mzplan.schema.description import Description
 from mzplan.spark.source_verification import SparkUpstream
 from mzplan.warehouse.content_hash import ContentHash, content_hash

@@ -167,7 +167,7 @@ def test_from_here_needs_no_pyspark(servers: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_check_that_breaks_down_hides_no_other(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.connectors.api import checks
+    from mzplan.connectors import checks
 
     real: Callable[..., Any] = checks.check_description
 

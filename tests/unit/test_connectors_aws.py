@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from mzplan.connectors.api.checks import check_description
 from mzplan.connectors.api.probe_memo import fingerprint
 from mzplan.connectors.api.protocols import ResolvedConnection, resolve
+from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka.options import client_body, consumer_options, producer_options
 from mzplan.connectors.kafka.options import librdkafka_options as all_librdkafka_options
 from mzplan.connectors.network.aws import librdkafka_options, s3a_settings, sign_in

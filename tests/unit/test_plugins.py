@@ -15,7 +15,7 @@ import pytest
 
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.adapter.source import EndpointSource
-from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.catalogue import Connectors
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema import kinds, plugins
 from mzplan.schema.kinds import is_type, load_schema, resource_kind, schema_names, types_of

@@ -22,6 +22,7 @@ class EndpointSource:
 
     position = "STRUCT<step: BIGINT, row: BIGINT>"
     """`row` counts the rows of a step."""
+    guarded = False
 
     def __init__(self, factory: DurableInputFactory, connector: Any = None):
         self._factory = factory

@@ -1,4 +1,4 @@
-"""What a connector is: the protocols that it fills, the lookup by type, and the live checks of both sides.
+"""What a connector is: the protocols that it fills, the capabilities that it may have, and what all share.
 
-May not know a server, a format or a way through the network.
+May not know a type, a server, a format or a way through the network.
 """

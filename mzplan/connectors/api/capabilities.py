@@ -6,12 +6,63 @@ What must be known of a type without its server's client library is in its packa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+LastTimes = Callable[[], Mapping[int, int]]
+"""The time of the last record read, by partition, in milliseconds since the epoch."""
+
+
+@runtime_checkable
+class HasBacklog(Protocol):
+    """The upstream can say how far behind a source is."""
+
+    def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
+        """Numbers by name, for `mzplan status`; None where the upstream does not say. Never raises for what a
+        server did."""
+
+
+@runtime_checkable
+class Releases(Protocol):
+    """A generation makes something on its upstream, which must not stay behind when it is given up."""
+
+    def release(self, query: ResolvedQuery) -> None:
+        """Remove it; nothing if it is gone. Raises MzplanError while that can't be done."""
+
+
+@runtime_checkable
+class Repositions(Protocol):
+    """A checkpoint can be moved to another upstream (`on_upstream_change`), or on one that lost records."""
+
+    def reposition(
+        self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
+    ) -> str:
+        """Where to go on, as an entry of Spark's offset log. `position`: on the same upstream, only what it
+        no longer holds of it is moved. Raises MzplanError."""
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A step that the stream has read can be read again, as a batch."""
+
+    keeps_positions: bool
+    """Whether `_position` is then the same: of lines in a file, `row` is no number but only an order."""
+
+    def replay(
+        self,
+        spark: SparkSession,
+        query: ResolvedQuery,
+        start: Any,
+        end: Any,
+        files: Callable[[], Sequence[str]],
+    ) -> DataFrame:
+        """The rows between two entries of Spark's offset log, parsed. `files` finds the paths that the stream
+        noted down between them, for a source of files; what it raises goes up."""
 
 
 @runtime_checkable

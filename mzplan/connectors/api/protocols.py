@@ -122,18 +122,21 @@ def empties_target(run: SinkRun) -> bool:
     return run.query.description.generation > 1 and run.query.body.get("on_replace") == "truncate"
 
 
-class Connector(Protocol):
+class Placed(Protocol):
     """What sources and sinks have in common."""
 
     def place(self, query: ResolvedQuery) -> str:
         """Which connection, and where it goes (host and port, or folder): for people."""
 
 
-class SourceConnector(Connector, Protocol):
+class SourceConnector(Placed, Protocol):
     """Where the rows of a collection come from."""
 
     position: str
     """The type of the reserved column `_position`, as Spark DDL."""
+    guarded: bool
+    """Whether a change of a key counts only when its `_position` is greater than that of the row that is
+    there."""
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Reach, authenticate, authorise and find the upstream. Never raises for what a server did."""
@@ -150,12 +153,11 @@ class SourceConnector(Connector, Protocol):
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection
         (`query.keys`) then `_change`: `upsert` or `delete`; a delete has the columns of the key, and perhaps
-        no others. Of one key, the change with the greatest `_position` of a micro-batch counts; if the
-        connector has `guarded = True`, only when that is greater than the `_position` of the row that is
-        there."""
+        no others. Of one key, the change with the greatest `_position` of a micro-batch counts (see
+        `guarded`)."""
 
 
-class SinkConnector(Connector, Protocol):
+class SinkConnector(Placed, Protocol):
     """Where the rows of a collection go."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:

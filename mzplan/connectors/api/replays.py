@@ -6,7 +6,6 @@ columns exactly as they did, and no connector has a second way to read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -16,25 +15,7 @@ from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KEEPS_POSITIONS = {"kafka": True, "files": False}
-"""The types that can be read again, and whether `_position` is then the same: of lines in a file, `row` is no
-number but only an order."""
-
-_EARLIEST = -2  # as an offset in the options of Spark's Kafka source
 _ONLY_STREAMS = {"subscribe", "startingOffsets", "maxOffsetsPerTrigger", "maxFilesPerTrigger"}
-
-
-def kafka_range(start: Any, end: Any) -> dict[str, str]:
-    """Options of a batch that reads exactly what is between two of Spark's offsets."""
-    (topic,) = end
-    partitions = sorted(map(int, end[topic]))
-    # One that came after `start` was read from its beginning.
-    first = {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in partitions}
-    return {
-        "assign": json.dumps({topic: partitions}),
-        "startingOffsets": json.dumps({topic: first}),
-        "endingOffsets": json.dumps(end),
-    }
 
 
 def replay(

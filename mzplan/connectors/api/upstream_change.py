@@ -6,17 +6,16 @@ synthetic micro-batch, planned and done at once, moves it, and steps go on count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from mzplan.connectors.api.capabilities import LastTimes, Repositions
 from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.warehouse.checkpoints import Checkpoint
 
 Policy = Literal["accept", "reset-earliest", "reset-latest", "translate-timestamp"]
-LastTimes = Callable[[], Mapping[int, int]]
-"""The time of the last record read, by partition, in milliseconds since the epoch."""
 
 _DOES: Mapping[str, str] = {
     "accept": "goes on at the same offsets there",
@@ -51,16 +50,22 @@ def judge_upstream(
         return Verdict(diagnostic=_unreadable(query, problem))
     other = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
+    can_move = isinstance(connector, Repositions)
     if other is None:
         gone = connector.check_position(query, position) if position is not None else None
-        if gone is None or gone.code != "MZ067" or policy in (None, "accept") or not _moves(connector):
+        if (
+            gone is None
+            or gone.code != "MZ067"
+            or policy in (None, "accept")
+            or not isinstance(connector, Repositions)
+        ):
             return Verdict(diagnostic=gone)
         return Verdict(diagnostic=_told(gone, query, policy), policy=policy, moves=True, same=True)
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
         # The change was taken back before anything was read: nothing is to be decided.
         gone = connector.check_position(query, departure["position"])
         return Verdict(diagnostic=gone) if gone else Verdict(policy="accept", returns=departure["position"])
-    if policy is None or not _moves(connector):
+    if policy is None or not can_move:
         return Verdict(diagnostic=other)
     if policy == "accept" and position is not None:
         gone = connector.check_position(query, position)
@@ -95,7 +100,7 @@ def take_upstream(
         checkpoint.move(verdict.returns)
         checkpoint.forget_departure()
     elif verdict.moves:
-        moved = _reposition(connector)(query, verdict.policy, position if verdict.same else None, last_times)
+        moved = _moved(connector, query, verdict.policy, position if verdict.same else None, last_times)
         if not verdict.same and before is not None and position is not None:
             # Noted down before the move, with the batch that the move will make. Killed after that move, the
             # position is already that of the new upstream: what was noted is the one that was left.
@@ -106,16 +111,12 @@ def take_upstream(
     checkpoint.record_upstream(found)
 
 
-def _moves(connector: SourceConnector) -> bool:
-    return hasattr(connector, "reposition")
-
-
-def _reposition(connector: SourceConnector) -> Callable[[ResolvedQuery, str, str | None, LastTimes], str]:
-    found: Any = getattr(connector, "reposition", None)
-    if found is None:
+def _moved(
+    connector: SourceConnector, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
+) -> str:
+    if not isinstance(connector, Repositions):
         raise error("MZ043", "This kind of source can't be moved", exit_code=ExitCode.REFUSED)
-    reposition: Callable[[ResolvedQuery, str, str | None, LastTimes], str] = found
-    return reposition
+    return connector.reposition(query, policy, position, last_times)
 
 
 def _told(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:

@@ -1,1 +1,25 @@
 """Files in a folder: Spark's own file stream as a source and as a sink."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.connector import Connector
+
+if TYPE_CHECKING:
+    from mzplan.connectors.api.protocols import SinkConnector, SourceConnector
+
+
+def _source() -> SourceConnector:
+    from mzplan.connectors.files.source import FilesSource
+
+    return FilesSource()
+
+
+def _sink() -> SinkConnector:
+    from mzplan.connectors.files.sink import FilesSink
+
+    return FilesSink()
+
+
+CONNECTOR = Connector(type="files", source=_source, sink=_sink)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_options
 from mzplan.connectors.formats.records import Records, checked, parse_records
 from mzplan.connectors.frames.types import ddl
@@ -28,6 +29,8 @@ class FilesSource:
 
     position = "STRUCT<path: STRING, row_group: BIGINT, row: BIGINT>"
     """`row_group` is the byte at which the task that read the line began; `row` grows along the lines."""
+    guarded = False
+    keeps_positions = False
 
     def probe(self, query: ResolvedQuery) -> Probe:
         """Whether the folder is there and can be listed. A folder has no identity to compare."""
@@ -68,6 +71,17 @@ class FilesSource:
                 if type_ == "json":  # a blank line is no record
                     records = replace(records, rows=records.rows.where("trim(value) <> ''"))
                 return parse_records(records, format_, columns, on_error)
+
+    def replay(
+        self,
+        spark: SparkSession,
+        query: ResolvedQuery,
+        start: Any,
+        end: Any,
+        files: Callable[[], Sequence[str]],
+    ) -> DataFrame:
+        """See Replays: the files that were noted down."""
+        return replay(spark, self, query, {}, files())
 
 
 def _records(rows: DataFrame, row: Expression | str) -> Records:

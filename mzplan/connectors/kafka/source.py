@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.api.capabilities import LastTimes
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
+from mzplan.connectors.api.replays import replay
 from mzplan.connectors.formats import dead_letters
 from mzplan.connectors.formats.avro.stream import decoded
 from mzplan.connectors.formats.debezium import Debezium, members, opened, without_tombstones
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 # How long a task waits for records that the broker said it has, in milliseconds. Spark's default, two
 # minutes, would keep a core that long when a broker dies in the middle of a batch.
 _POLL_TIMEOUT_MS = 20_000
+_EARLIEST = -2  # as an offset in the options of Spark's Kafka source
 _CAME = "_mzplan_came"  # a record's value as it came, where it is not read so
 
 
@@ -36,6 +40,8 @@ class KafkaSource:
     """Reads a topic from its start (or end), exactly once into the collection."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
+    guarded = False
+    keeps_positions = True
 
     def __init__(self) -> None:
         self._probe = KafkaProbe()
@@ -63,6 +69,12 @@ class KafkaSource:
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         return self._probe.check_position(query, position)
 
+    def reposition(
+        self, query: ResolvedQuery, policy: str, position: str | None, last_times: LastTimes
+    ) -> str:
+        """See Repositions: in another topic, or in one that has lost records."""
+        return self._probe.reposition(query, policy, position, last_times)
+
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         from pyspark.sql import functions as f
 
@@ -86,6 +98,17 @@ class KafkaSource:
             came=_CAME if is_framed else "",
         )
         return checked(records, parsed, columns, body["on_error"])
+
+    def replay(
+        self,
+        spark: SparkSession,
+        query: ResolvedQuery,
+        start: Any,
+        end: Any,
+        files: Callable[[], Sequence[str]],
+    ) -> DataFrame:
+        """See Replays: by the offsets."""
+        return replay(spark, self, query, _between(start, end))
 
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """See SendsLetters: to the topic of `dead_letter`."""
@@ -154,3 +177,16 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
     if "max_offsets_per_trigger" in body:
         options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
     return options
+
+
+def _between(start: Any, end: Any) -> dict[str, str]:
+    """Options of a batch that reads exactly what is between two of Spark's offsets."""
+    (topic,) = end
+    partitions = sorted(map(int, end[topic]))
+    # One that came after `start` was read from its beginning.
+    first = {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in partitions}
+    return {
+        "assign": json.dumps({topic: partitions}),
+        "startingOffsets": json.dumps({topic: first}),
+        "endingOffsets": json.dumps(end),
+    }

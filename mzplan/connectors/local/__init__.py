@@ -1,1 +1,20 @@
 """The local source: each append is one durable step. And the files of rows that `mzplan append` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.connector import Connector
+
+if TYPE_CHECKING:
+    from mzplan.connectors.api.protocols import SourceConnector
+
+
+def _source() -> SourceConnector:
+    from mzplan.connectors.adapter.source import EndpointSource
+    from mzplan.connectors.local.endpoint import LocalFactory
+
+    return EndpointSource(LocalFactory())
+
+
+CONNECTOR = Connector(type="local", source=_source)

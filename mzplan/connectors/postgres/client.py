@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_problem
 from mzplan.model.diagnostics import Diagnostic
@@ -93,6 +94,16 @@ def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connectio
 def patience(query: ResolvedQuery) -> float:
     """How long a probe of the query's server may take, in seconds (see `bounded`)."""
     return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
+
+
+def reach(query: ResolvedQuery) -> Diagnostic | None:
+    """Whether the server lets in, and answers. Raises MzplanError where a tunnel can't be opened."""
+    try:
+        with reached(query) as info:
+            bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
+    except (psycopg.Error, TimeoutError, OSError) as problem:
+        return connect_problem(query, problem)
+    return None
 
 
 def hang_up(connection: psycopg.Connection[Any]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mzplan.connectors.api.lookup import Connectors
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery, resolve
 from mzplan.connectors.api.upstream_change import judge_upstream
+from mzplan.connectors.catalogue import Connectors
 from mzplan.host.extras import extras_told
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description

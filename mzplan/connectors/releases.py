@@ -8,10 +8,10 @@ generation up, after any crash, knows where that is. Secrets are in it as refere
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from mzplan.connectors.api.lookup import Connectors
+from mzplan.connectors.api.capabilities import Releases
 from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import error
 from mzplan.schema.description import Description
@@ -23,7 +23,7 @@ log = logging.getLogger("mzplan.storage")
 
 def remember_leaving(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Note down, durably, where a source is about to make something. Raises OSError."""
-    if _release(connectors, description) is None:
+    if _releasing(connectors, description) is None:
         return
     noted = description.to_json()
     if checkpoint.leaves() != noted:
@@ -44,10 +44,9 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
         description = Description.from_json(noted)
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
-    connectors = Connectors()
-    release = _release(connectors, description)
-    if release is not None:
-        release(resolve(description, secrets, directory, warehouse))
+    connector = _releasing(Connectors(), description)
+    if connector is not None:
+        connector.release(resolve(description, secrets, directory, warehouse))
         log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
     try:
         checkpoint.record_leaves({})
@@ -55,8 +54,9 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
         raise error("MZ063", f"{checkpoint.folder} can't be written", str(problem)) from None
 
 
-def _release(connectors: Connectors, description: Description) -> Any:
-    """`release(query)` of the connector, if it has that."""
+def _releasing(connectors: Connectors, description: Description) -> Releases | None:
+    """The connector, if it is a source that leaves something behind."""
     if description.address.kind != "source":
         return None
-    return getattr(connectors.source(description.type), "release", None)
+    connector = connectors.source(description.type)
+    return connector if isinstance(connector, Releases) else None

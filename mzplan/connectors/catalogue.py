@@ -1,0 +1,84 @@
+"""Which connector serves which type: mzplan's own, and those of other packages. A plain lookup: nothing
+registers itself by being imported."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres
+from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.api.protocols import SinkConnector, SourceConnector
+from mzplan.model.address import Kind
+from mzplan.model.diagnostics import error
+from mzplan.schema.plugins import find_plugin
+
+_OWN = {
+    connector.type: connector
+    for connector in (
+        console.CONNECTOR,
+        delta.CONNECTOR,
+        files.CONNECTOR,
+        formats.SCHEMA_REGISTRY,
+        kafka.CONNECTOR,
+        local.CONNECTOR,
+        network.AWS,
+        network.SSH_TUNNEL,
+        postgres.CONNECTOR,
+    )
+}
+
+
+def find_connector(type_: str) -> Connector | None:
+    """The connector of a type, mzplan's own or a plug-in's; None when there is none. Imports no client of a
+    server. Raises MzplanError MZ080 for a plug-in that is broken."""
+    own = _OWN.get(type_)
+    if own is not None:
+        return own
+    plugin = find_plugin(type_)
+    if plugin is None:
+        return None
+    from mzplan.connectors.adapter.plugin import connector_of
+
+    return connector_of(plugin)
+
+
+class Connectors:
+    """The connectors of one process, made when first asked for.
+
+    They keep what several probes can share (an open admin client, a server that was just found dead), so
+    hold on to one of these. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Kind, str], SourceConnector | SinkConnector] = {}
+        self._lock = threading.Lock()
+
+    def source(self, type_: str) -> SourceConnector:
+        """The connector for a type of source. Raises MzplanError MZ063 for a type that has none."""
+        return cast(SourceConnector, self._get("source", type_))
+
+    def sink(self, type_: str) -> SinkConnector:
+        """The connector for a type of sink. Raises MzplanError MZ063 for a type that has none."""
+        return cast(SinkConnector, self._get("sink", type_))
+
+    def _get(self, kind: Kind, type_: str) -> SourceConnector | SinkConnector:
+        with self._lock:
+            key = (kind, type_)
+            if key not in self._made:
+                self._made[key] = _make(kind, type_)
+            return self._made[key]
+
+
+def _make(kind: Kind, type_: str) -> SourceConnector | SinkConnector:
+    connector = find_connector(type_)
+    make = None
+    if connector is not None:
+        make = connector.source if kind == "source" else connector.sink
+    if make is None:
+        raise error(
+            "MZ063",
+            f"This mzplan can't run a {kind} of type {type_!r}",
+            hint="upgrade mzplan on the runner, or install the package that brings this type there.",
+        )
+    return make()
