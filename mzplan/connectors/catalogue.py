@@ -16,17 +16,22 @@ from mzplan.schema.plugins import find_plugin
 _OWN = {
     connector.type: connector
     for connector in (
-        console.CONNECTOR,
-        delta.CONNECTOR,
-        files.CONNECTOR,
-        formats.SCHEMA_REGISTRY,
         kafka.CONNECTOR,
-        local.CONNECTOR,
-        network.AWS,
-        network.SSH_TUNNEL,
         postgres.CONNECTOR,
+        files.CONNECTOR,
+        delta.CONNECTOR,
+        console.CONNECTOR,
+        local.CONNECTOR,
+        formats.SCHEMA_REGISTRY,
+        network.SSH_TUNNEL,
+        network.AWS,
     )
 }
+
+
+def own_connectors() -> tuple[Connector, ...]:
+    """mzplan's own."""
+    return tuple(_OWN.values())
 
 
 def find_connector(type_: str) -> Connector | None:

@@ -6,8 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
-from mzplan.connectors.api import adoption
-from mzplan.connectors.api.adoption import Left, RefusedError
+from mzplan.connectors import adoption
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Plan
@@ -15,6 +14,8 @@ from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.operations.apply import Applied, ApplyOptions, carry_out
 from mzplan.operations.project import Project, Reporter, Runners
+from mzplan.warehouse import foreign_query
+from mzplan.warehouse.foreign_query import Left, RefusedError
 
 
 def adopt_foreign(
@@ -53,7 +54,7 @@ def adopt_foreign(
         warehouse = absolute(project.settings.directory, plan.warehouse)
         with reporter.working("copying the checkpoint and the table"):
             try:
-                adoption.copy(found[0], warehouse, id_)
+                foreign_query.copy(found[0], warehouse, id_)
             except (RefusedError, OSError) as problem:
                 raise _refused(address, problem) from None
 
@@ -70,24 +71,22 @@ def _look(
 ) -> Left:
     from mzplan.schema.kinds import resource_kind
     from mzplan.schema.source_columns import columns_of
-    from mzplan.warehouse.paths import absolute
 
     declared = configuration.resources[address]
-    if address.kind != "source" or declared.type not in adoption.ADOPTABLE:
+    adopts = adoption.adopts(declared.type) if address.kind == "source" else None
+    if adopts is None:
         raise _refused(
             address,
             RefusedError(
                 f"A {address.kind} of type {declared.type} can't go on from a checkpoint of another program: "
-                "only sources of the types kafka and files can."
+                f"only sources of the types {' and '.join(adoption.adopting_types())} can."
             ),
         )
     body = resource_kind("source", declared.type).with_defaults(declared.body)
-    folder = None
-    if declared.type == "files":
-        connection = configuration.resources[declared.references["connection"]]
-        folder = absolute(project.settings.directory, connection.body["path"], body["path"])
+    connection = configuration.resources[declared.references["connection"]]
+    folder = adopts.folder(project.settings.directory, connection.body, body)
     try:
-        left = adoption.look(adoption.place(checkpoint), adoption.place(table))
+        left = foreign_query.look(foreign_query.place(checkpoint), foreign_query.place(table))
         adoption.ensure_adoptable(left, declared.type, body, folder, columns_of(declared.type, body))
     except (RefusedError, OSError) as problem:
         raise _refused(address, problem) from None

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.connectors.api import adoption
+from mzplan.connectors.adoption import ensure_adoptable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
-from mzplan.warehouse import checkpoints, presence
+from mzplan.warehouse import checkpoints, foreign_query, presence
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_there
 from mzplan.warehouse.removal import remove_storage
 from tests.contract.stores import ObjectServer
@@ -112,18 +112,18 @@ def test_what_was_left_is_copied_there_and_from_there(
     """A checkpoint and a table of somebody else's, into a warehouse, and from an object store."""
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for the reader of Delta tables
     folder = leave(tmp_path / "left")
-    left = adoption.look(str(folder / "checkpoint"), str(folder / "table"))
-    adoption.ensure_adoptable(left, "kafka", {"topic": "orders"}, None, COLUMNS)
-    adoption.copy(left, warehouse, "one")
+    left = foreign_query.look(str(folder / "checkpoint"), str(folder / "table"))
+    ensure_adoptable(left, "kafka", {"topic": "orders"}, None, COLUMNS)
+    foreign_query.copy(left, warehouse, "one")
     checkpoint, table = Checkpoint.of(warehouse, "one", 1), collection_path(warehouse, "one", 1)
     assert codes(warehouse, place=("one", 1)) == ["MZ161"]  # of `o`, which is another one
     assert presence.missing_storage(warehouse, A, ("one", 1), (A, "one", 1)) == ()
     assert checkpoint.position() == left.position
 
-    there = adoption.look(checkpoint.spark, table)
+    there = foreign_query.look(checkpoint.spark, table)
     assert (there.query_id, there.mark) == (left.query_id, left.mark)
-    adoption.ensure_adoptable(there, "kafka", {"topic": "orders"}, None, COLUMNS)
-    adoption.copy(there, warehouse, "two")
+    ensure_adoptable(there, "kafka", {"topic": "orders"}, None, COLUMNS)
+    foreign_query.copy(there, warehouse, "two")
     assert Checkpoint.of(warehouse, "two", 1).position() == left.position
     remove_storage(warehouse, "two", 1)
     assert presence.missing_storage(warehouse, A, ("two", 1), (A, "two", 1)) != ()

@@ -1,18 +1,21 @@
 """What only some sources can do: a source that has the methods of one of these has the capability, and
 `isinstance` asks for it.
 
-What must be known of a type without its server's client library is in its package's `CONNECTOR` instead.
+What must be known of a type without its server's client library is in its package's `CONNECTOR` instead;
+`Adopts` is of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from mzplan.warehouse.foreign_query import Left
 
 LastTimes = Callable[[], Mapping[int, int]]
 """The time of the last record read, by partition, in milliseconds since the epoch."""
@@ -72,3 +75,16 @@ class SendsLetters(Protocol):
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """Write records, each once: columns `key` and `value` (BINARY), and `headers`, an array of structs
         `key` STRING, `value` BINARY."""
+
+
+class Adopts(Protocol):
+    """A source of this type can go on from the checkpoint of a query that somebody wrote by hand."""
+
+    def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
+        """The folder that the source reads, absolute; None for one that reads none. Bodies have defaults."""
+
+    def problems(
+        self, left: Left, position: Mapping[str, Any], body: Mapping[str, Any], folder: str | None
+    ) -> Iterator[str]:
+        """Why it can't go on from there, a sentence each. `position`: the newest entry of the query's log of
+        offsets. Raises OSError."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.capabilities import Adopts
     from mzplan.connectors.api.protocols import SinkConnector, SourceConnector
 
 
@@ -22,4 +23,10 @@ def _sink() -> SinkConnector:
     return FilesSink()
 
 
-CONNECTOR = Connector(type="files", source=_source, sink=_sink)
+def _adopts() -> Adopts:
+    from mzplan.connectors.files.adoption import FilesAdoption
+
+    return FilesAdoption()
+
+
+CONNECTOR = Connector(type="files", source=_source, sink=_sink, adopts=_adopts)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.capabilities import Adopts
     from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
     from mzplan.model.diagnostics import Diagnostic
 
@@ -33,4 +34,10 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
     return KafkaProbe().reach(query)
 
 
-CONNECTOR = Connector(type="kafka", source=_source, sink=_sink, reach=_reach)
+def _adopts() -> Adopts:
+    from mzplan.connectors.kafka.adoption import KafkaAdoption
+
+    return KafkaAdoption()
+
+
+CONNECTOR = Connector(type="kafka", source=_source, sink=_sink, reach=_reach, adopts=_adopts)

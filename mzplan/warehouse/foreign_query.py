@@ -1,4 +1,4 @@
-"""What a streaming query that somebody wrote by hand has left, and whether a source can go on from it.
+"""What a streaming query that somebody wrote by hand has left: a checkpoint, and a Delta table.
 
 A checkpoint goes on in a copy: with its query id, its log of offsets and commits, and what its source has
 noted down. So does its Delta table, whose log says which micro-batch of that query it has. Together they go
@@ -11,20 +11,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mzplan.connectors.api.outputs import canonical_type
-from mzplan.connectors.frames.types import spark_type
-from mzplan.schema.columns import POSITION, Column
-from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, remote
 from mzplan.warehouse.paths import absolute, local_path
-
-ADOPTABLE = ("kafka", "files")
-_SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,23 +77,8 @@ def look(checkpoint: str, table: str) -> Left:
         planned=planned,
         done=done,
         position=lines[2],
-        version=_open(table).version(),
+        version=open_table(table).version(),
     )
-
-
-def ensure_adoptable(
-    left: Left, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
-) -> None:
-    """Whether a source of this type and body goes on from there: the same topic, or the same `folder`; a
-    table that this very query has written, with the source's columns. Raises RefusedError, and OSError."""
-    if keys_of(type_, body):
-        raise RefusedError(
-            "The source keeps the latest row of each key, and what a query written by hand has done with its "
-            "table can't be told from its checkpoint: declare the source as new."
-        )
-    found = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
-    if found:
-        raise RefusedError(*found)
 
 
 def copy(left: Left, warehouse: str, id_: str) -> None:
@@ -112,52 +90,7 @@ def copy(left: Left, warehouse: str, id_: str) -> None:
         raise RefusedError("The query still runs: it has written while it was copied. Stop it first.")
 
 
-def _of_upstream(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
-    try:
-        position = json.loads(left.position)
-    except ValueError:
-        position = None
-    if not isinstance(position, dict):
-        yield f"It reads no {type_} upstream: its offset is {left.position[:80]}."
-    elif type_ == "kafka":
-        topics = sorted(position)
-        if topics == ["logOffset"] or not all(isinstance(value, dict) for value in position.values()):
-            yield "It does not read Kafka."
-        elif topics != [body.get("topic")]:
-            yield f"It reads the topics {', '.join(topics)}, and the source reads {body.get('topic')}."
-    elif set(position) != {"logOffset"}:
-        yield "It does not read a folder of files."
-    else:
-        strange = next((path for path in _files_read(left) if not _is_below(path, folder or "")), None)
-        if strange is not None:
-            yield f"It has read {strange}, which is not below the source's folder, {folder}."
-
-
-def _of_table(left: Left, columns: Sequence[Column]) -> Iterator[str]:
-    table = _open(left.table)
-    has = table.transaction_version(left.query_id)
-    if has is None:
-        yield f"{left.table} was not written by this query's Delta sink: its log does not name it."
-    elif not left.done <= has <= left.planned:
-        yield (
-            f"{left.table} has micro-batch {has} of this query, and its checkpoint has finished {left.done}: "
-            "they are not of the same time."
-        )
-    if any("://" in path or path.startswith("/") for path in _paths(table)):
-        yield f"{left.table} is a shallow clone: it has files of another table."
-    there = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
-    wanted = {column.name: column for column in columns}
-    for name in sorted(there.keys() - wanted.keys() - {POSITION}):
-        yield f"The table has a column {name}, which the source does not declare."
-    for name in sorted(wanted.keys() - there.keys()):
-        yield f"The table has no column {name}, which the source declares."
-    for name in sorted(there.keys() & wanted.keys()):
-        is_, should = canonical_type(_ddl(there[name])), canonical_type(spark_type(wanted[name].type))
-        if is_ != should:
-            yield f"The table's column {name} is {is_ or there[name]}, and the source declares {should}."
-
-
-def _files_read(left: Left) -> Iterator[str]:
+def files_read(left: Left) -> Iterator[str]:
     """The files that a file stream has noted down as read, as URIs."""
     files = _Files(left.checkpoint)
     for name in files.names("sources/0"):
@@ -165,16 +98,8 @@ def _files_read(left: Left) -> Iterator[str]:
             yield str(json.loads(line)["path"])
 
 
-def _is_below(path: str, folder: str) -> bool:
-    one, other = local_path(path), local_path(folder)
-    if one is not None and other is not None:
-        return one.is_relative_to(other)
-    return path.replace("s3a://", "s3://", 1).startswith(
-        folder.replace("s3a://", "s3://", 1).rstrip("/") + "/"
-    )
-
-
-def _open(table: str) -> Any:
+def open_table(table: str) -> Any:
+    """A deltalake.DeltaTable, without Spark. Raises RefusedError."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -183,25 +108,6 @@ def _open(table: str) -> Any:
     except (DeltaError, ValueError) as problem:
         said = str(problem).splitlines()[0][:200]
         raise RefusedError(f"{table} is no Delta table that can be read here: {said}.") from None
-
-
-def _paths(table: Any) -> Iterator[str]:
-    actions = table.get_add_actions(flatten=True)
-    yield from (str(path) for path in actions["path"].to_pylist())
-
-
-def _ddl(type_: Any) -> str:
-    """A type of Delta's schema as DDL: `"long"` → `BIGINT`."""
-    if not isinstance(type_, dict):
-        return _SIMPLE.get(type_, str(type_).upper())
-    match type_.get("type"):
-        case "array":
-            return f"ARRAY<{_ddl(type_['elementType'])}>"
-        case "map":
-            return f"MAP<{_ddl(type_['keyType'])}, {_ddl(type_['valueType'])}>"
-        case _:
-            fields = (f"{field['name']}: {_ddl(field['type'])}" for field in type_["fields"])
-            return f"STRUCT<{', '.join(fields)}>"
 
 
 class _Files:

@@ -1,0 +1,99 @@
+"""Whether a source can go on from what a streaming query that somebody wrote by hand has left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mzplan.connectors.api.capabilities import Adopts
+from mzplan.connectors.api.outputs import canonical_type
+from mzplan.connectors.catalogue import find_connector, own_connectors
+from mzplan.connectors.frames.types import spark_type
+from mzplan.schema.columns import POSITION, Column
+from mzplan.schema.source_columns import keys_of
+from mzplan.warehouse.foreign_query import Left, RefusedError, open_table
+
+_SIMPLE = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
+
+
+def adopting_types() -> tuple[str, ...]:
+    """The types of sources that can."""
+    return tuple(one.type for one in own_connectors() if one.adopts is not None)
+
+
+def adopts(type_: str) -> Adopts | None:
+    """How a source of this type goes on; None for one that can't."""
+    connector = find_connector(type_)
+    return connector.adopts() if connector is not None and connector.adopts is not None else None
+
+
+def ensure_adoptable(
+    left: Left, type_: str, body: Mapping[str, Any], folder: str | None, columns: Sequence[Column]
+) -> None:
+    """Whether a source of this type and body goes on from there: the same topic, or the same `folder`; a
+    table that this very query has written, with the source's columns. Raises RefusedError, and OSError."""
+    if keys_of(type_, body):
+        raise RefusedError(
+            "The source keeps the latest row of each key, and what a query written by hand has done with its "
+            "table can't be told from its checkpoint: declare the source as new."
+        )
+    found = [*_of_upstream(left, type_, body, folder), *_of_table(left, columns)]
+    if found:
+        raise RefusedError(*found)
+
+
+def _of_upstream(left: Left, type_: str, body: Mapping[str, Any], folder: str | None) -> Iterator[str]:
+    how = adopts(type_)
+    assert how is not None, f"sources of type {type_} go on from no other query"
+    try:
+        position = json.loads(left.position)
+    except ValueError:
+        position = None
+    if isinstance(position, dict):
+        yield from how.problems(left, position, body, folder)
+    else:
+        yield f"It reads no {type_} upstream: its offset is {left.position[:80]}."
+
+
+def _of_table(left: Left, columns: Sequence[Column]) -> Iterator[str]:
+    table = open_table(left.table)
+    has = table.transaction_version(left.query_id)
+    if has is None:
+        yield f"{left.table} was not written by this query's Delta sink: its log does not name it."
+    elif not left.done <= has <= left.planned:
+        yield (
+            f"{left.table} has micro-batch {has} of this query, and its checkpoint has finished {left.done}: "
+            "they are not of the same time."
+        )
+    if any("://" in path or path.startswith("/") for path in _paths(table)):
+        yield f"{left.table} is a shallow clone: it has files of another table."
+    there = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
+    wanted = {column.name: column for column in columns}
+    for name in sorted(there.keys() - wanted.keys() - {POSITION}):
+        yield f"The table has a column {name}, which the source does not declare."
+    for name in sorted(wanted.keys() - there.keys()):
+        yield f"The table has no column {name}, which the source declares."
+    for name in sorted(there.keys() & wanted.keys()):
+        is_, should = canonical_type(_ddl(there[name])), canonical_type(spark_type(wanted[name].type))
+        if is_ != should:
+            yield f"The table's column {name} is {is_ or there[name]}, and the source declares {should}."
+
+
+def _paths(table: Any) -> Iterator[str]:
+    actions = table.get_add_actions(flatten=True)
+    yield from (str(path) for path in actions["path"].to_pylist())
+
+
+def _ddl(type_: Any) -> str:
+    """A type of Delta's schema as DDL: `"long"` → `BIGINT`."""
+    if not isinstance(type_, dict):
+        return _SIMPLE.get(type_, str(type_).upper())
+    match type_.get("type"):
+        case "array":
+            return f"ARRAY<{_ddl(type_['elementType'])}>"
+        case "map":
+            return f"MAP<{_ddl(type_['keyType'])}, {_ddl(type_['valueType'])}>"
+        case _:
+            fields = (f"{field['name']}: {_ddl(field['type'])}" for field in type_["fields"])
+            return f"STRUCT<{', '.join(fields)}>"
