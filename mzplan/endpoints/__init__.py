@@ -8,26 +8,34 @@ inside functions: the command line asks plug-ins for their schemas, and should n
 
 from mzplan.endpoints.interface import (
     MAX_STEP,
+    Closes,
     DurableInputEndpoint,
     DurableInputFactory,
     InputConsumer,
     OutputEndpoint,
     OutputFactory,
+    ParallelOutputFactory,
     PartedInputEndpoint,
+    Probes,
     Step,
     StepError,
+    TellsWritten,
     checked_step,
 )
 
 __all__ = [
     "MAX_STEP",
+    "Closes",
     "DurableInputEndpoint",
     "DurableInputFactory",
     "InputConsumer",
     "OutputEndpoint",
     "OutputFactory",
+    "ParallelOutputFactory",
     "PartedInputEndpoint",
+    "Probes",
     "Step",
     "StepError",
+    "TellsWritten",
     "checked_step",
 ]

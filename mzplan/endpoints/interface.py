@@ -2,8 +2,8 @@
 
 Everything here is single-threaded and deterministic: each call does its work and signals before it returns;
 one endpoint is used by one thread. Endpoints are cheap to make: no connection before the first call, no
-import that takes long. One that holds something (a connection, a file) may have `close()`, which is then
-called at the end; correctness must not depend on it, for a process may be killed.
+import that takes long. What only some have are protocols of their own, which `isinstance` asks for: Closes,
+PartedInputEndpoint, TellsWritten, ParallelOutputFactory, Probes.
 
 Texts in quotation marks are the seed's contract.
 """
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+    from mzplan.endpoints.replay import Written
 
 Step: TypeAlias = int
 """The number of a step: "type Step = u64". Steps of an endpoint count up from 0, without gaps."""
@@ -118,11 +120,7 @@ class DurableInputFactory(Protocol):
 
 @runtime_checkable
 class OutputEndpoint(Protocol):
-    """An output that knows which step it is writing.
-
-    It may also have `written(step) -> Written | None`, which says what it has recorded of a step (None:
-    nothing is known of it): `mzplan verify` compares that with the collection.
-    """
+    """An output that knows which step it is writing."""
 
     def start_step(self, step: Step) -> None:
         """ "Notifies the output endpoint that data subsequently written by `push_buffer` belong to the given
@@ -155,13 +153,46 @@ class OutputEndpoint(Protocol):
 
 
 @runtime_checkable
+class TellsWritten(OutputEndpoint, Protocol):
+    """An output that says what it has recorded of its steps: `mzplan verify` compares that with the
+    collection."""
+
+    def written(self, step: Step) -> Written | None:
+        """Of one step; None where nothing is known of it."""
+
+
+@runtime_checkable
 class OutputFactory(Protocol):
-    """Makes output endpoints. One that has an attribute `parallelism` above 1 is used by so many tasks at
-    once, each with an endpoint of its own under the name `NAME/0`, `NAME/1`, …: outputs apart, each with its
-    own steps."""
+    """Makes output endpoints."""
 
     def name(self) -> str:
         """The name of the transport: for people."""
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
         """A new endpoint. Equal configurations under one name are the same output."""
+
+
+@runtime_checkable
+class ParallelOutputFactory(OutputFactory, Protocol):
+    """One whose endpoints are used by so many tasks at once, each with an endpoint of its own under the name
+    `NAME/0`, `NAME/1`, …: outputs apart, each with its own steps."""
+
+    parallelism: int
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """An endpoint that holds something (a connection, a file), and is told when it is used no more.
+    Correctness must not depend on that, for a process may be killed."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@runtime_checkable
+class Probes(Protocol):
+    """A connector that can look whether it would work, before anything starts."""
+
+    def probe(self, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Change nothing, and take at most some seconds. Raises an exception whose message is for people.
+        Of a source it may return the identity of its upstream, a flat mapping."""

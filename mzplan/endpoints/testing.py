@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.endpoints.interface import (
     MAX_STEP,
+    Closes,
     DurableInputEndpoint,
     DurableInputFactory,
     OutputEndpoint,
@@ -393,9 +394,8 @@ def _next(subject: InputSubject, endpoint: DurableInputEndpoint, fed: list[Row])
 
 
 def _close(endpoint: object) -> None:
-    close = getattr(endpoint, "close", None)
-    if close is not None:
-        close()
+    if isinstance(endpoint, Closes):
+        endpoint.close()
 
 
 def _refused(kind: type[Exception], call: Callable[[], object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mzplan.endpoints.interface import OutputEndpoint, Step
+from mzplan.endpoints.interface import Closes, Step, TellsWritten
 from mzplan.endpoints.replay import Written, total
 
 
@@ -13,15 +13,14 @@ from mzplan.endpoints.replay import Written, total
 class EndpointRecorded:
     """What the endpoints of a connector say (`written`); of several in parallel, their sum."""
 
-    endpoints: Sequence[OutputEndpoint]
+    endpoints: Sequence[TellsWritten]
     keys: Sequence[str] = field(default=())
 
     def step(self, step: Step) -> Written | None:
-        parts = [part for one in self.endpoints if (part := one.written(step)) is not None]  # type: ignore[attr-defined]
+        parts = [part for one in self.endpoints if (part := one.written(step)) is not None]
         return total(parts) if len(parts) == len(self.endpoints) else None
 
     def close(self) -> None:
         for one in self.endpoints:
-            close = getattr(one, "close", None)
-            if close is not None:
-                close()
+            if isinstance(one, Closes):
+                one.close()

@@ -12,7 +12,15 @@ from mzplan.connectors.adapter.source import diagnostics_of
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.connectors.formats.records import MARK
-from mzplan.endpoints.interface import OutputEndpoint, OutputFactory, Step
+from mzplan.endpoints.interface import (
+    Closes,
+    OutputEndpoint,
+    OutputFactory,
+    ParallelOutputFactory,
+    Probes,
+    Step,
+    TellsWritten,
+)
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ class EndpointSink:
 
     def __init__(self, factory: OutputFactory, connector: Any = None):
         self._factory = factory
-        self._ask = getattr(connector, "probe", None)
+        self._connector = connector
 
     def place(self, query: ResolvedQuery) -> str:
         name = self._factory.name()
@@ -40,8 +48,8 @@ class EndpointSink:
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """What the connector finds."""
         try:
-            if self._ask is not None:
-                self._ask("sink", endpoint_config(query, outputs))
+            if isinstance(self._connector, Probes):
+                self._connector.probe("sink", endpoint_config(query, outputs))
         except Exception as problem:
             return Probe(diagnostics=diagnostics_of(problem, query))
         return Probe()
@@ -50,19 +58,20 @@ class EndpointSink:
         """What the connector's endpoint says of it, if it does."""
         config = self._config(query, outputs, epoch=0)
         name = endpoint_name(query)
-        parallelism = int(getattr(self._factory, "parallelism", 1))
+        parallelism = _parallelism(self._factory)
         names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
         made = [self._factory.new_endpoint(one, config) for one in names]
-        if not all(hasattr(one, "written") for one in made):
+        telling = [one for one in made if isinstance(one, TellsWritten)]
+        if len(telling) < len(made):
             raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
-        return EndpointRecorded(made)
+        return EndpointRecorded(telling)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         query, factory = run.query, self._factory
         name = endpoint_name(query)
         config = self._config(query, run.outputs, run.epoch)
         secrets = secret_values(query)
-        parallelism = int(getattr(factory, "parallelism", 1))
+        parallelism = _parallelism(factory)
 
         def write_batch(batch: DataFrame, step: int) -> None:
             try:
@@ -84,6 +93,10 @@ class EndpointSink:
     def _config(self, query: ResolvedQuery, outputs: Sequence[Output], epoch: int) -> dict[str, Any]:
         compare = query.body.get("compare", "warn")
         return {**endpoint_config(query, outputs), "compare": compare, "epoch": epoch}
+
+
+def _parallelism(factory: OutputFactory) -> int:
+    return factory.parallelism if isinstance(factory, ParallelOutputFactory) else 1
 
 
 def push_step(
@@ -108,9 +121,8 @@ def _closing(endpoint: OutputEndpoint) -> Iterator[None]:
     try:
         yield
     finally:
-        close = getattr(endpoint, "close", None)
-        if close is not None:
-            close()
+        if isinstance(endpoint, Closes):
+            endpoint.close()
 
 
 def _task(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, secret_values
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.frames.types import ddl
-from mzplan.endpoints.interface import DurableInputFactory, Step
+from mzplan.endpoints.interface import DurableInputFactory, Probes, Step
 from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.schema.columns import CHANGE, POSITION, Column, change_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ class EndpointSource:
 
     def __init__(self, factory: DurableInputFactory, connector: Any = None):
         self._factory = factory
-        self._ask = getattr(connector, "probe", None)
+        self._connector = connector
 
     def place(self, query: ResolvedQuery) -> str:
         name = self._factory.name()
@@ -36,7 +37,8 @@ class EndpointSource:
         """What the connector finds; the type, where it finds no identity of its upstream."""
         type_ = {"type": query.description.type}
         try:
-            found = self._ask("source", endpoint_config(query)) if self._ask else None
+            asked = self._connector
+            found = asked.probe("source", endpoint_config(query)) if isinstance(asked, Probes) else None
         except Exception as problem:
             return Probe(diagnostics=diagnostics_of(problem, query))
         return Probe(upstream={**(found or {}), **type_})
@@ -67,41 +69,61 @@ class EndpointSource:
             there = endpoint.steps()
         except Exception as problem:
             return diagnostics_of(problem, query)[0]
-        if there.start <= step <= there.stop:
-            return None
-        return Diagnostic(
-            code="MZ081",
-            summary=f"The steps of {query.address} are not what its checkpoint needs",
-            detail=f"Its checkpoint goes on with step {step}, and steps {there.start} to {there.stop} "
-            f"(excluded) are there: {query.checkpoint.steps} was restored, or removed.",
-            hint="bring it back; or let the source begin anew, with its sinks: "
-            f"mzplan apply --replace {query.address} --allow-replace",
-            address=query.address,
-            exit_code=ExitCode.REFUSED,
-        )
+        return steps_missing(query, step, there)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
-        from mzplan.schema.columns import CHANGE, POSITION, change_columns
-
-        assert query.checkpoint is not None, "a stream has a checkpoint"
         columns = change_columns(query.columns, query.keys) if query.keys else query.columns
-        logged = query.checkpoint.logged()
-        plan = ReaderPlan(
-            subject=str(query.address),
-            name=endpoint_name(query),
-            factory=self._factory,
-            config=endpoint_config(query),
-            columns=columns,
-            secrets=secret_values(query),
-            resume=step_of(logged) if logged else None,
-        )
-        made = data_source(plan)
-        spark.dataSource.register(made)
         schema = f"{ddl(columns)}, {POSITION} {self.position}"
-        rows = spark.readStream.format(made.name()).schema(schema).load()
+        rows = read_steps(spark, query, self._factory, columns, schema)
         # As SourceConnector.stream has it: the change last.
         return rows.select(*(c for c in rows.columns if c != CHANGE), CHANGE) if query.keys else rows
+
+
+def read_steps(
+    spark: SparkSession,
+    query: ResolvedQuery,
+    factory: DurableInputFactory,
+    columns: Sequence[Column],
+    schema: str,
+    *,
+    placed: bool = False,
+) -> DataFrame:
+    """A stream of an endpoint's steps, one in each micro-batch: `columns` are what the endpoint pushes,
+    `schema` all that comes out, as DDL; for `placed` see ReaderPlan."""
+    from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
+
+    assert query.checkpoint is not None, "a stream has a checkpoint"
+    logged = query.checkpoint.logged()
+    plan = ReaderPlan(
+        subject=str(query.address),
+        name=endpoint_name(query),
+        factory=factory,
+        config=endpoint_config(query),
+        columns=tuple(columns),
+        secrets=secret_values(query),
+        resume=step_of(logged) if logged else None,
+        placed=placed,
+    )
+    made = data_source(plan)
+    spark.dataSource.register(made)
+    return spark.readStream.format(made.name()).schema(schema).load()
+
+
+def steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic | None:
+    """MZ081 where a checkpoint goes on with a step that its endpoint, which has those, can't give it."""
+    if there.start <= step <= there.stop:
+        return None
+    storage = query.checkpoint.steps if query.checkpoint is not None else "their storage"
+    return Diagnostic(
+        code="MZ081",
+        summary=f"The steps of {query.address} are not what its checkpoint needs",
+        detail=f"Its checkpoint goes on with step {step}, and steps {there.start} to {there.stop} "
+        f"(excluded) are there: {storage} was restored, or removed.",
+        hint="bring it back; or let the source begin anew, with its sinks: "
+        f"mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
 
 
 def step_of(offset: str) -> Step | None:

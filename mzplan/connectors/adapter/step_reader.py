@@ -30,6 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mzplan.connectors.adapter.config import explained
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import (
+    Closes,
     DurableInputEndpoint,
     DurableInputFactory,
     PartedInputEndpoint,
@@ -143,10 +144,9 @@ class StepReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
-        close = getattr(endpoint, "close", None)
-        if close is not None:
+        if isinstance(endpoint, Closes):
             with contextlib.suppress(Exception):
-                close()
+                endpoint.close()
 
     # ── how
 

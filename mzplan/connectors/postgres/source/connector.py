@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, secret_values
-from mzplan.connectors.adapter.source import diagnostics_of, step_of
+from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
+from mzplan.connectors.adapter.source import diagnostics_of, read_steps, step_of, steps_missing
 from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.frames.types import ddl
@@ -18,6 +18,7 @@ from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
 from mzplan.connectors.postgres.source.problems import explaining
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.schema.columns import CHANGE, POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,25 +74,16 @@ class PostgresSource:
         input_ = _input(query)
         try:
             there = input_.steps()
-            if there.start <= step <= there.stop:
+            missing = steps_missing(query, step, there)
+            if missing is None:
                 bounded(input_.check, patience(query))
-                return None
+            return missing
         except TimeoutError:
             return None  # who can't be reached is told by the probe
         except Exception as problem:
             return diagnostics_of(problem, query)[0]
         finally:
             input_.close()
-        return Diagnostic(
-            code="MZ081",
-            summary=f"The steps of {query.address} are not what its checkpoint needs",
-            detail=f"Its checkpoint goes on with step {step}, and steps {there.start} to {there.stop} "
-            f"(excluded) are there: {query.checkpoint.steps} was restored, or removed.",
-            hint="bring it back; or let the source begin anew, with its sinks: "
-            f"mzplan apply --replace {query.address} --allow-replace",
-            address=query.address,
-            exit_code=ExitCode.REFUSED,
-        )
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
         """Bytes of the server's log: written since what is committed, and kept for the slot. None where the
@@ -111,25 +103,8 @@ class PostgresSource:
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """See SourceConnector: with `_change` last."""
-        from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
-        from mzplan.schema.columns import CHANGE, POSITION
-
-        assert query.checkpoint is not None, "a stream has a checkpoint"
-        logged = query.checkpoint.logged()
-        plan = ReaderPlan(
-            subject=str(query.address),
-            name=endpoint_name(query),
-            factory=PostgresInputFactory(query),
-            config=endpoint_config(query),
-            columns=query.columns,
-            secrets=secret_values(query),
-            resume=step_of(logged) if logged else None,
-            placed=True,
-        )
-        made = data_source(plan)
-        spark.dataSource.register(made)
         schema = f"{ddl(query.columns)}, {POSITION} {self.position}, {CHANGE} STRING"
-        return spark.readStream.format(made.name()).schema(schema).load()
+        return read_steps(spark, query, PostgresInputFactory(query), query.columns, schema, placed=True)
 
 
 def _input(query: ResolvedQuery) -> PostgresInput:
