@@ -11,6 +11,7 @@ from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,
     DurableInputFactory,
+    HasWritten,
     InputConsumer,
     OutputEndpoint,
     OutputFactory,
@@ -19,7 +20,6 @@ from mzplan.endpoints.interface import (
     Probes,
     Step,
     StepError,
-    TellsWritten,
     checked_step,
 )
 
@@ -28,6 +28,7 @@ __all__ = [
     "Closes",
     "DurableInputEndpoint",
     "DurableInputFactory",
+    "HasWritten",
     "InputConsumer",
     "OutputEndpoint",
     "OutputFactory",
@@ -36,6 +37,5 @@ __all__ = [
     "Probes",
     "Step",
     "StepError",
-    "TellsWritten",
     "checked_step",
 ]

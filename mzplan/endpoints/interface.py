@@ -3,7 +3,7 @@
 Everything here is single-threaded and deterministic: each call does its work and signals before it returns;
 one endpoint is used by one thread. Endpoints are cheap to make: no connection before the first call, no
 import that takes long. What only some have are protocols of their own, which `isinstance` asks for: Closes,
-PartedInputEndpoint, TellsWritten, ParallelOutputFactory, Probes.
+PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes.
 
 Texts in quotation marks are the seed's contract.
 """
@@ -153,7 +153,7 @@ class OutputEndpoint(Protocol):
 
 
 @runtime_checkable
-class TellsWritten(OutputEndpoint, Protocol):
+class HasWritten(OutputEndpoint, Protocol):
     """An output that says what it has recorded of its steps: `mzplan verify` compares that with the
     collection."""
 

@@ -248,6 +248,25 @@ class ResourceKind:
         return next(found, None)
 
     @property
+    def is_key_certain(self) -> bool:
+        """Whether the key's columns that come with a record's value are never NULL (`x-key-certain`)."""
+        return self.key_path is not None and "x-key-certain" in self.property_schema(self.key_path)
+
+    @cached_property
+    def exclusive(self) -> dict[str, tuple[str, ...]]:
+        """The properties whose value only one source may have, on connections that have the same values of
+        these properties (`x-exclusive`)."""
+        properties = self.schema["properties"].items()
+        return {name: tuple(inner["x-exclusive"]) for name, inner in properties if "x-exclusive" in inner}
+
+    @cached_property
+    def channels(self) -> dict[str, str]:
+        """The properties of a sink by which it can feed a source of the same type, each with the property of
+        the connection that lists where (`x-channel`)."""
+        properties = self.schema["properties"].items()
+        return {name: str(inner["x-channel"]) for name, inner in properties if "x-channel" in inner}
+
+    @property
     def takes_deletes(self) -> dict[str, tuple[Any, ...]] | None:
         """With which values of its properties (`x-deletes`) a sink follows updates and deletes of a keyed
         collection; None for one that only ever adds rows."""

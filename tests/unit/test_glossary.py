@@ -59,7 +59,7 @@ EXCEPTIONS = {
         "store.past_runs.read_former",
         "store.past_runs.write_former",
     ],
-    "leaving": ["connectors.api.releases.remember_leaving"],
+    "leaving": ["connectors.releases.remember_leaving"],
     "noted": ["store.claims.instances_noted", "store.claims.places_noted"],
     "said": ["connectors.formats.avro.values.said", "connectors.postgres.client.said"],
     "told": ["host.extras.extras_told", "runner.commands.Told"],

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mzplan.config.checks.columns import check_columns
+from mzplan.config.checks.exclusive import check_exclusive
 from mzplan.config.checks.options import check_lifecycle, check_reserved, check_secrets
 from mzplan.config.checks.references import References
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.sinks import check_sink
-from mzplan.config.checks.slots import check_slots
 from mzplan.config.checks.validators import is_valid
 from mzplan.config.declarations import Declared
 from mzplan.config.findings import Findings, Path
@@ -53,7 +53,7 @@ class Checker:
             if resource.type is not None and self._body(resource):
                 checked[address] = self._resource(resource)
         self.references.check_cycles()
-        check_slots(checked, self.declared, self.findings)
+        check_exclusive(checked, self.declared, self.findings)
         return checked
 
     def _name(self, resource: Declared) -> None:

@@ -75,35 +75,40 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
 
 
 def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
-    """MZ219 for a Kafka sink that writes what its source reads."""
+    """MZ219 for a sink that writes what its source reads (`x-channel`)."""
     source = declared.get(Address("source", resource.body["from"]))
-    if source is None or not isinstance(source.body, dict) or not source.type == resource.type == "kafka":
+    if source is None or not isinstance(source.body, dict):
         return
-    topic = resource.body.get("topic")
-    if topic != source.body.get("topic") or not _meet(source, resource, declared):
+    if resource.type is None or source.type != resource.type:
         return
-    findings.add(
-        "MZ219",
-        f"{resource.label} would feed itself",
-        f"It writes to topic {shown(str(topic))}, which {source.label} reads, on the same brokers: every row "
-        "would come back and be written again, without end.",
-        "write to another topic.",
-        address=resource.valid_address,
-        place=resource.place(("topic",)),
-    )
+    for name, servers in resource_kind("sink", resource.type).channels.items():
+        written = resource.body.get(name)
+        if written is None or written != source.body.get(name):
+            continue
+        if not _meet(source, resource, servers, declared):
+            continue
+        findings.add(
+            "MZ219",
+            f"{resource.label} would feed itself",
+            f"It writes to {name} {shown(str(written))}, which {source.label} reads, on the same {servers}: "
+            "every row would come back and be written again, without end.",
+            f"write to another {name}.",
+            address=resource.valid_address,
+            place=resource.place((name,)),
+        )
 
 
-def _meet(source: Declared, sink: Declared, declared: Mapping[Address, Declared]) -> bool:
-    """Whether both have the same connection, or a broker in common."""
+def _meet(source: Declared, sink: Declared, servers: str, declared: Mapping[Address, Declared]) -> bool:
+    """Whether both have the same connection, or one of the servers that its property lists in common."""
     names = [str(one.body.get("connection")) for one in (source, sink)]
     if names[0] == names[1]:
         return True
-    brokers: list[set[str]] = []
+    found: list[set[str]] = []
     for name in names:
         link = declared.get(Address("connection", name))
-        listed_ = link.body.get("brokers") if link is not None and isinstance(link.body, dict) else None
-        brokers.append({str(one).strip().lower() for one in listed_} if isinstance(listed_, list) else set())
-    return bool(brokers[0] & brokers[1])
+        listed_ = link.body.get(servers) if link is not None and isinstance(link.body, dict) else None
+        found.append({str(one).strip().lower() for one in listed_} if isinstance(listed_, list) else set())
+    return bool(found[0] & found[1])
 
 
 def column_names(source: Declared | None) -> list[str] | None:

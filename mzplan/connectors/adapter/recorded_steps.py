@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mzplan.endpoints.interface import Closes, Step, TellsWritten
+from mzplan.endpoints.interface import Closes, HasWritten, Step
 from mzplan.endpoints.replay import Written, total
 
 
@@ -13,7 +13,7 @@ from mzplan.endpoints.replay import Written, total
 class EndpointRecorded:
     """What the endpoints of a connector say (`written`); of several in parallel, their sum."""
 
-    endpoints: Sequence[TellsWritten]
+    endpoints: Sequence[HasWritten]
     keys: Sequence[str] = field(default=())
 
     def step(self, step: Step) -> Written | None:

@@ -14,12 +14,12 @@ from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import (
     Closes,
+    HasWritten,
     OutputEndpoint,
     OutputFactory,
     ParallelOutputFactory,
     Probes,
     Step,
-    TellsWritten,
 )
 from mzplan.schema.columns import POSITION
 
@@ -61,7 +61,7 @@ class EndpointSink:
         parallelism = _parallelism(self._factory)
         names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
         made = [self._factory.new_endpoint(one, config) for one in names]
-        telling = [one for one in made if isinstance(one, TellsWritten)]
+        telling = [one for one in made if isinstance(one, HasWritten)]
         if len(telling) < len(made):
             raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
         return EndpointRecorded(telling)

@@ -6,6 +6,7 @@ import re
 
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.schema.columns import Column, DdlError, parse_columns
+from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import record_columns
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
@@ -32,10 +33,10 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
 
 def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
-    are of the collection's key where a record without a value for it is malformed (kafka)."""
+    are of the collection's key where a record without a value for it is malformed (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
     upstream = query.description.upstream
-    if upstream is not None and upstream.type == "kafka":
+    if upstream is not None and resource_kind("source", upstream.type).is_key_certain:
         certain |= {c.name for c in record_columns(upstream.type, upstream.body)} & set(query.keys)
     found: list[str] = []
     for item in query.body.get("select") or ["*"]:
