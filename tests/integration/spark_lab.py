@@ -247,7 +247,7 @@ def read_delta(table: Path) -> list[dict[str, Any]]:
     if not DeltaTable.is_deltatable(str(table)):
         return []
     newest = TableSnapshot(str(table), DeltaTable(str(table)).version())
-    return [row for batch in newest.rows()[1] for row in batch.to_pylist()]
+    return [row for batch in newest.rows(position=True)[1] for row in batch.to_pylist()]
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
