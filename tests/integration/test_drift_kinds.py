@@ -270,10 +270,10 @@ def test_missing_storage(crew: Crew, what: str, address: str, kind: str, code: s
     crew.is_clean()
     collection = crew.storage("collections", address) / "g2"
     rows = [1, 2, 3, 4] if kind == "collection-missing" else [1, 2, 3]
-    eventually("every row once", lambda: _ids(crew, collection) == rows)
+    eventually("every row once", lambda: _ids(collection) == rows)
 
 
-def _ids(crew: Crew, collection: Path) -> list[int]:
+def _ids(collection: Path) -> list[int]:
     return sorted(row["id"] for row in read_delta(collection))
 
 
