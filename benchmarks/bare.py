@@ -125,11 +125,11 @@ class BareLoop:
         return resolve(description, self.secrets, str(self.project), self.warehouse)
 
     def _history(self, description: Description) -> StepHistory:
-        upstream = description.upstream
+        upstream = description.source
         return StepHistory(self.warehouse, description.place, upstream.place if upstream else None)
 
     def _collection(self, description: Description) -> str:
-        place = description.upstream or description
+        place = description.source or description
         return collection_path(self.warehouse, place.id, place.generation)
 
 
@@ -147,10 +147,10 @@ def _renamed(description: Description) -> Description:
         body["table"] = body["table"].replace("public.", "public.bare_")
     elif description.type == "delta":
         body["path"] = f"bare_{body['path']}"
-    upstream = description.upstream
+    upstream = description.source
     if upstream is not None:
         upstream = replace(upstream, id=f"bare-{upstream.id}")
-    return replace(description, id=f"bare-{description.id}", body=body, upstream=upstream)
+    return replace(description, id=f"bare-{description.id}", body=body, source=upstream)
 
 
 def _connection(description: Description) -> str:

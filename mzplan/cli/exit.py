@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from mzplan.cli.context import Invocation
-from mzplan.host.extras import extras_told
+from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
 INTERRUPTED = 130  # what a shell makes of SIGINT
@@ -30,7 +30,7 @@ def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
 
 def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     try:
-        with extras_told():
+        with missing_extras_reported():
             return int(run() or ExitCode.OK)
     except MzplanError as problem:
         code = problem.exit_code

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mzplan.config.files import PROJECT_FILE, SECTIONS, SourceFile
-from mzplan.config.findings import HERE, Findings, Path, Place
+from mzplan.config.findings import HERE, Findings, Location, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.model.address import Address, is_valid_name
@@ -36,11 +36,11 @@ class Declared:
     def valid_address(self) -> Address | None:
         return self.address if is_valid_name(self.address.name) else None
 
-    def place(
+    def location(
         self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
-    ) -> Place:
+    ) -> Location:
         whole = (*(self.inside or (_BY_KIND[self.address.kind], self.address.name)), *path)
-        return Place(self.file, whole, at_key or not path, offset, length)
+        return Location(self.file, whole, at_key or not path, offset, length)
 
 
 def value_at(body: Any, path: Path) -> Any:
@@ -68,8 +68,8 @@ def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, 
                         f"It is also declared at {HERE}.",
                         "remove or rename one of them.",
                         address=resource.valid_address,
-                        place=resource.place(),
-                        related=first.place(),
+                        location=resource.location(),
+                        related=first.location(),
                     )
     for resource in [r for r in declared.values() if r.address.kind != "connection"]:
         _take_out_inline(resource, declared, findings)
@@ -93,8 +93,8 @@ def _take_out_inline(resource: Declared, declared: dict[Address, Declared], find
             f"The connection written inside {resource.label} has this name, and it is also at {HERE}.",
             "rename the other one, or declare this one under `connections:` too.",
             address=address,
-            place=implied.place(at_key=True),
-            related=first.place(),
+            location=implied.location(at_key=True),
+            related=first.location(),
         )
     resource.body = {**resource.body, "connection": address.name}
 
@@ -113,7 +113,7 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
         f"Wrong type for {shown(section)}",
         f"Expected a mapping from names to {section}, found {kind_of(found)}.",
         f"write the name of each of the {section}, then its keys, indented, below it.",
-        place=Place(document.file, (section,), at_key=True),
+        location=Location(document.file, (section,), at_key=True),
     )
     return {}
 
@@ -129,7 +129,7 @@ def check_top_level(document: Document, findings: Findings) -> None:
             "Not a configuration file",
             f"Every YAML file of a project holds {listed(SECTIONS)}; found {kind_of(data)}.",
             "correct it, or move it out of the project's folder.",
-            place=Place(document.file),
+            location=Location(document.file),
         )
         return
     for key in data:
@@ -141,6 +141,6 @@ def check_top_level(document: Document, findings: Findings) -> None:
                 f"Unknown key {shown(key)}",
                 f"Top-level keys are: {listed(SECTIONS)}.",
                 hint or "put it under one of these, or move the file out of the project's folder.",
-                place=Place(document.file, (key,), at_key=True),
+                location=Location(document.file, (key,), at_key=True),
                 conceal=True,
             )

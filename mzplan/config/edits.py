@@ -67,7 +67,7 @@ def edit_resource(directory: str, address: Address, edits: Sequence[PropertyEdit
     before = read_bytes(file)
     mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
     return FileEdit(
-        location=os.path.realpath(file.location),
+        location=os.path.realpath(file.full_path),
         path=file.path,
         before=before,
         after=mark + after.encode(),

@@ -30,20 +30,20 @@ class SourceFile:
     disk: an edit that is not written yet.
     """
 
-    location: str
+    full_path: str
     path: str
     private: bool = False
     content: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def within(cls, directory: str, location: str) -> SourceFile:
-        relative = os.path.relpath(location, directory)
+    def within(cls, directory: str, full_path: str) -> SourceFile:
+        relative = os.path.relpath(full_path, directory)
         # File names are bytes: what is not UTF-8 in them is shown escaped.
-        return cls(location, os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/"))
+        return cls(full_path, os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/"))
 
     def as_edited(self, edited: Mapping[str, bytes]) -> SourceFile:
         """This file with the content that an edit gives it, if one does (by its real path)."""
-        content = edited.get(os.path.realpath(self.location)) if edited else None
+        content = edited.get(os.path.realpath(self.full_path)) if edited else None
         return self if content is None else replace(self, content=content)
 
 
@@ -146,7 +146,7 @@ def read_bytes(file: SourceFile) -> bytes:
         return file.content
     try:
         # Not blocking: opening a pipe that nobody writes to would wait forever.
-        descriptor = os.open(file.location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(file.full_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as failure:
         raise ReadError(*_cause(failure)) from None
     try:

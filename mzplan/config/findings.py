@@ -31,7 +31,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A path of keys in a file. `offset` and `length` count characters of the value's text."""
 
     file: SourceFile
@@ -43,17 +43,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong. Either `place` (looked up later) or `file` and `span` (known at once)."""
+    """One thing that is wrong. Either `location` (looked up later) or `file` and `span` (known at once)."""
 
     code: str
     summary: str
     detail: str = ""
     hint: str = ""
     address: Address | None = None
-    place: Place | None = None
+    location: Location | None = None
     span: Span | None = None
-    related: Place | None = None
-    # The value at `place` may be a secret: its text is masked wherever a line is shown.
+    related: Location | None = None
+    # The value at `location` may be a secret: its text is masked wherever a line is shown.
     conceal: bool = False
 
 
@@ -87,12 +87,16 @@ class Findings:
         hint: str = "",
         *,
         address: Address | None = None,
-        place: Place | None = None,
+        location: Location | None = None,
         span: Span | None = None,
-        related: Place | None = None,
+        related: Location | None = None,
         conceal: bool = False,
     ) -> None:
-        if place is not None and not place.at_key and (place.file.location, place.path) in self.unusable:
+        if (
+            location is not None
+            and not location.at_key
+            and (location.file.full_path, location.path) in self.unusable
+        ):
             return
         if self.full:
             self.left_out += 1
@@ -104,7 +108,7 @@ class Findings:
                 detail=detail,
                 hint=hint,
                 address=address,
-                place=place,
+                location=location,
                 span=span,
                 related=related,
                 conceal=conceal,

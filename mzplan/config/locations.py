@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from mzplan.config.files import SECTIONS, ReadError, SourceFile, find_files, project_file, read_bytes
-from mzplan.config.findings import HERE, Finding, Findings, Path, Place, Span
+from mzplan.config.findings import HERE, Finding, Findings, Location, Path, Span
 from mzplan.config.masking import masked_broken, masked_lines, scrub
 from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.parser import parse, read_text
@@ -52,13 +52,13 @@ class _View:
         self.lines = self.text.splitlines() if self.text is not None else LINE_BREAK.split(_decoded(file))
         self.found: dict[Path, Found] = {}
         self.shown: dict[int, str] = {}
-        self.concealed = {f.place.path for f in findings if f.conceal and f.place is not None}
+        self.concealed = {f.location.path for f in findings if f.conceal and f.location is not None}
 
-    def look_up(self, places: list[Place], spans: list[Span], secrets: Iterable[str] = ()) -> None:
+    def look_up(self, locations: list[Location], spans: list[Span], secrets: Iterable[str] = ()) -> None:
         """Find all these places in one pass, and their lines, masked, in another."""
-        if self.text is not None and any(place.path for place in places):
-            self.found = find(self.text, (place.path for place in places))
-        numbers = {span.line for span in spans} | {self.span(place).line for place in places}
+        if self.text is not None and any(location.path for location in locations):
+            self.found = find(self.text, (location.path for location in locations))
+        numbers = {span.line for span in spans} | {self.span(location).line for location in locations}
         lines = {number: self.lines[number] for number in numbers if number < len(self.lines)}
         if self.well_formed and self.text is not None:
             concealed: set[Path] = {()} if self.file.private else self.concealed
@@ -67,18 +67,18 @@ class _View:
             self.shown = {number: masked_broken(self.lines, number, self.file.private) for number in lines}
         self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
 
-    def span(self, place: Place) -> Span:
+    def span(self, location: Location) -> Span:
         """Where a place is: the path itself, or the nearest above it that is written."""
-        path, exact = place.path, True
+        path, exact = location.path, True
         while path not in self.found:
             if not path:
                 return Span(0, 0, 0, 1)
             path, exact = path[:-1], False
         found = self.found[path]
-        if exact and place.offset is not None and found.text is not None:
-            return offset_span(self.lines, found, place.offset, place.length)
+        if exact and location.offset is not None and found.text is not None:
+            return offset_span(self.lines, found, location.offset, location.length)
         # A mapping or a list is pointed at by its key, as is a key that is missing in it.
-        use_key = found.key is not None and (place.at_key or not exact or found.text is None)
+        use_key = found.key is not None and (location.at_key or not exact or found.text is None)
         return found.key if use_key and found.key is not None else found.value
 
     def range(self, span: Span) -> SourceRange:
@@ -101,34 +101,36 @@ def _decoded(file: SourceFile) -> str:
 
 def _views(findings: Findings, secrets: list[str]) -> dict[str, _View]:
     """A view of every file that a finding points at, with all its places looked up."""
-    by_file: dict[str, tuple[SourceFile, list[Place], list[Span], list[Finding]]] = {}
+    by_file: dict[str, tuple[SourceFile, list[Location], list[Span], list[Finding]]] = {}
     for finding in findings.found:
-        for place in (finding.place, finding.related):
-            if place is None:
+        for location in (finding.location, finding.related):
+            if location is None:
                 continue
-            _, places, spans, own = by_file.setdefault(place.file.location, (place.file, [], [], []))
+            _, locations, spans, own = by_file.setdefault(
+                location.file.full_path, (location.file, [], [], [])
+            )
             own.append(finding)
-            if place is finding.place and finding.span is not None:
+            if location is finding.location and finding.span is not None:
                 spans.append(finding.span)
             else:
-                places.append(place)
+                locations.append(location)
     views = {}
-    for location, (file, places, spans, own) in by_file.items():
-        views[location] = view = _View(file, own, location in findings.broken)
-        view.look_up(places, spans, secrets)
+    for name, (file, locations, spans, own) in by_file.items():
+        views[name] = view = _View(file, own, name in findings.broken)
+        view.look_up(locations, spans, secrets)
     return views
 
 
 def _diagnostic(finding: Finding, views: dict[str, _View], secrets: list[str]) -> Diagnostic:
-    place, range_, excerpt = finding.place, None, None
-    if place is not None:
-        view = views[place.file.location]
-        span = finding.span or view.span(place)
+    location, range_, excerpt = finding.location, None, None
+    if location is not None:
+        view = views[location.file.full_path]
+        span = finding.span or view.span(location)
         range_ = view.range(span)
         excerpt = view.shown.get(span.line, "")
     here = ""
     if finding.related is not None:
-        view = views[finding.related.file.location]
+        view = views[finding.related.file.full_path]
         here = str(view.range(view.span(finding.related)))
     return Diagnostic(
         code=finding.code,
@@ -181,9 +183,9 @@ def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, 
         # Most files don't even mention the name: no need to parse those.
         if text is None or address.name not in text or wanted not in find(text, [wanted]):
             continue
-        place = Place(file, (*wanted, *path), at_key=not path)
+        location = Location(file, (*wanted, *path), at_key=not path)
         view = _View(file, [], parse(file, text, ignored) is None)
-        view.look_up([place], [])
-        span = view.span(place)
+        view.look_up([location], [])
+        span = view.span(location)
         return view.range(span), view.shown.get(span.line, "")
     return None

@@ -12,7 +12,7 @@ from typing import Any
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.validators import is_valid
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
-from mzplan.config.findings import Findings, Place
+from mzplan.config.findings import Findings, Location
 from mzplan.config.text import kind_of, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
@@ -55,7 +55,7 @@ def open_project(
 ) -> Document | None:
     """The parsed mzplan.yaml. Raises MzplanError MZ010 when the folder has none."""
     file = project_file(directory).as_edited(edited)
-    if not os.path.lexists(file.location):
+    if not os.path.lexists(file.full_path):
         raise error(
             "MZ010",
             f"No {PROJECT_FILE} in {FilePath(directory).absolute()}",
@@ -74,13 +74,13 @@ def check_settings(document: Document, findings: Findings) -> Settings:
             f"{PROJECT_FILE} is not a mapping",
             f"Found {kind_of(data)}.",
             "begin with `version: 1` and `project: NAME`.",
-            place=Place(document.file),
+            location=Location(document.file),
         )
         data = {"version": 1, "project": "unknown"}
     body = {key: value for key, value in data.items() if key not in SECTIONS}
     if not is_valid(_SCHEMA, body):
         check = BodyCheck(
-            findings, lambda path, at_key: Place(document.file, path, at_key), None, PROJECT_FILE
+            findings, lambda path, at_key: Location(document.file, path, at_key), None, PROJECT_FILE
         )
         check.report(_SCHEMA, body)
     _check_state_secrets(document, body.get("state"), findings)
@@ -104,7 +104,7 @@ def _check_state_secrets(document: Document, state: object, findings: Findings) 
             f"{PROJECT_FILE} is shared and kept in history, so a secret in it is no secret.",
             f"write a reference, as ${{env:STATE_{str(name).upper()}}} or ${{file:PATH}}, "
             "and change the secret if this file was shared.",
-            place=Place(document.file, ("state", name)),
+            location=Location(document.file, ("state", name)),
             conceal=True,
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from mzplan.config.files import SourceFile
-from mzplan.config.findings import Findings, Place
+from mzplan.config.findings import Findings, Location
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
@@ -157,17 +157,17 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> None:
             "A variable file holds names and values",
             f"Found {kind_of(document.data)}.",
             "write one `name: value` a line.",
-            place=Place(document.file),
+            location=Location(document.file),
         )
         return
     for name, value in document.data.items():
-        place = Place(document.file, (name,), at_key=True)
+        location = Location(document.file, (name,), at_key=True)
         if name not in variables.declared:
             findings.add(
                 "MZ015",
                 f"Unknown variable {shown(name)}",
                 *_undeclared(name, variables.declared),
-                place=place,
+                location=location,
                 conceal=True,
             )
         elif value is None or isinstance(value, dict | list):
@@ -176,7 +176,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> None:
                 f"The variable {shown(name)} needs a simple value",
                 f"Found {kind_of(value)}.",
                 "give it text, a number, true or false.",
-                place=place,
+                location=location,
                 conceal=True,
             )
         else:
@@ -190,10 +190,10 @@ def _filled(
     names = [match[1] for match in _VARIABLE.finditer(text)]
     variables.used.update(names)
     if any(name not in variables.values for name in names):
-        place = Place(document.file, document.path_of(container, key))
+        location = Location(document.file, document.path_of(container, key))
         for match in _VARIABLE.finditer(text):
-            _report(match, place, variables, findings)
-        findings.unusable.add((place.file.location, place.path))
+            _report(match, location, variables, findings)
+        findings.unusable.add((location.file.full_path, location.path))
         return text
     if len(names) == 1 and _VARIABLE.fullmatch(text):
         filled = variables.values[names[0]]
@@ -210,7 +210,7 @@ def _filled(
     return filled
 
 
-def _report(match: re.Match[str], place: Place, variables: Variables, findings: Findings) -> None:
+def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
     """Tell of a variable that has no value, or does not exist."""
     name = match[1]
     if name in variables.values:
@@ -218,9 +218,9 @@ def _report(match: re.Match[str], place: Place, variables: Variables, findings: 
     if name in variables.declared:
         _missing(name, variables, findings)
         return
-    place = replace(place, offset=match.start(), length=len(match[0]))
+    location = replace(location, offset=match.start(), length=len(match[0]))
     details = _undeclared(name, variables.declared)
-    findings.add("MZ015", f"Unknown variable {shown(name)}", *details, place=place)
+    findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
 
 
 def _as_text(value: Any) -> str:
@@ -228,15 +228,15 @@ def _as_text(value: Any) -> str:
 
 
 def _too_long(document: Document, container: Any, key: Any, findings: Findings) -> None:
-    place = Place(document.file, document.path_of(container, key))
+    location = Location(document.file, document.path_of(container, key))
     findings.add(
         "MZ007",
         "Variables make the project too long",
         f"With its variables filled in, it has more than {MAX_FILLED:,} characters of text.",
         "give the variables shorter values.",
-        place=place,
+        location=location,
     )
-    findings.unusable.add((place.file.location, place.path))
+    findings.unusable.add((location.file.full_path, location.path))
 
 
 def _check_references(text: str, document: Document, container: Any, key: Any, findings: Findings) -> None:
@@ -251,11 +251,11 @@ def _check_references(text: str, document: Document, container: Any, key: Any, f
                 "Malformed reference",
                 _what_is_wrong(text[start:], match),
                 _how_to_write(text[start:], match),
-                place=Place(
+                location=Location(
                     document.file, path, offset=start, length=max(2, text.find("}", start) + 1 - start)
                 ),
             )
-            findings.unusable.add((document.file.location, path))
+            findings.unusable.add((document.file.full_path, path))
             return
         at = match.end()
 
@@ -303,7 +303,7 @@ def _missing(name: str, variables: Variables, findings: Findings) -> None:
         f"The variable {shown(name)} has no value",
         "It is declared without a default, and nothing gives it a value.",
         f"pass --var {word}=VALUE, set {_ENVIRONMENT}{word.upper()}, or add a default.",
-        place=Place(variables.document.file, ("variables", name), at_key=True),
+        location=Location(variables.document.file, ("variables", name), at_key=True),
     )
 
 

@@ -9,7 +9,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery, resolve
 from mzplan.connectors.api.upstream_change import judge_upstream
 from mzplan.connectors.catalogue import Connectors
-from mzplan.host.extras import extras_told
+from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
@@ -33,7 +33,7 @@ def check_description(
     """
     connectors = connectors or Connectors()
     try:
-        with extras_told():
+        with missing_extras_reported():
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.kind == "sink":
                 return connectors.sink(description.type).probe(query, outputs(query))

@@ -10,7 +10,7 @@ from mzplan.connectors.api.protocols import (
     resolve_connection,
 )
 from mzplan.connectors.catalogue import find_connector
-from mzplan.host.extras import extras_told
+from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
@@ -35,7 +35,7 @@ def check_connection(
         return None
     try:
         resolved = resolve_connection(connection, secrets)
-        with extras_told():
+        with missing_extras_reported():
             found = reach(_standing_in(connection, resolved, directory))
     except MzplanError as problem:
         return problem.diagnostics

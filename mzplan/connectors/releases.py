@@ -21,7 +21,7 @@ from mzplan.warehouse.checkpoints import Checkpoint
 log = logging.getLogger("mzplan.storage")
 
 
-def remember_leaving(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
+def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
     """Note down, durably, where a source is about to make something. Raises OSError."""
     if _releasing(connectors, description) is None:
         return

@@ -13,9 +13,9 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description
-from mzplan.store.claims import instances_noted
+from mzplan.store.claims import recorded_instances
 from mzplan.store.journal import Dropped
-from mzplan.store.past_runs import read_former, write_former
+from mzplan.store.past_runs import read_past_runs, write_past_runs
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.storage")
@@ -36,7 +36,7 @@ class Claims:
         self.retain = retain
         self.accepted: Accepted = store.read_accepted(instance)
         self.dropped: list[Dropped] = store.read_journal(instance)
-        self.former = read_former(store, instance)
+        self.former = read_past_runs(store, instance)
         self._removing: dict[Place, Future[None]] = {}
         self._releasing: dict[Place, Future[None]] = {}
         self._released: set[Place] = set()
@@ -98,13 +98,13 @@ class Claims:
     def ran_elsewhere(self, place: Place) -> str | None:
         """On which other instance a query with this storage has run, also one that was dropped there. Raises
         MzplanError (the store)."""
-        others = (name for name in instances_noted(self.store) if name != self.instance)
+        others = (name for name in recorded_instances(self.store) if name != self.instance)
         return next((other for other in others if self._ran_on(other, place)), None)
 
     def _ran_on(self, other: str, place: Place) -> bool:
         accepted, dropped = self.store.read_accepted(other), self.store.read_journal(other)
         noted = {*(d.place for d in accepted.values()), *(entry.place for entry in dropped)}
-        return place in noted or place in read_former(self.store, other)
+        return place in noted or place in read_past_runs(self.store, other)
 
     def is_going(self, description: Description) -> bool:
         """Whether what a query would go on from, or read, is being removed."""
@@ -131,7 +131,7 @@ class Claims:
         """What the other instances have noted down that they read; not those that are no more."""
         found: set[Place] = set()
         known = self.store.read_state().instances
-        for other in instances_noted(self.store):
+        for other in recorded_instances(self.store):
             if other != self.instance and (other in known or self.store.leases.leader(other) is not None):
                 found |= places_read(self.store.read_accepted(other))
         return found
@@ -192,10 +192,10 @@ class Claims:
     def _note_former(self, places: Collection[Place]) -> None:
         if not self.former.issuperset(places):
             former = self.former.union(places)
-            write_former(self.store, self.instance, former)
+            write_past_runs(self.store, self.instance, former)
             self.former = former
 
 
 def places_read(descriptions: Mapping[Address, Description]) -> set[Place]:
     """The collections that these descriptions read."""
-    return {d.upstream.place for d in descriptions.values() if d.upstream is not None}
+    return {d.source.place for d in descriptions.values() if d.source is not None}

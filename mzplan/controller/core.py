@@ -50,7 +50,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
-from mzplan.store.claims import places_noted, unclaimed
+from mzplan.store.claims import recorded_places, unclaimed
 from mzplan.store.journal import Prepared
 from mzplan.store.store import Store
 
@@ -333,7 +333,7 @@ class Controller:
             await asyncio.to_thread(self.executor.stop, name)
         try:
             listed = await asyncio.to_thread(self.storage.listed)
-            noted = await asyncio.to_thread(places_noted, self.store)
+            noted = await asyncio.to_thread(recorded_places, self.store)
         except (OSError, MzplanError) as problem:  # no reason not to run
             log.warning("which storage is unclaimed is not known: %s", problem)
             return

@@ -87,9 +87,9 @@ class ExportDescription:
     @property
     def from_id(self) -> GlobalId:
         """The collection that it reads."""
-        if self.query.upstream is None:
+        if self.query.source is None:
             raise StorageError(f"{self.query.address} reads no collection.")
-        return self.query.upstream.id
+        return self.query.source.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

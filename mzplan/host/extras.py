@@ -2,7 +2,8 @@
 
 `pip install mzplan` is what planning needs. Each package beyond that is imported where it is used, and comes
 with an extra (pyproject.toml says the same, and a test compares the two). Where one is missing, Python's own
-ModuleNotFoundError goes up as far as `extras_told`, which makes MZ096 of it: nobody else has to think of it.
+ModuleNotFoundError goes up as far as `missing_extras_reported`, which makes MZ096 of it: nobody else has to
+think of it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _EXTRA_OF = {module: extra for extra, modules in MODULES.items() for module in m
 
 
 @contextmanager
-def extras_told() -> Iterator[None]:
+def missing_extras_reported() -> Iterator[None]:
     """Raises MzplanError MZ096 for a package of an extra that is imported within, and is not installed."""
     try:
         yield

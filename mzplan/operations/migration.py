@@ -21,7 +21,7 @@ from mzplan.operations.project import Project
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.epochs import newest_epoch, raise_epoch
 from mzplan.store.formats import decode_accepted
-from mzplan.store.journal import decode_former, decode_journal, decode_prepared
+from mzplan.store.journal import decode_journal, decode_past_runs, decode_prepared
 from mzplan.store.store import Store
 
 FORMAT_VERSION = 1
@@ -88,7 +88,9 @@ def _check(key: str, value: bytes) -> None:
         raise ValueError(f"{key[:80]!r} is no key of it")
     decode: Any = decode_accepted
     if key.startswith("journal/"):
-        decode = {"prepared": decode_prepared, "former": decode_former}.get(key.split(".")[1], decode_journal)
+        decode = {"prepared": decode_prepared, "former": decode_past_runs}.get(
+            key.split(".")[1], decode_journal
+        )
     decode(value, key)
 
 

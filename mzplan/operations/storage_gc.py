@@ -12,7 +12,7 @@ from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT
 from mzplan.operations.project import Project, Reporter, read_state
 from mzplan.secrets.references import Secrets
-from mzplan.store.claims import instances_noted, places_noted, places_of, unclaimed
+from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, places_below, stored_in
 from mzplan.warehouse.paths import absolute
@@ -87,7 +87,7 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
     warehouse = _warehouse(project, state)
     with reporter.working(f"looking at {warehouse}"):
         names, forgotten = _history(project.store, state)
-        noted = places_noted(project.store) | forgotten
+        noted = recorded_places(project.store) | forgotten
         try:
             places = unclaimed(places_below(warehouse), places_of(state), noted)
             return [_look(project, warehouse, place, names, foreign) for place in places]
@@ -155,7 +155,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
             "So nothing tells what in the warehouse is garbage.",
             "look at `state` in mzplan.yaml: is it the one that the warehouse belongs to?",
         )
-    for name in sorted({*state.instances, *instances_noted(store)}):
+    for name in sorted({*state.instances, *recorded_instances(store)}):
         prepared = store.read_prepared(name)
         if prepared:
             raise _refused(

@@ -27,7 +27,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class QueryChange:
     """What becomes of one query: the run that stops, the run that starts, and what else is to be said."""
 
     address: Address
@@ -40,13 +40,13 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One stage of apply. `asked` (validate): which queries each instance's runner is asked about.
-    `steps` (switch): the queries that are touched. `on_failure` says what is left when it fails."""
+    `queries` (switch): the queries that are touched. `on_failure` says what is left when it fails."""
 
     name: StageName
     does: str
     on_failure: str
     asked: tuple[tuple[str, tuple[Address, ...]], ...] = ()
-    steps: tuple[Step, ...] = ()
+    queries: tuple[QueryChange, ...] = ()
 
 
 def is_validated(change: Change) -> bool:
@@ -105,8 +105,8 @@ def _commit(plan: Plan) -> Stage:
 
 
 def _switch(plan: Plan) -> Stage | None:
-    steps = tuple(_step(plan, change) for change in plan.changes if change.address.kind != "connection")
-    if not steps:
+    queries = tuple(_query_change(plan, one) for one in plan.changes if one.address.kind != "connection")
+    if not queries:
         return None
     return Stage(
         name="switch",
@@ -114,7 +114,7 @@ def _switch(plan: Plan) -> Stage | None:
         on_failure="a query whose check fails is rejected, and runs on as it was; one that can't start is "
         "failed, and what ran before starts again from the same checkpoint (if it has one). Both are "
         "tried again, and exit is 8",
-        steps=steps,
+        queries=queries,
     )
 
 
@@ -128,13 +128,13 @@ def _follow(plan: Plan) -> Stage | None:
     )
 
 
-def _step(plan: Plan, change: Change) -> Step:
+def _query_change(plan: Plan, change: Change) -> QueryChange:
     before, after = change.before, change.after
     touched = change.action in ("create", "replace", "delete") or change.effect not in ("none", "in-place")
     was, will_be = _runs(before), _runs(after)
     stops = before if was and (touched or not will_be) else None
     starts = after if will_be and (touched or not was) else None
-    return Step(
+    return QueryChange(
         address=change.address,
         action=change.action,
         stops=_run(stops) if stops else None,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
-from mzplan.plan.stages import Run, Stage, Step, stages_of
+from mzplan.plan.stages import QueryChange, Run, Stage, stages_of
 from mzplan.render.plan_text import MAX_LISTED, SIGNS
 from mzplan.render.text import Paint, safe
 
@@ -40,9 +40,9 @@ def _content(plan: Plan, stage: Stage) -> Iterator[str]:
         shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
         more = f" and {len(addresses) - MAX_LISTED} more" if len(addresses) > MAX_LISTED else ""
         yield f"{_INDENT}  instance {safe(instance)}: {shown}{more}"
-    width = max((len(str(step.address)) for step in stage.steps), default=0)
-    for step in stage.steps:
-        yield f"{_INDENT}{SIGNS[step.action]} {step.address!s:<{width}}  {_deed(step)}"
+    width = max((len(str(change.address)) for change in stage.queries), default=0)
+    for change in stage.queries:
+        yield f"{_INDENT}{SIGNS[change.action]} {change.address!s:<{width}}  {_deed(change)}"
     if stage.name == "switch" and (plan.downstream or plan.unaffected):
         kept = [str(address) for address in plan.downstream[:MAX_LISTED]]
         others = plan.unaffected + len(plan.downstream) - len(kept)
@@ -50,9 +50,9 @@ def _content(plan: Plan, stage: Stage) -> Iterator[str]:
         yield f"{_INDENT}  Not touched: {', '.join(parts)}"
 
 
-def _deed(step: Step) -> str:
+def _deed(change: QueryChange) -> str:
     """`stops on local; starts from checkpoints/3f…/g1 on local`."""
-    stops, starts = step.stops, step.starts
+    stops, starts = change.stops, change.starts
     parts = []
     if stops is not None and starts is not None and stops.instance == starts.instance:
         parts.append(f"stops and starts on {safe(stops.instance)}, {_from(starts, fresh=stops != starts)}")
@@ -61,7 +61,7 @@ def _deed(step: Step) -> str:
             parts.append(f"stops on {safe(stops.instance)}")
         if starts is not None:
             parts.append(f"starts on {safe(starts.instance)}, {_from(starts, fresh=stops is None)}")
-    return "; ".join([*parts, *(safe(note) for note in step.notes)])
+    return "; ".join([*parts, *(safe(note) for note in change.notes)])
 
 
 def _from(run: Run, *, fresh: bool) -> str:
@@ -81,19 +81,19 @@ def _stage_to_json(plan: Plan, stage: Stage) -> dict[str, Any]:
         case "commit":
             found |= {"serial_before": plan.serial, "serial_after": plan.serial + 1}
         case "switch":
-            found["queries"] = [_step_to_json(step) for step in stage.steps]
+            found["queries"] = [_query_change_to_json(change) for change in stage.queries]
             found["keeps_running"] = [str(address) for address in plan.downstream]
             found["unaffected"] = plan.unaffected
     return found
 
 
-def _step_to_json(step: Step) -> dict[str, Any]:
+def _query_change_to_json(change: QueryChange) -> dict[str, Any]:
     return {
-        "address": str(step.address),
-        "action": step.action,
-        "stops": _run_to_json(step.stops),
-        "starts": _run_to_json(step.starts),
-        "notes": list(step.notes),
+        "address": str(change.address),
+        "action": change.action,
+        "stops": _run_to_json(change.stops),
+        "starts": _run_to_json(change.starts),
+        "notes": list(change.notes),
     }
 
 

@@ -34,7 +34,7 @@ class InlinedConnection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upstream:
+class SourceRead:
     """What a sink needs to know of the collection it reads: its place (id, generation) and columns."""
 
     address: Address
@@ -60,7 +60,7 @@ class Description:
     type: str
     body: Mapping[str, Any]
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
-    upstream: Upstream | None = None
+    source: SourceRead | None = None
 
     @property
     def place(self) -> Place:
@@ -75,7 +75,7 @@ class Description:
             "type": self.type,
             "body": self.body,
             "connections": {role: _connection_to_json(c) for role, c in self.connections.items()},
-            "upstream": _upstream_to_json(self.upstream),
+            "upstream": _source_to_json(self.source),
         }
 
     @classmethod
@@ -89,7 +89,7 @@ class Description:
             type=reading.text(data, "type"),
             body=reading.mapping(data.get("body"), "body"),
             connections=_connections_from_json(data),
-            upstream=_upstream_from_json(data.get("upstream")),
+            source=_source_from_json(data.get("upstream")),
         )
 
 
@@ -107,13 +107,13 @@ def references_of(description: Description) -> set[str]:
 def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
     """Inline a source or sink of a state. Raises KeyError on a dangling reference: none is committed."""
     connections: dict[str, InlinedConnection] = {}
-    upstream: Upstream | None = None
+    source: SourceRead | None = None
     for role, target in resource.references.items():
         found = resources[target]
         if target.kind == "connection":
             connections[role] = inline_connection(found, resources)
         else:
-            upstream = Upstream(
+            source = SourceRead(
                 address=target,
                 id=found.id,
                 generation=found.generation,
@@ -128,7 +128,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         type=resource.type,
         body=resource.body,
         connections=connections,
-        upstream=upstream,
+        source=source,
     )
 
 
@@ -235,23 +235,23 @@ def _connection_from_json(data: Mapping[str, Any]) -> InlinedConnection:
     )
 
 
-def _upstream_to_json(upstream: Upstream | None) -> dict[str, Any] | None:
-    if upstream is None:
+def _source_to_json(source: SourceRead | None) -> dict[str, Any] | None:
+    if source is None:
         return None
     return {
-        "address": str(upstream.address),
-        "id": upstream.id,
-        "generation": upstream.generation,
-        "type": upstream.type,
-        "body": upstream.body,
+        "address": str(source.address),
+        "id": source.id,
+        "generation": source.generation,
+        "type": source.type,
+        "body": source.body,
     }
 
 
-def _upstream_from_json(data: Any) -> Upstream | None:
+def _source_from_json(data: Any) -> SourceRead | None:
     if data is None:
         return None
     fields = reading.mapping(data, "upstream")
-    return Upstream(
+    return SourceRead(
         address=Address.parse(reading.text(fields, "address")),
         id=reading.identifier(fields),
         generation=reading.integer(fields, "generation", least=1),

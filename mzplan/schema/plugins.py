@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mzplan.host.extras import extras_told
+from mzplan.host.extras import missing_extras_reported
 from mzplan.model.address import KINDS
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.dialect import fault_of
@@ -86,7 +86,7 @@ def _entries() -> tuple[EntryPoint, ...]:
 def _loaded(entry: EntryPoint) -> Plugin:
     package = package_of(entry)
     try:
-        with extras_told():
+        with missing_extras_reported():
             connector = entry.load()
         schemas = {str(name): dict(schema) for name, schema in connector.schemas().items()}
     except MzplanError:

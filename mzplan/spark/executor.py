@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.capabilities import HasBacklog
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.protocols import Output, Placed, ResolvedQuery, resolve
+from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
-from mzplan.connectors.releases import leave, remember_leaving
+from mzplan.connectors.releases import leave, record_release
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.schema.description import Description
@@ -101,7 +101,7 @@ class SparkExecutor:
                 spark.stop()
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
-        written = description.upstream or description
+        written = description.source or description
         return missing_storage(
             self._warehouse,
             description.address,
@@ -184,13 +184,13 @@ class SparkExecutor:
             return outputs_without_spark(query)
         return analysed_outputs(spark, query, self._position(query))
 
-    def _connector(self, query: ResolvedQuery) -> Placed:
+    def _connector(self, query: ResolvedQuery) -> Routed:
         type_ = query.description.type
         is_source = query.address.kind == "source"
         return self._connectors.source(type_) if is_source else self._connectors.sink(type_)
 
     def _position(self, query: ResolvedQuery) -> str:
-        upstream = query.description.upstream
+        upstream = query.description.source
         return self._connectors.source(upstream.type if upstream else query.description.type).position
 
     # ── starting
@@ -200,7 +200,7 @@ class SparkExecutor:
         self._secrets = secrets
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
-        running = Running(name, self._connector(query).place(query), measure=self._measure(query))
+        running = Running(name, self._connector(query).route(query), measure=self._measure(query))
         try:
             running.step = self._checkpoint(query).done()
             started = self._submit(spark, query, running, epoch)
@@ -243,9 +243,9 @@ class SparkExecutor:
         self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int
     ) -> DataStreamWriter:
         description = query.description
-        place = description.upstream or description
+        place = description.source or description
         collection = collection_path(self._warehouse, place.id, place.generation)
-        if description.upstream is not None:
+        if description.source is not None:
             self._collections.wait_for_writer(collection, query.columns, lambda: self._source_runs(query))
         if description.address.kind == "source":
             ensure_collection(self._checkpoint(query), description.address, collection)
@@ -284,7 +284,7 @@ class SparkExecutor:
         return partial(connector.backlog, query) if isinstance(connector, HasBacklog) else None
 
     def _source_runs(self, query: ResolvedQuery) -> bool:
-        upstream = query.description.upstream
+        upstream = query.description.source
         with self._lock:
             running = [
                 one for name, one in self._running.items() if upstream and name.address == upstream.address
@@ -298,7 +298,7 @@ class SparkExecutor:
         errors = [d for d in found.diagnostics if d.severity == "error"]
         if errors:
             raise MzplanError(errors)
-        remember_leaving(self._connectors, checkpoint, query.description)
+        record_release(self._connectors, checkpoint, query.description)
         if found.upstream is None:
             return
         take_upstream(connector, query, checkpoint, found.upstream, lambda: self._last_times(query))
@@ -315,7 +315,7 @@ class SparkExecutor:
         return {row["partition"]: row["last"] for row in by_partition.collect()}
 
     def _history(self, description: Description) -> StepHistory:
-        source = description.upstream
+        source = description.source
         return StepHistory(
             self._warehouse,
             description.place,

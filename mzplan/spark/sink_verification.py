@@ -46,7 +46,7 @@ class Downstream:
         connectors = Connectors()
         query = resolve(description, secrets, directory, warehouse)
         sink: SinkConnector = connectors.sink(description.type)
-        source = description.upstream
+        source = description.source
         assert source is not None
         place = description.id, description.generation
         history = StepHistory(warehouse, place, source.place)

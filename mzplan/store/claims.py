@@ -20,17 +20,17 @@ def places_of(state: State) -> set[Place]:
     return claimed | {(id_, generation) for id_, (_, generation) in state.forgotten.items()}
 
 
-def places_noted(store: Store) -> set[Place]:
+def recorded_places(store: Store) -> set[Place]:
     """All storage that runners, also former ones, have noted down: what ran last and can be gone back to, and
     what waits for its removal. Raises MzplanError for what can't be read."""
     found: set[Place] = set()
-    for instance in instances_noted(store):
+    for instance in recorded_instances(store):
         found |= {d.place for d in store.read_accepted(instance).values()}
         found |= {entry.place for entry in store.read_journal(instance)}
     return found
 
 
-def instances_noted(store: Store) -> list[str]:
+def recorded_instances(store: Store) -> list[str]:
     """The instances whose runners have noted anything down, also those that are no more."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
     return sorted({match[1] for match in map(_NOTED.fullmatch, keys) if match is not None})

@@ -47,7 +47,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Former:
+class PastRun:
     """Storage of one generation of a query that has run and was dropped."""
 
     id: str
@@ -58,7 +58,7 @@ class Former:
         return (self.id, self.generation)
 
 
-Entry = TypeVar("Entry", Dropped, Prepared, Former)
+Entry = TypeVar("Entry", Dropped, Prepared, PastRun)
 
 
 def encode_journal(entries: Iterable[Entry]) -> bytes:
@@ -88,14 +88,14 @@ def decode_prepared(data: bytes, place: str) -> list[Prepared]:
     return _decoded(data, place, _prepared)
 
 
-def decode_former(data: bytes, place: str) -> list[Former]:
+def decode_past_runs(data: bytes, place: str) -> list[PastRun]:
     """The same for these."""
-    return _decoded(data, place, _former)
+    return _decoded(data, place, _past_run)
 
 
-def _former(content: Any) -> Former:
+def _past_run(content: Any) -> PastRun:
     fields = reading.mapping(content, "the entry")
-    return Former(id=reading.identifier(fields), generation=reading.integer(fields, "generation", least=1))
+    return PastRun(id=reading.identifier(fields), generation=reading.integer(fields, "generation", least=1))
 
 
 def _decoded(data: bytes, place: str, build: Callable[[Any], Entry]) -> list[Entry]:

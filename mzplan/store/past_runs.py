@@ -6,21 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mzplan.model.address import Place
-from mzplan.store.journal import Former, decode_former, encode_journal
+from mzplan.store.journal import PastRun, decode_past_runs, encode_journal
 from mzplan.store.store import Store
 
 
-def read_former(store: Store, instance: str) -> frozenset[Place]:
+def read_past_runs(store: Store, instance: str) -> frozenset[Place]:
     """Storage of what has run and was dropped. Raises MzplanError."""
     key = _key(instance)
     blob = store.backend.read(key)
-    entries = decode_former(blob.data, key) if blob is not None else []
+    entries = decode_past_runs(blob.data, key) if blob is not None else []
     return frozenset(entry.place for entry in entries)
 
 
-def write_former(store: Store, instance: str, places: Iterable[Place]) -> None:
+def write_past_runs(store: Store, instance: str, places: Iterable[Place]) -> None:
     """Durably, all of them. Only the runner that leads the instance does. Raises MzplanError."""
-    entries = [Former(id=id_, generation=generation) for id_, generation in places]
+    entries = [PastRun(id=id_, generation=generation) for id_, generation in places]
     store.backend.write(_key(instance), encode_journal(entries))
 
 

@@ -25,7 +25,7 @@ from mzplan.controller.types import (
     Update,
 )
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, Upstream, packages_of
+from mzplan.schema.description import Description, SourceRead, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
@@ -144,7 +144,7 @@ def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
         digest="1:a",
         type="console",
         body={"type": "console", "from": source.query.address.name, "trigger": {"interval": "100ms"}},
-        upstream=Upstream(
+        source=SourceRead(
             address=source.query.address,
             id=source.query.id,
             generation=source.query.generation,

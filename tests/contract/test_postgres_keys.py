@@ -15,7 +15,7 @@ from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def probed(
         connections={
             "connection": InlinedConnection(address=Address("connection", "pg"), type="postgres", body=told)
         },
-        upstream=Upstream(
+        source=SourceRead(
             address=Address("source", "s"),
             id="s",
             generation=1,

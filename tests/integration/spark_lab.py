@@ -15,7 +15,7 @@ from examples.servers import KafkaBroker, PostgresServer, produce_json
 from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
 from mzplan.model.address import Address
 from mzplan.model.state import ResourceState
-from mzplan.schema.description import Description, InlinedConnection, Upstream, packages_of
+from mzplan.schema.description import Description, InlinedConnection, SourceRead, packages_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.executor import SparkExecutor
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -129,7 +129,7 @@ class Lab:
             type=type_,
             body={"from": source.address.name, "trigger": {"interval": "100ms"}, **body},
             connections={"connection": _connection("target", connection)} if connection else {},
-            upstream=Upstream(
+            source=SourceRead(
                 address=source.address,
                 id=source.id,
                 generation=source.generation,

@@ -20,7 +20,7 @@ from mzplan.connectors.network import tunnels
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import parse_columns
-from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def source(
 
 
 def sink(of: Description, topic: str, **body: Any) -> Description:
-    upstream = Upstream(address=of.address, id="s", generation=1, type="kafka", body=of.body)
+    upstream = SourceRead(address=of.address, id="s", generation=1, type="kafka", body=of.body)
     given = {"from": "s", "topic": topic, **body}
-    return replace(of, address=Address("sink", "o"), body=given, upstream=upstream)
+    return replace(of, address=Address("sink", "o"), body=given, source=upstream)
 
 
 def test_validation_asks_the_registry(

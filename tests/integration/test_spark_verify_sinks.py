@@ -27,8 +27,8 @@ ROWS = 12
 
 def verified(lab: Lab, sink: Description, first: int = 0) -> Verified:
     target = opened(lab, sink)
-    assert sink.upstream is not None
-    source = sink.upstream.id, sink.upstream.generation
+    assert sink.source is not None
+    source = sink.source.id, sink.source.generation
     history = StepHistory(str(lab.folder / "warehouse"), (sink.id, sink.generation), source)
     try:
         return _compare_target(sink.address, history.committed(first, None), target, SilentReporter())

@@ -25,7 +25,7 @@ from mzplan.connectors.network.tunnels import Through
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.sink.output import Target, staging_task
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
 from tests.support import eventually, execute, rows_of
@@ -212,7 +212,7 @@ def behind(tunnel: InlinedConnection, server: PostgresServer, database: str) -> 
 
 def sink(connection: InlinedConnection, table: str = "o") -> Description:
     format_ = {"type": "json", "schema": "id BIGINT"}
-    source = Upstream(
+    source = SourceRead(
         address=Address("source", "s"), id="s", generation=1, type="kafka", body={"format": format_}
     )
     return Description(
@@ -223,7 +223,7 @@ def sink(connection: InlinedConnection, table: str = "o") -> Description:
         type="postgres",
         body={"from": "s", "table": table},
         connections={"connection": connection},
-        upstream=source,
+        source=source,
     )
 
 

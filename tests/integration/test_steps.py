@@ -33,7 +33,7 @@ Make = Callable[..., str]
 
 
 def history(lab: Lab, query: Description) -> StepHistory:
-    source = query.upstream
+    source = query.source
     return StepHistory(
         str(lab.folder / "warehouse"),
         (query.id, query.generation),

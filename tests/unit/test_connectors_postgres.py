@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery, resolve
-from mzplan.connectors.postgres.client import connect_problem, conninfo, said
+from mzplan.connectors.postgres.client import connect_problem, conninfo, reason_of
 from mzplan.connectors.postgres.sink.ledger import literal
 from mzplan.connectors.postgres.sink.probe import check_table, create_table
 from mzplan.connectors.postgres.sink.writer import Writer
@@ -29,7 +29,7 @@ from mzplan.connectors.postgres.types import (
 )
 from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address
-from mzplan.schema.description import Description, InlinedConnection, Upstream
+from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 
@@ -161,7 +161,7 @@ def sink(**body: Any) -> Description:
                 },
             )
         },
-        upstream=Upstream(
+        source=SourceRead(
             address=source,
             id="s",
             generation=1,
@@ -264,7 +264,9 @@ def test_why_there_is_no_connection(text: str, code: str) -> None:
 
 
 def test_a_password_in_a_message_is_masked() -> None:
-    assert said(RuntimeError("ERROR:  bad password p' w\\ here\nmore"), "p' w\\") == "bad password *** here"
+    assert (
+        reason_of(RuntimeError("ERROR:  bad password p' w\\ here\nmore"), "p' w\\") == "bad password *** here"
+    )
 
 
 def test_transactions_without_changes_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mzplan.host import extras
-from mzplan.host.extras import MODULES, RUNNER, extras_told, require_extra
+from mzplan.host.extras import MODULES, RUNNER, missing_extras_reported, require_extra
 from mzplan.model.diagnostics import MzplanError
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import PIPELINE, Ran, run, write
@@ -62,7 +62,7 @@ def test_what_is_missing_is_told_with_the_line_to_type(extra: str, monkeypatch: 
     module = MODULES[extra][-1]
     without(monkeypatch, module)
     for attempt in (lambda: __import__(module), lambda: require_extra(extra)):
-        with pytest.raises(MzplanError) as caught, extras_told():
+        with pytest.raises(MzplanError) as caught, missing_extras_reported():
             attempt()
         (found,) = caught.value.diagnostics
         assert (found.code, found.hint) == ("MZ096", f"pip install 'mzplan[{extra}]'")
@@ -71,7 +71,7 @@ def test_what_is_missing_is_told_with_the_line_to_type(extra: str, monkeypatch: 
 
 @pytest.mark.parametrize("name", ["mzplan.no_such_module", "no_such_package", "pyarrow.no_such_part"])
 def test_another_module_that_is_not_there_is_a_defect(name: str) -> None:
-    with pytest.raises(ModuleNotFoundError), extras_told():
+    with pytest.raises(ModuleNotFoundError), missing_extras_reported():
         __import__(name)
 
 

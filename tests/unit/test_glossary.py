@@ -52,17 +52,7 @@ OF_THE_TRAIT = {
 }
 # Today's other names with a word that the glossary rules out. Shorten this list; never lengthen it.
 EXCEPTIONS = {
-    "asking": ["connectors.postgres.source.probe_base.Asking"],
-    "former": [
-        "store.journal.Former",
-        "store.journal.decode_former",
-        "store.past_runs.read_former",
-        "store.past_runs.write_former",
-    ],
-    "leaving": ["connectors.releases.remember_leaving"],
-    "noted": ["store.claims.instances_noted", "store.claims.places_noted"],
-    "said": ["connectors.formats.avro.values.said", "connectors.postgres.client.said"],
-    "told": ["host.extras.extras_told", "runner.commands.Told"],
+    "told": ["runner.commands.Told"],
 }
 
 

@@ -66,7 +66,7 @@ class Checker:
             "A name begins with a small letter and holds small letters, digits and _ only, "
             f"at most {MAX_NAME} of them.",
             _name_hint(name),
-            place=resource.place(),
+            location=resource.location(),
         )
 
     def _type(self, resource: Declared) -> None:
@@ -134,7 +134,7 @@ class Checker:
         if not is_valid(name, resource.body):
             check = BodyCheck(
                 self.findings,
-                resource.place,
+                resource.location,
                 resource.valid_address,
                 resource.label,
                 kind.is_sensitive,
@@ -194,8 +194,8 @@ class Checker:
         path: Path = (),
         at_key: bool = False,
     ) -> None:
-        place = resource.place(path, at_key)
-        self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
+        location = resource.location(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=resource.valid_address, location=location)
 
 
 def _name_hint(name: Any) -> str:

@@ -45,7 +45,7 @@ def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failu
         f"{resource.label}: {failure}.",
         near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
         address=resource.valid_address,
-        place=resource.place(path, offset=failure.offset, length=len(word.group()) if word else 1),
+        location=resource.location(path, offset=failure.offset, length=len(word.group()) if word else 1),
     )
 
 
@@ -57,7 +57,7 @@ def _not_storable(resource: Declared, findings: Findings, path: Path, failure: D
         "leave it out, or have it written under another name. Of a Kafka record or a line of a file the "
         "whole text can be a column (`format: {type: text}`), and `select` take it apart (get_json_object).",
         address=resource.valid_address,
-        place=resource.place(path, offset=failure.offset),
+        location=resource.location(path, offset=failure.offset),
     )
 
 
@@ -99,7 +99,7 @@ def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint
         f"{resource.label}: {detail}.",
         hint,
         address=resource.valid_address,
-        place=resource.place(path),
+        location=resource.location(path),
     )
 
 
@@ -118,7 +118,7 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
             f"{resource.label}: {what} would be a column of the same name as another one.",
             f"give it another name: `include: {{{what}: record_{what}}}`.",
             address=resource.valid_address,
-            place=resource.place(("include",)),
+            location=resource.location(("include",)),
         )
 
 
@@ -183,7 +183,7 @@ def _check_key_format(
             "avro as often as text. One that is read as what it is not would delete nothing, in silence.",
             "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
             address=resource.valid_address,
-            place=resource.place(envelope),
+            location=resource.location(envelope),
         )
     elif len(held) > 1 and written == "text":
         findings.add(
@@ -193,7 +193,7 @@ def _check_key_format(
             "them apart.",
             "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
             address=resource.valid_address,
-            place=resource.place(path),
+            location=resource.location(path),
         )
 
 
@@ -206,5 +206,5 @@ def _not_a_key(
         f"{resource.label}: {detail}.",
         hint,
         address=resource.valid_address,
-        place=resource.place(path),
+        location=resource.location(path),
     )

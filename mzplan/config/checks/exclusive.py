@@ -39,6 +39,6 @@ def check_exclusive(
                 "other one misses it.",
                 f"leave `{name}` out of one of them: then mzplan makes one for it.",
                 address=address,
-                place=declared[address].place((name,)),
-                related=declared[other].place((name,)),
+                location=declared[address].location((name,)),
+                related=declared[other].location((name,)),
             )

@@ -32,7 +32,7 @@ def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) ->
             f"write a reference, as ${{env:{name}}} or ${{file:PATH}}, "
             "and change the secret if this file was shared.",
             address=resource.valid_address,
-            place=resource.place(path),
+            location=resource.location(path),
             conceal=True,
         )
 
@@ -43,7 +43,7 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
     former = lifecycle.get("moved_from") if isinstance(lifecycle, dict) else None
     if not isinstance(former, str):
         return
-    place = resource.place(("lifecycle", "moved_from"))
+    location = resource.location(("lifecycle", "moved_from"))
     if not is_valid_name(former):
         findings.add(
             "MZ011",
@@ -51,7 +51,7 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
             f"{resource.label}: moved_from is the former name, without its kind.",
             "write the name alone.",
             address=resource.valid_address,
-            place=place,
+            location=location,
         )
     elif Address(resource.address.kind, former) in declared:
         findings.add(
@@ -61,7 +61,7 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
             "which is declared itself.",
             "remove moved_from, or the resource that it names.",
             address=resource.valid_address,
-            place=place,
+            location=location,
         )
 
 
@@ -78,7 +78,7 @@ def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -
                     f"{resource.label}: {reason}.",
                     "remove it.",
                     address=resource.valid_address,
-                    place=resource.place((name, key), at_key=True),
+                    location=resource.location((name, key), at_key=True),
                 )
 
 

@@ -129,17 +129,17 @@ class References:
         hint, related = f"declare it under `{kind}s:`.", None
         if near is not None:
             hint = f'did you mean "{near}" ({HERE})?'
-            related = self.declared[Address(kind, near)].place()
+            related = self.declared[Address(kind, near)].location()
         elif other is not None:
             hint = f"{other}.{name} is a {other} ({HERE}); name a {kind}."
-            related = self.declared[Address(other, name)].place()
+            related = self.declared[Address(other, name)].location()
         self.findings.add(
             "MZ012",
             f"Unknown {kind}",
             f"{resource.label} refers to {shown(name)}, which no file declares.",
             hint,
             address=resource.valid_address,
-            place=resource.place((property_,)),
+            location=resource.location((property_,)),
             related=related,
         )
 
@@ -175,8 +175,8 @@ class References:
         path: Path = (),
         at_key: bool = False,
     ) -> None:
-        place = resource.place(path, at_key)
-        self.findings.add(code, summary, detail, hint, address=resource.valid_address, place=place)
+        location = resource.location(path, at_key)
+        self.findings.add(code, summary, detail, hint, address=resource.valid_address, location=location)
 
 
 def _needs_connection(kind: Kind, type_: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.config.checks.requirements import in_words, requirement, type_hint, type_words, value_hint
 from mzplan.config.checks.validators import errors_of, schema_at, value_at
-from mzplan.config.findings import Findings, Path, Place
+from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import Address
 from mzplan.model.suggestions import did_you_mean, nearest
@@ -24,12 +24,12 @@ class BodyCheck:
     def __init__(
         self,
         findings: Findings,
-        place: Callable[[Path, bool], Place],
+        location: Callable[[Path, bool], Location],
         address: Address | None,
         subject: str,
         sensitive: Callable[[Path], bool] = lambda path: False,
     ):
-        self.findings, self.place, self.address = findings, place, address
+        self.findings, self.location, self.address = findings, location, address
         self.subject, self.sensitive = subject, sensitive
 
     def report(self, name: str, body: Any) -> set[Path]:
@@ -64,8 +64,10 @@ class BodyCheck:
         at_key: bool = False,
         conceal: bool = False,
     ) -> None:
-        place = self.place(path, at_key)
-        self.findings.add(code, summary, detail, hint, address=self.address, place=place, conceal=conceal)
+        location = self.location(path, at_key)
+        self.findings.add(
+            code, summary, detail, hint, address=self.address, location=location, conceal=conceal
+        )
 
     def _rule(self, rule: Json) -> None:
         self.add(

@@ -70,7 +70,7 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
         detail,
         hint,
         address=resource.valid_address,
-        place=resource.place(path),
+        location=resource.location(path),
     )
 
 
@@ -94,7 +94,7 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
             "every row would come back and be written again, without end.",
             f"write to another {name}.",
             address=resource.valid_address,
-            place=resource.place((name,)),
+            location=resource.location((name,)),
         )
 
 
@@ -278,5 +278,5 @@ class _SinkCheck:
             detail,
             hint,
             address=self.resource.valid_address,
-            place=self.resource.place(path, offset=offset, length=length),
+            location=self.resource.location(path, offset=offset, length=length),
         )

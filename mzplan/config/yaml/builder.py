@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from mzplan.config.files import SECTIONS, SourceFile
-from mzplan.config.findings import HERE, Findings, Path, Place
+from mzplan.config.findings import HERE, Findings, Location, Path
 from mzplan.config.text import shown
 from mzplan.config.yaml.events import (
     AliasEvent,
@@ -211,9 +211,9 @@ class Builder:
             f"It is also at {HERE}; one of the two would be lost.",
             "remove or rename one of them.",
             address=address,
-            place=Place(self.file),
+            location=Location(self.file),
             span=span_of(event),
-            related=Place(self.file, path, at_key=True),
+            related=Location(self.file, path, at_key=True),
         )
 
     def _scalar(self, event: Any) -> Any:
@@ -275,7 +275,7 @@ class Builder:
 
     def _bad(self, event: Any, detail: str, hint: str) -> None:
         self.findings.add(
-            "MZ002", "Unusable value", detail, hint, place=Place(self.file), span=span_of(event)
+            "MZ002", "Unusable value", detail, hint, location=Location(self.file), span=span_of(event)
         )
 
     def _too_many(self, event: Any) -> NoReturn:
@@ -296,7 +296,7 @@ class Builder:
         )
 
     def _stop(self, event: Any, summary: str, detail: str, hint: str, code: str = "MZ002") -> NoReturn:
-        self.findings.add(code, summary, detail, hint, place=Place(self.file), span=span_of(event))
+        self.findings.add(code, summary, detail, hint, location=Location(self.file), span=span_of(event))
         raise StopError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mzplan.config.files import MAX_TOTAL_BYTES, ReadError, SourceFile, read_bytes
-from mzplan.config.findings import Findings, Place, Span
+from mzplan.config.findings import Findings, Location, Span
 from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.builder import Builder, Document, StopError
 from mzplan.config.yaml.events import YamlError, explain
@@ -51,7 +51,7 @@ def read_text(file: SourceFile, findings: Findings) -> str | None:
             "Not UTF-8",
             f"The byte 0x{data[failure.start]:02x} is not UTF-8 text.",
             "save the file as UTF-8.",
-            place=Place(file),
+            location=Location(file),
             span=span,
         )
         return None
@@ -62,7 +62,7 @@ def read_text(file: SourceFile, findings: Findings) -> str | None:
             "Control character",
             f"The character U+{ord(text[at]):04X} may not be in a YAML file.",
             'remove it; inside double quotes write it as an escape, such as "\\t".',
-            place=Place(file),
+            location=Location(file),
             span=_span_at(text[:at]),
         )
         return None
@@ -84,13 +84,13 @@ def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
         builder.build(text)
     except YamlError as failure:
         told = explain(failure)
-        findings.add("MZ002", *told.words, place=Place(file), span=told.span)
+        findings.add("MZ002", *told.words, location=Location(file), span=told.span)
     except StopError:
         pass
     else:
         return builder.document
     findings.unread = True
-    findings.broken.add(file.location)
+    findings.broken.add(file.full_path)
     return None
 
 

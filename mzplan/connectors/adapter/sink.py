@@ -41,7 +41,7 @@ class EndpointSink:
         self._factory = factory
         self._connector = connector
 
-    def place(self, query: ResolvedQuery) -> str:
+    def route(self, query: ResolvedQuery) -> str:
         name = self._factory.name()
         return f"{query.connection.address} ({name})" if query.connection else name
 

@@ -29,7 +29,7 @@ class EndpointSource:
         self._factory = factory
         self._connector = connector
 
-    def place(self, query: ResolvedQuery) -> str:
+    def route(self, query: ResolvedQuery) -> str:
         name = self._factory.name()
         return f"{query.connection.address} ({name})" if query.connection else name
 
@@ -53,7 +53,7 @@ class EndpointSource:
         return Diagnostic(
             code="MZ043",
             summary=f"{query.address} would read another upstream",
-            detail=f"{self.place(query)}: {what}. The checkpoint's steps belong to the former one.",
+            detail=f"{self.route(query)}: {what}. The checkpoint's steps belong to the former one.",
             hint="point the connection back to the former upstream; or let the source begin anew on this "
             f"one, with its sinks: mzplan apply --replace {query.address} --allow-replace",
             address=query.address,

@@ -35,9 +35,9 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
     are of the collection's key where a record without a value for it is malformed (`x-key-certain`)."""
     certain = {column.name for column in query.columns if not column.nullable}
-    upstream = query.description.upstream
-    if upstream is not None and resource_kind("source", upstream.type).is_key_certain:
-        certain |= {c.name for c in record_columns(upstream.type, upstream.body)} & set(query.keys)
+    source = query.description.source
+    if source is not None and resource_kind("source", source.type).is_key_certain:
+        certain |= {c.name for c in record_columns(source.type, source.body)} & set(query.keys)
     found: list[str] = []
     for item in query.body.get("select") or ["*"]:
         if item.strip() == "*":

@@ -122,14 +122,14 @@ def empties_target(run: SinkRun) -> bool:
     return run.query.description.generation > 1 and run.query.body.get("on_replace") == "truncate"
 
 
-class Placed(Protocol):
+class Routed(Protocol):
     """What sources and sinks have in common."""
 
-    def place(self, query: ResolvedQuery) -> str:
+    def route(self, query: ResolvedQuery) -> str:
         """Which connection, and where it goes (host and port, or folder): for people."""
 
 
-class SourceConnector(Placed, Protocol):
+class SourceConnector(Routed, Protocol):
     """Where the rows of a collection come from."""
 
     position: str
@@ -157,7 +157,7 @@ class SourceConnector(Placed, Protocol):
         `guarded`)."""
 
 
-class SinkConnector(Placed, Protocol):
+class SinkConnector(Routed, Protocol):
     """Where the rows of a collection go."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
@@ -181,7 +181,7 @@ def resolve(
         role: resolve_connection(inlined, secrets) for role, inlined in description.connections.items()
     }
     kind = resource_kind(description.address.kind, description.type)
-    source = description.upstream or description
+    source = description.source or description
     checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
     return ResolvedQuery(
         description=description,

@@ -22,8 +22,8 @@ def nothing_recorded(query: ResolvedQuery, why: str) -> MzplanError:
         "MZ100",
         f"The target of {query.address} keeps no record of its steps",
         why,
-        f"verify its source: mzplan verify {query.description.upstream.address}"
-        if query.description.upstream
+        f"verify its source: mzplan verify {query.description.source.address}"
+        if query.description.source
         else "",
         address=query.address,
     )

@@ -21,7 +21,7 @@ class ConsoleSink:
         """Nothing to ask."""
         return Probe()
 
-    def place(self, query: ResolvedQuery) -> str:
+    def route(self, query: ResolvedQuery) -> str:
         return "standard output"
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:

@@ -11,7 +11,7 @@ from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import merge
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, place, target_problems
+from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.paths import local_path
@@ -30,8 +30,8 @@ class DeltaSink:
         found = target_problems(query, folder) or _without_key(query, folder)
         return Probe(diagnostics=tuple(found))
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """As far as the table's log goes back; of an upsert only rows."""

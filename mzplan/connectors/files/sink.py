@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.files.recorded_steps import FilesRecorded
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, place, target_problems
+from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.schema.columns import POSITION
 
@@ -23,8 +23,8 @@ _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 class FilesSink:
     """Adds files to a folder: exactly once, for readers that follow the log in it."""
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether the folder can be written, and the format can hold the columns."""

@@ -12,7 +12,7 @@ from mzplan.connectors.formats.parsers import CORRUPT, already_columns, csv_opti
 from mzplan.connectors.formats.records import Records, checked, parse_records
 from mzplan.connectors.frames.types import ddl
 from mzplan.connectors.network.aws_spark import use_s3
-from mzplan.connectors.network.folders import folder_of, folder_problems, place
+from mzplan.connectors.network.folders import folder_of, folder_problems, route
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.source_columns import record_columns
 
@@ -36,8 +36,8 @@ class FilesSource:
         """Whether the folder is there and can be listed. A folder has no identity to compare."""
         return Probe(diagnostics=tuple(folder_problems(query, folder_of(query))))
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query)
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]

@@ -23,7 +23,7 @@ from mzplan.connectors.api.repeated_steps import differs, later_steps
 from mzplan.connectors.api.target_change import another_target
 from mzplan.connectors.kafka.options import client_body, transaction_options
 from mzplan.connectors.kafka.output import REPORT, report, task
-from mzplan.connectors.kafka.probe import place
+from mzplan.connectors.kafka.probe import route
 from mzplan.connectors.kafka.problems import FENCED, Problems
 from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
@@ -53,7 +53,7 @@ def compare_target(
     what = f"topic {found['topic']} was deleted and created again"
     if recorded.get("cluster_id") != found["cluster_id"]:
         what = f"Kafka cluster {found['cluster_id']} instead of {recorded.get('cluster_id')}"
-    return another_target(query, f"{place(query)}: {what}")
+    return another_target(query, f"{route(query)}: {what}")
 
 
 class ExactlyOnce:

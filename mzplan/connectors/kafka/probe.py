@@ -269,7 +269,7 @@ def compare_upstreams(
     return Diagnostic(
         code="MZ043",
         summary=f"{query.address} would read another upstream",
-        detail=f"{place(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
+        detail=f"{route(query)}: {what}. The checkpoint's offsets belong to the former one, and Spark's "
         "offsets carry no cluster identity: rows would be skipped or read twice, in silence.",
         hint="point the connection back to the former upstream; or say in the source where it is to go on: "
         "on_upstream_change: accept | reset-earliest | reset-latest | translate-timestamp; or let it begin "
@@ -283,7 +283,7 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
     return Diagnostic(
         code="MZ067",
         summary=f"{query.address} can't go on where it stopped",
-        detail=f"{place(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
+        detail=f"{route(query)}, topic {query.body['topic']}: {'; '.join(gone)}. Records were deleted (by "
         "retention, or by somebody) before they were read.",
         hint="bring them back if you can; or say in the source where it is to go on: on_upstream_change: "
         "reset-earliest | reset-latest | translate-timestamp; or let it begin anew, with its sinks: "
@@ -296,7 +296,7 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
 def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> _Failed:
     """From what the client says: which of our codes it is, in words for a person."""
     by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
-    where = place(query)
+    where = route(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
         if name in by_name:
             return _Failed(
@@ -339,7 +339,7 @@ def _no_topic(query: ResolvedQuery, topic: str) -> _Failed:
     return _Failed(
         "MZ052",
         f"Topic {topic} does not exist",
-        f"{place(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
+        f"{route(query)} has no topic {topic!r}; a {query.address.kind} does not create one.",
         f"create it: kafka-topics.sh --bootstrap-server {_first(query)} --create --topic {topic}",
     )
 
@@ -351,7 +351,7 @@ def _not_allowed(query: ResolvedQuery, topic: str) -> _Failed:
     return _Failed(
         "MZ054",
         f"Topic {topic} may not be {done}",
-        f"{place(query)} does not allow {user!r} to {operation.lower()} it.",
+        f"{route(query)} does not allow {user!r} to {operation.lower()} it.",
         f"kafka-acls.sh --bootstrap-server {_first(query)} --add --allow-principal User:{user} "
         f"--operation {operation} --operation Describe --topic {topic}",
     )
@@ -370,7 +370,7 @@ def _first(query: ResolvedQuery) -> str:
     return str(query.link.body["brokers"][0])
 
 
-def place(query: ResolvedQuery) -> str:
+def route(query: ResolvedQuery) -> str:
     """Which connection, and where it goes: for people."""
     return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.kafka.probe import place
+from mzplan.connectors.kafka.probe import route
 from mzplan.connectors.kafka.step_record import StepRecord
 from mzplan.connectors.kafka.transaction import Transaction
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
@@ -36,7 +36,7 @@ class Problems:
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
-        self._where = f"{place(query)}, topic {query.body['topic']}"
+        self._where = f"{route(query)}, topic {query.body['topic']}"
 
     def of(self, name: str, said: str, transaction: Transaction) -> MzplanError:
         """Of an error of Kafka's, by its name."""

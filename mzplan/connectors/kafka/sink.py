@@ -17,7 +17,7 @@ from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.kafka.exactly_once import ExactlyOnce, compare_target
 from mzplan.connectors.kafka.options import writer_options
-from mzplan.connectors.kafka.probe import KafkaProbe, place
+from mzplan.connectors.kafka.probe import KafkaProbe, route
 from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -44,8 +44,8 @@ class KafkaSink:
     def __init__(self) -> None:
         self._probe = KafkaProbe()
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether the topic is there and may be written, is the one that was written until now, and has a

@@ -20,7 +20,7 @@ from mzplan.connectors.formats.records import Records, checked
 from mzplan.connectors.formats.registry import ROLE, check_source
 from mzplan.connectors.formats.tombstones import Tombstones
 from mzplan.connectors.kafka.options import client_body, consumer_options, writer_options
-from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, place
+from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, route
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import Column
@@ -58,8 +58,8 @@ class KafkaSource:
             found = replace(found, diagnostics=(*found.diagnostics, *dead_letters.check(query, of_topic)))
         return found
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query)
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]

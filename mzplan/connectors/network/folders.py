@@ -22,7 +22,7 @@ def folder_of(query: ResolvedQuery) -> str:
     return as_s3a(folder) if AWS in query.link.connections else folder
 
 
-def place(query: ResolvedQuery) -> str:
+def route(query: ResolvedQuery) -> str:
     """Which connection, and which folder: for people."""
     return f"{query.link.address} ({folder_of(query)})"
 

@@ -115,7 +115,7 @@ def hang_up(connection: psycopg.Connection[Any]) -> None:
         return  # it is closed already
 
 
-def place(connection: ResolvedConnection) -> str:
+def route(connection: ResolvedConnection) -> str:
     """Which connection, and where it goes: for people."""
     body, tunnel = connection.body, connection.connections.get(ROLE)
     through = f", through {tunnel.address}" if tunnel is not None else ""
@@ -130,8 +130,8 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
     in_tunnel = tunnel_problem(connection, host, port, query.directory, address)
     if in_tunnel is not None:
         return in_tunnel
-    text = said(problem, connection.body.get("password"))
-    where = place(connection)
+    text = reason_of(problem, connection.body.get("password"))
+    where = route(connection)
     user = connection.body["user"]
     if any(sign in text for sign in ("password", "authentication", "no pg_hba.conf entry", f'role "{user}"')):
         return Diagnostic(
@@ -159,7 +159,7 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
     )
 
 
-def said(problem: BaseException, secret: str | None = None) -> str:
+def reason_of(problem: BaseException, secret: str | None = None) -> str:
     """The first line of what a server or driver said, without its preamble and without the password."""
     text = str(problem).strip() or type(problem).__name__
     if secret:

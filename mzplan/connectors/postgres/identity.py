@@ -17,7 +17,7 @@ import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.api.target_change import another_target, refused_or_accepted
-from mzplan.connectors.postgres.client import place
+from mzplan.connectors.postgres.client import route
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic, ExitCode
@@ -78,7 +78,7 @@ def compare_target(
     recorded: Mapping[str, Any] = note.get("target") or {}
     other = _other(recorded, found or {})
     if other:
-        return [another_target(query, f"{place(query.link)}: {other}")]
+        return [another_target(query, f"{route(query.link)}: {other}")]
     missing = _missing(there, checkpoint.query_id(), done)
     promoted = _changed(recorded, found or {}, "timeline")
     if missing:
@@ -92,7 +92,7 @@ def compare_target(
                 severity="notice",
                 code="MZ142",
                 summary=f"The server of {query.address} was promoted or restored, and lost nothing",
-                detail=f"{place(query.link)}: {_timelines(recorded, found)}, and it holds step {done}, the "
+                detail=f"{route(query.link)}: {_timelines(recorded, found)}, and it holds step {done}, the "
                 "last one that the checkpoint knows to be written.",
                 address=query.address,
             )
@@ -137,7 +137,7 @@ def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagno
     return Diagnostic(
         code="MZ069",
         summary=f"The target of {query.address} lacks steps that its checkpoint knows to be written",
-        detail=f"{place(query.link)}: {missing} (schema {query.body['staging_schema']}), and the checkpoint "
+        detail=f"{route(query.link)}: {missing} (schema {query.body['staging_schema']}), and the checkpoint "
         f"goes on after step {done}: rows would be missing.{since}",
         hint="bring back a newer backup, or that of the checkpoint; or, to go on without the rows of the "
         "missing steps, say on_target_change: accept in the sink; or let it write all rows again: "

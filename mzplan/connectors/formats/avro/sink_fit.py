@@ -36,7 +36,7 @@ def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str
     """What is wrong about writing these columns with a schema: the texts of those that it refers to, and last
     its own."""
     from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
-    from mzplan.connectors.formats.avro.values import said
+    from mzplan.connectors.formats.avro.values import type_of
 
     try:
         fields = parse_record(schemas).fields
@@ -47,7 +47,7 @@ def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str
         if output.name not in fields:
             wrong.append(f"it has no field {output.name}, which the sink writes")
         elif output.type is not None and not _takes(fields[output.name].node, _arrow(output.type)):
-            there = said(fields[output.name].node)
+            there = type_of(fields[output.name].node)
             wrong.append(f"its field {output.name} is {there}, and the sink writes {output.type}")
     names = {output.name for output in outputs}
     wrong += [

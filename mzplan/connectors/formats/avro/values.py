@@ -95,10 +95,10 @@ def ddl_of(type_: DataType) -> str:
     return _DDL.get(str(type_)) or nested[str(type_).partition("<")[0]]
 
 
-def said(node: Node) -> str:
+def type_of(node: Node) -> str:
     """A schema, for people: `long`, `decimal(10,2)`, `string or long`."""
     if node.type == "union":
-        return " or ".join(said(branch) for branch in node.branches) or "null"
+        return " or ".join(type_of(branch) for branch in node.branches) or "null"
     if node.logical == "decimal":
         written = node.definition
         return f"decimal({written.get('precision')},{written.get('scale', 0)})"
@@ -151,7 +151,7 @@ def _single(node: Node, wanted: DataType, name: str, latest: Node | None) -> Rea
 
 
 def _unfit(node: Node, wanted: DataType, name: str) -> UnfitError:
-    return UnfitError(f"its field {name} is {said(node)}, and the column {ddl_of(wanted)}")
+    return UnfitError(f"its field {name} is {type_of(node)}, and the column {ddl_of(wanted)}")
 
 
 def _inner_of(node: Node | None, type_: str, key: str) -> Node | None:

@@ -34,7 +34,7 @@ from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
-from mzplan.connectors.postgres.client import connect, connect_problem, hang_up, place, reached, said
+from mzplan.connectors.postgres.client import connect, connect_problem, hang_up, reached, reason_of, route
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import (
@@ -74,8 +74,8 @@ class PostgresSink:
         """Connect, and look at the table, its columns, privileges and (upsert) its unique index."""
         return self._probe.probe(query, outputs)
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query.link)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query.link)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """Of the newest 100,000 steps, rows and hash."""
@@ -160,7 +160,7 @@ class _Batches:
         if isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None:
             return MzplanError(connect_problem(self._query, problem))
         if isinstance(problem, psycopg.Error):
-            return self._refused(said(problem, self._secret))
+            return self._refused(reason_of(problem, self._secret))
         if "mzplan[COPY]: " in str(problem):
             return self._copy_failed(str(problem).partition("mzplan[COPY]: ")[2].splitlines()[0])
         return problem
@@ -169,7 +169,7 @@ class _Batches:
         return error(
             "MZ059",
             f"PostgreSQL refused a batch of {self._query.address}",
-            f"{place(self._query.link)}, table {self._query.body['table']}: {why}.",
+            f"{route(self._query.link)}, table {self._query.body['table']}: {why}.",
             "correct the table or the sink's select and where; the batch is tried again from its start.",
             address=self._query.address,
         )
@@ -178,7 +178,7 @@ class _Batches:
         why = RuntimeError(text)
         if "connect" in text or "terminat" in text or "closed the connection" in text:
             return MzplanError(connect_problem(self._query, why))
-        return self._refused(said(why, self._secret))
+        return self._refused(reason_of(why, self._secret))
 
     def _hang_up(self) -> None:
         """End a wait for the server (a lock, a server that is frozen), from another thread."""
@@ -333,7 +333,7 @@ class _Batches:
         return error(
             "MZ059",
             f"Staged rows of {self._query.address} are gone",
-            f"{place(self._query.link)}: fewer rows are in {writer.stage_sql} than were staged: the server "
+            f"{route(self._query.link)}: fewer rows are in {writer.stage_sql} than were staged: the server "
             "crashed meanwhile (the table is unlogged), or somebody emptied it. Nothing was written.",
             "nothing to do: the batch is tried again.",
             address=self._query.address,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
-from mzplan.connectors.postgres.client import place
+from mzplan.connectors.postgres.client import route
 from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
 from mzplan.connectors.postgres.tables import Connection, Table, split_name
 from mzplan.connectors.postgres.types import TargetColumn, shown
@@ -48,7 +48,7 @@ def check_key(
             Diagnostic(
                 code="MZ055",
                 summary=f"Table {query.body['table']} has no unique index on the key",
-                detail=f"{place(query.link)}: upsert by ({', '.join(keys)}) needs a unique index or primary "
+                detail=f"{route(query.link)}: upsert by ({', '.join(keys)}) needs a unique index or primary "
                 "key on exactly these columns (not partial, not deferrable).",
                 hint="\n".join([f"CREATE UNIQUE INDEX ON {shown_table(query)} ({listed});", *mended]),
                 address=query.address,
@@ -77,7 +77,7 @@ def _other_unique(
             severity="warning",
             code="MZ218",
             summary=f"Table {query.body['table']} has another unique index beside the key",
-            detail=f"{place(query.link)}: when rows hand on such a value among each other, and a micro-batch "
+            detail=f"{route(query.link)}: when rows hand on such a value among each other, and a micro-batch "
             "sees only the end of that, they would have to be deleted and inserted anew. Here they can't be: "
             f"{why}. Such a batch fails.",
             hint="drop that index, or make it an index that is not unique.",
@@ -93,7 +93,7 @@ def _null_key(query: ResolvedQuery, nullable: Sequence[str], mended: Sequence[st
         severity="error" if query.keys else "warning",
         code="MZ217",
         summary=f"Table {query.body['table']} allows NULL in the key",
-        detail=f"{place(query.link)}: {listed} may be NULL there, and in what {query.address} writes. No "
+        detail=f"{route(query.link)}: {listed} may be NULL there, and in what {query.address} writes. No "
         "row is found by a key with NULL in it: an update would add another row"
         + (", and a delete would do nothing." if query.keys else "."),
         hint="\n".join([*mended, "-- and let `where` leave such rows out: " + _not_null(nullable)]),

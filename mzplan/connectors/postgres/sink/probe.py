@@ -15,9 +15,9 @@ from mzplan.connectors.postgres.client import (
     connect,
     connect_problem,
     patience,
-    place,
     reached,
-    said,
+    reason_of,
+    route,
 )
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.sink.keys import check_key, key_of, shown_table
@@ -73,7 +73,7 @@ class PostgresProbe:
 def check_table(query: ResolvedQuery, table: Table | None, outputs: Sequence[Output]) -> list[Diagnostic]:
     """Whether the table is there (MZ052) and takes the sink's columns (MZ053)."""
     name = query.body["table"]
-    where = place(query.link)
+    where = route(query.link)
     expected = create_table(query, outputs)
     if table is None:
         return [
@@ -259,7 +259,7 @@ def _forbidden(query: ResolvedQuery, what: str, grants: Sequence[str]) -> Diagno
     return Diagnostic(
         code="MZ054",
         summary=f"{query.address} lacks a privilege in PostgreSQL",
-        detail=f"{place(query.link)}: for user {query.link.body['user']}, {what}.",
+        detail=f"{route(query.link)}: for user {query.link.body['user']}, {what}.",
         hint="as its owner or a superuser run:\n" + "\n".join(grants),
         address=query.address,
     )
@@ -269,7 +269,7 @@ def _failed(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
     return Diagnostic(
         code="MZ050",
         summary="PostgreSQL did not answer a question",
-        detail=f"{place(query.link)}: {said(problem, query.link.body.get('password'))}.",
+        detail=f"{route(query.link)}: {reason_of(problem, query.link.body.get('password'))}.",
         hint="try again; if it stays so, look into the server's log.",
         address=query.address,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import connect, connect_problem, place, reached, said
+from mzplan.connectors.postgres.client import connect, connect_problem, reached, reason_of, route
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
@@ -47,11 +47,11 @@ class PostgresRecorded:
         except psycopg.OperationalError as problem:
             raise MzplanError(connect_problem(self._query, problem)) from None
         except psycopg.Error as problem:
-            why = said(problem, self._query.link.body.get("password"))
+            why = reason_of(problem, self._query.link.body.get("password"))
             raise error(
                 "MZ054",
                 f"The steps of {self._query.address} can't be read",
-                f"{place(self._query.link)}, {self._ledger.steps}: {why}.",
+                f"{route(self._query.link)}, {self._ledger.steps}: {why}.",
                 "give the connection's user the right to read it.",
                 address=self._query.address,
             ) from None

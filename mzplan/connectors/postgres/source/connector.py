@@ -12,7 +12,7 @@ from mzplan.connectors.adapter.source import diagnostics_of, read_steps, step_of
 from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.frames.types import ddl
-from mzplan.connectors.postgres.client import patience, place
+from mzplan.connectors.postgres.client import patience, route
 from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
 from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
 from mzplan.connectors.postgres.source.problems import explaining
@@ -37,8 +37,8 @@ class PostgresSource:
     def __init__(self) -> None:
         self._probe = PostgresSourceProbe()
 
-    def place(self, query: ResolvedQuery) -> str:
-        return place(query.link)
+    def route(self, query: ResolvedQuery) -> str:
+        return route(query.link)
 
     def probe(self, query: ResolvedQuery) -> Probe:
         return self._probe.probe(query)
@@ -59,7 +59,7 @@ class PostgresSource:
         return Diagnostic(
             code="MZ043",
             summary=f"{query.address} would read another database",
-            detail=f"{place(query.link)}: {', '.join(differing)}. The checkpoint's steps are ranges of the "
+            detail=f"{route(query.link)}: {', '.join(differing)}. The checkpoint's steps are ranges of the "
             "log of the former one.",
             hint="point the connection back to the former database; or let the source begin anew on this "
             f"one, with its sinks: mzplan apply --replace {query.address} --allow-replace",

@@ -11,7 +11,7 @@ from mzplan.connectors.api.probe_memo import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, connect_problem, patience, reached
 from mzplan.connectors.postgres.identity import identify
-from mzplan.connectors.postgres.source.probe_base import Asking
+from mzplan.connectors.postgres.source.probe_base import ServerCheck
 from mzplan.connectors.postgres.source.problems import explained, no_walsender, wal_level
 from mzplan.connectors.postgres.source.publication_probe import PublicationCheck
 from mzplan.connectors.postgres.source.slots import find_slot
@@ -78,7 +78,7 @@ def _ask(info: str, query: ResolvedQuery) -> Probe:
         return Probe(diagnostics=found, upstream=upstream)
 
 
-class _Check(Asking):
+class _Check(ServerCheck):
     def problems(self) -> Iterator[Diagnostic]:
         version, called, level, most, taken, senders, sending, replicates, creates = self._row(_SERVER)
         if version < _OLDEST:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import place
+from mzplan.connectors.postgres.client import route
 from mzplan.connectors.postgres.source.slots import Names
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import shown
@@ -14,14 +14,14 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.source_columns import included_columns
 
 
-class Asking:
+class ServerCheck:
     """A check of one source over one connection."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
         self._connection = connection
         self._query = query
         self._names = Names.of(query)
-        self._where = place(query.link)
+        self._where = route(query.link)
         included = included_columns(query.description.type, query.body)
         own = included["table"].name if "table" in included else None
         self._columns = [column for column in query.columns if column.name != own]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mzplan.connectors.postgres.source.probe_base import Asking
+from mzplan.connectors.postgres.source.probe_base import ServerCheck
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic
@@ -25,7 +25,7 @@ SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_ta
 _OWNED = "SELECT pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid = %s"
 
 
-class PublicationCheck(Asking):
+class PublicationCheck(ServerCheck):
     """What stands in the way of following the tables of a source."""
 
     def problems(self, tables: Sequence[Table], creates: bool) -> Iterator[Diagnostic]:

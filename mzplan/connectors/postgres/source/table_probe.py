@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.connectors.postgres.source.probe_base import Asking
+from mzplan.connectors.postgres.source.probe_base import ServerCheck
 from mzplan.connectors.postgres.source.problems import hidden_rows
 from mzplan.connectors.postgres.source.values import is_readable, wanted_types
 from mzplan.connectors.postgres.tables import Connection, Table
@@ -49,7 +49,7 @@ WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND
 """
 
 
-class TableCheck(Asking):
+class TableCheck(ServerCheck):
     """What stands in the way of reading one table of a source."""
 
     def problems(self, name: str, table: Table) -> Iterator[Diagnostic]:
