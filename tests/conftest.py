@@ -23,6 +23,7 @@ _numbers = itertools.count(1)
 # For every JVM that tests start, brokers and drivers alike: none lives long enough to pay back what the
 # optimising compiler and parallel collectors cost (a third of the CPU time of a driver's first minutes).
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -33,8 +33,23 @@ def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
     for start in range(0, _longest(schema, body), _PORTION):
         found = list(validator(name).iter_errors(_portion(schema, body, start)))
         if found:
-            return [(_whole_path(body, tuple(error.instance_path), start), error) for error in found]
-    return [(tuple(error.instance_path), error) for error in validator(name).iter_errors(body)]
+            part = _portion(schema, body, start)
+            return [(_whole_path(body, _path_in(part, error), start), error) for error in found]
+    return [(_path_in(body, error), error) for error in validator(name).iter_errors(body)]
+
+
+def _path_in(body: Any, error: Any) -> Path:
+    """Where an error is. The validator leaves empty keys out of its paths: they are put back."""
+    path: list[str | int] = []
+    for step in error.instance_path:
+        while isinstance(body, dict) and step not in body and "" in body:
+            path.append("")
+            body = body[""]
+        if isinstance(body, dict) and step not in body:
+            break  # which of two it was can't be known: the mapping above both is pointed at
+        path.append(step)
+        body = body[step]
+    return tuple(path)
 
 
 def _longest(schema: Json, body: Any) -> int:
