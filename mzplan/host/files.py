@@ -1,9 +1,15 @@
-"""Files that people name on the command line: written whole or not at all, and read only if they end."""
+"""Files, written whole or not at all; those that people name on the command line are read only if they end.
+
+A write goes to a file of a random name in the same folder, which is then renamed. Nobody can put a link there
+before, and two writers never share one. What a crash leaves of it is hidden and ends with `.tmp`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,15 +34,74 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
         with Path(path).open("wb") as stream:  # nothing can be put in its place
             yield stream
         return
-    beside = place.with_name(f"{place.name[:200]}.{os.getpid()}.tmp")
+    mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else None
+    with replacing(place, mode=mode, durable=False) as stream:
+        yield stream
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
+    """A stream whose bytes are the file when the block ends, and survive a power failure if `durable`. What
+    raises within, or fails, leaves what was there. `mode`: the file's permissions (None: as the umask says).
+    Raises OSError."""
+    fresh = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
+    with _created(fresh, mode, durable=durable) as stream:
+        yield stream
+    put_in_place(fresh, path, durable=durable)
+
+
+def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = None) -> None:
+    """Make or replace a file: whole, and there after a power failure. Raises OSError."""
+    with replacing(path, mode=mode) as stream:
+        stream.write(data)
+
+
+def create_durably(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Make a file that is not there yet. Raises OSError: FileExistsError where it is, also for a link."""
+    with _created(path, mode, durable=True) as stream:
+        stream.write(data)
+    sync_folder(path.parent)
+
+
+def put_in_place(fresh: Path, path: Path, *, durable: bool = True) -> None:
+    """Rename a file that is written, over another one of its folder. Raises OSError; `fresh` is gone then."""
+    with _removed_on_failure(fresh):
+        fresh.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder survive a power failure. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with beside.open("wb") as stream:
-            yield stream
-        if place.exists():
-            beside.chmod(stat.S_IMODE(place.stat().st_mode))
-        beside.replace(place)
+        os.fsync(handle)
     finally:
-        beside.unlink(missing_ok=True)
+        os.close(handle)
+
+
+@contextmanager
+def _created(path: Path, mode: int | None, *, durable: bool) -> Iterator[BinaryIO]:
+    """A file that was not there, and is removed again where its content can't be written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o666 if mode is None else 0o600)
+    with _removed_on_failure(path), os.fdopen(handle, "wb") as stream:
+        if mode is not None:
+            os.fchmod(handle, mode)
+        yield stream
+        stream.flush()
+        if durable:
+            os.fsync(handle)
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
 
 
 def read_regular(path: str | Path) -> bytes:

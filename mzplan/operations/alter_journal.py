@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.host.files import create_durably, put_in_place, write_durably
 from mzplan.model import reading
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
@@ -118,7 +119,7 @@ def committing(directory: str, store: Store, edit: FileEdit, statement: str, new
             serial=new.serial,
             digest=digest_of_state(new),
         )
-        _write_durably(_journal_path(directory), journal.encode())
+        write_durably(_journal_path(directory), journal.encode())
         failpoint(Failpoint.ALTER_JOURNALED)
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
@@ -142,7 +143,7 @@ def committing(directory: str, store: Store, edit: FileEdit, statement: str, new
 
 def write(edit: FileEdit) -> None:
     """Write an edit that nothing is committed with: whole, or not at all."""
-    _replace(edit, _prepare(edit))
+    put_in_place(_prepare(edit), Path(edit.location))
 
 
 def settle_left(directory: str, store: Store) -> None:
@@ -174,9 +175,7 @@ def settle(directory: str, store: Store) -> str | None:
     if there not in (journal.before, _digest(journal.content)):
         raise _changed(journal, path)
     if there == journal.before:
-        _write_beside(file, journal.content)
-        temporary.replace(file)
-        _sync_folder(file.parent)
+        put_in_place(_write_beside(file, journal.content), file)
     failpoint(Failpoint.ALTER_WRITTEN)
     temporary.unlink(missing_ok=True)
     path.unlink()
@@ -213,36 +212,9 @@ def _write_beside(file: Path, content: bytes) -> Path:
     mode = file.stat().st_mode & 0o7777
     if not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, "it may not be written")
-    with temporary.open("wb") as stream:
-        os.fchmod(stream.fileno(), mode)
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
+    temporary.unlink(missing_ok=True)  # of a crash: its name is known, so that it never stays
+    create_durably(temporary, content, mode=mode)
     return temporary
-
-
-def _replace(edit: FileEdit, prepared: Path) -> None:
-    file = Path(edit.location)
-    prepared.replace(file)
-    _sync_folder(file.parent)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _digest(data: bytes) -> str:

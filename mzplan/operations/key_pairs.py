@@ -10,13 +10,13 @@ A key is written before the edit that names it. What a crash leaves behind is a 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mzplan.host.files import create_durably
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.edits import PropertyEdit
 from mzplan.model.resources import Body
@@ -88,9 +88,12 @@ class NewKeys:
             ignore = path.parent / ".gitignore"
             if not ignore.exists():
                 ignore.write_text(_IGNORE)
-            self._made += [path, public]
-            _write(path, key.export_private_key(), 0o600)
-            _write(public, key.export_public_key(), 0o644)
+            for file, half, mode in (
+                (path, key.export_private_key(), 0o600),
+                (public, key.export_public_key(), 0o644),
+            ):
+                create_durably(file, half, mode=mode)
+                self._made.append(file)
         except OSError as problem:
             self.discard()
             raise _unwritable(path, problem) from None
@@ -113,14 +116,6 @@ def _public(secrets: Secrets, reference: str) -> str | None:
         key = asyncssh.import_private_key(secrets.resolve(reference))
         return key.export_public_key().decode().strip()
     return None
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def _unwritable(path: Path, problem: OSError) -> MzplanError:

@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_everything_as_it_was(folder: Path) -> None:
     with mock.patch.object(alter_journal, "_write_beside", full):
         ran = alter(folder, SET, "--auto-approve", "--json")
     assert ran.code == 1 and ran.error()["code"] == "MZ035" and contents(folder) == before
-    with mock.patch.object(alter_journal, "_write_durably", full):
+    with mock.patch.object(alter_journal, "write_durably", full):
         ran = alter(folder, SET, "--auto-approve", "--json")
     assert ran.code == 1 and ran.error()["code"] == "MZ035" and contents(folder) == before
     assert sorted(p.name for p in folder.glob(".*.mzplan-alter")) == []

@@ -11,7 +11,7 @@ from unittest import mock
 import asyncssh
 import pytest
 
-from mzplan.operations import key_pairs
+from mzplan.host import files
 from tests.unit.cli_runs import Ran, run
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
@@ -107,7 +107,7 @@ def test_what_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
     with mock.patch("mzplan.operations.apply.packages_of", side_effect=KeyboardInterrupt):
         assert alter(folder, statement, "--auto-approve").code == 130
     assert unchanged()
-    with mock.patch.object(key_pairs.os, "fsync", side_effect=OSError(28, os.strerror(28))):
+    with mock.patch.object(files.os, "fsync", side_effect=OSError(28, os.strerror(28))):
         failed = alter(folder, statement, "--no-apply", "--json")
     assert failed.json()["diagnostics"][0]["code"] == "MZ124" and unchanged()
 

@@ -9,12 +9,12 @@ import json
 import os
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.host.files import replacing
 from mzplan.host.processes import is_alive
 from mzplan.model import reading
 from mzplan.model.diagnostics import MzplanError, error
@@ -26,8 +26,8 @@ _IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism
 
 
 class LocalBackend:
-    """A folder. Writes are temp file, fsync, rename, fsync of the folder; compare-and-swap is guarded
-    by a lock of the kernel on `.mutex`, held for microseconds; the store's lock is one on `lock`."""
+    """A folder. Writes are whole (`host.files.replacing`); compare-and-swap is guarded by a lock of the
+    kernel on `.mutex`, held for microseconds; the store's lock is one on `lock`."""
 
     look = 0.05
     idle = 0.5
@@ -177,40 +177,20 @@ class LocalBackend:
 
     def _replace(self, path: Path, data: bytes, durable: bool) -> str:
         is_state = path.name == STATE_KEY
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)
-                file.write(data)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-                version = _version(os.fstat(file.fileno()))
+        with replacing(path, mode=0o644, durable=durable) as file:
+            file.write(data)
+            file.flush()
+            version = _version(os.fstat(file.fileno()))
             if is_state:
                 failpoint(Failpoint.COMMIT_BEFORE_RENAME)
-            Path(temporary).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            raise
         if is_state:
             failpoint(Failpoint.COMMIT_AFTER_RENAME)
-        if durable:
-            _sync_folder(path.parent)
         return version
 
 
 def _version(info: os.stat_result) -> str:
     # A rename brings a new inode, so even two writes within one tick of the clock differ.
     return f"{info.st_mtime_ns:x}-{info.st_ino:x}-{info.st_size:x}"
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _overwrite(handle: int, data: bytes) -> None:
