@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
-from mzplan.warehouse.source_replay import collection_batches
+from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 

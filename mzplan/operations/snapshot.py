@@ -12,8 +12,8 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
 from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
-from mzplan.warehouse.source_replay import GoneError
 from mzplan.warehouse.step_history import StepHistory, Steps
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.source_replay import GoneError, collection_batches, collection_hash
-from mzplan.warehouse.step_history import StepHistory, Steps
-from mzplan.warehouse.step_needs import needed_by
+from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash
+from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
 
 Range = tuple[int, int | None]

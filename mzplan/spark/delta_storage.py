@@ -29,10 +29,9 @@ from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.checkpoints import Checkpoint, places_below
 from mzplan.warehouse.delta_log import clean_log, tidy_log
 from mzplan.warehouse.paths import local_path
+from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
-from mzplan.warehouse.source_replay import GoneError
-from mzplan.warehouse.step_history import StepHistory
-from mzplan.warehouse.step_needs import needed_by
+from mzplan.warehouse.step_history import StepHistory, needed_by
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.spark.streams import project
 from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.sink_replay import files_of, step_hash, versions_of
-from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.replay import GoneError, files_of, step_hash, versions_of
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 

@@ -23,8 +23,8 @@ from mzplan.spark import failures
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.parquet import is_there
-from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class SparkUpstream:
             )
         if query.body.get("on_error") == WORD:  # what was kept aside is no row of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})
-        log = CheckpointLog(Checkpoint.of(warehouse, description.id, description.generation))
+        log = Checkpoint.of(warehouse, description.id, description.generation).log
         return cls(open_session("mzplan verify", {}), connector, query, log)
 
     def close(self) -> None:

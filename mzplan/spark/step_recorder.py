@@ -15,7 +15,7 @@ from typing import Any
 
 from mzplan.connectors.frames.row_hash import of_progress
 from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.source_replay import collection_hash
+from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 

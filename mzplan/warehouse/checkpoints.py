@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,8 @@ from typing import Any
 
 from mzplan.model.address import Place
 from mzplan.model.reading import ID
+from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.warehouse.folder import open_folder, read_text, remote, write_text
 from mzplan.warehouse.paths import absolute, local_path
 
 FORMAT_VERSION = 1
@@ -53,9 +54,10 @@ class Checkpoint:
         """Spark's own checkpoint location."""
         return f"{self.folder}/spark"
 
-    def has_begun(self) -> bool:
-        """Whether Spark has noted down offsets here, so that they mean something from now on."""
-        return any(_names(f"{self.spark}/{inner}") for inner in ("sources", "offsets"))
+    @property
+    def log(self) -> CheckpointLog:
+        """What Spark has logged there."""
+        return CheckpointLog(self.spark)
 
     @property
     def steps(self) -> str:
@@ -67,44 +69,21 @@ class Checkpoint:
 
         Raises OSError.
         """
-        return self._entry("commits")
+        log = self.log
+        return log.entry(log.committed())
 
-    def logged(self) -> str | None:
-        """The source's newest entry in Spark's offset log, its batch done or not; None when there is none.
-
-        Raises OSError.
-        """
-        return self._entry("offsets")
-
-    def _entry(self, log: str) -> str | None:
-        numbers = [int(name) for name in _names(f"{self.spark}/{log}") if name.isdecimal()]
-        text = _read(f"{self.spark}/offsets/{max(numbers)}") if numbers else None
-        # A version, the batch's settings, then one line for each source.
-        lines = (text or "").splitlines()
-        return lines[2] if len(lines) == 3 else None
-
-    def unfinished(self) -> int | None:
-        """The micro-batch that Spark has planned and not noted down as done, so that it is run again: its
-        rows may be in the target. None if there is none. Raises OSError."""
-        numbers = {
-            inner: [int(name) for name in _names(f"{self.spark}/{inner}") if name.isdecimal()]
-            for inner in ("offsets", "commits")
-        }
-        planned, done = (max(numbers[inner], default=-1) for inner in ("offsets", "commits"))
-        return planned if planned > done else None
+    def has_begun(self) -> bool:
+        """Whether Spark has logged offsets here, so that they mean something from now on. Raises OSError."""
+        return self.log.has_begun()
 
     def done(self) -> int:
-        """The last micro-batch that Spark has noted down as done; -1 if there is none. Raises OSError."""
-        return self._last("commits")
+        """The last micro-batch that Spark has seen through; -1 if there is none. Raises OSError."""
+        return self.log.committed()
 
-    def query_id(self) -> str | None:
-        """The id of the streaming query that this checkpoint is of; None before its first start. Raises
-        OSError."""
-        text = _read(f"{self.spark}/metadata")
-        try:
-            return str(json.loads(text)["id"]) if text else None
-        except (ValueError, KeyError, TypeError) as problem:
-            raise OSError(f"{self.spark}/metadata is damaged: {problem}") from None
+    def unfinished(self) -> int | None:
+        """The micro-batch that is planned and not done, so that it is run again: its rows may be in the
+        target. None if there is none. Raises OSError."""
+        return self.log.unfinished()
 
     def upstream(self) -> dict[str, Any] | None:
         """The recorded identity of the upstream, None if there is none. Raises OSError, also for a file
@@ -119,33 +98,16 @@ class Checkpoint:
         """The upstream that the checkpoint was last moved away from and its position there, `{upstream,
         position, batch}`; None once a batch of the new one is done. Raises OSError."""
         noted = self._fact("departure")
-        return noted if noted is not None and self._last("commits") <= noted["batch"] else None
+        return noted if noted is not None and self.log.committed() <= noted["batch"] else None
 
     def note_departure(self, upstream: Mapping[str, Any], position: str) -> None:
         """Write down, durably, what a move is about to leave."""
-        fact = {"upstream": dict(upstream), "position": position, "batch": self._last("commits") + 1}
+        fact = {"upstream": dict(upstream), "position": position, "batch": self.log.committed() + 1}
         self._record("departure", fact)
 
     def forget_departure(self) -> None:
         """It has been gone back to."""
         self._record("departure", {"upstream": {}, "position": "", "batch": -2})
-
-    def move(self, position: str) -> None:
-        """Let the next batch begin at `position`: a micro-batch without rows, planned and done at once. One
-        that was planned before and is not done is replaced by it. The query must not run. Raises OSError."""
-        batch = self._last("commits") + 1
-        planned = self._last("offsets")
-        text = _read(f"{self.spark}/offsets/{planned}") if planned >= 0 else None
-        head = (text or "").splitlines()[:2]
-        if len(head) < 2:
-            settings = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000), "conf": {}}
-            head = ["v1", json.dumps(settings)]
-        done = _read(f"{self.spark}/commits/{batch - 1}") if batch else None
-        _replace(f"{self.spark}/offsets", str(batch), "\n".join([*head, position]))
-        _replace(f"{self.spark}/commits", str(batch), done or 'v1\n{"nextBatchWatermarkMs":0}')
-
-    def _last(self, log: str) -> int:
-        return max((int(n) for n in _names(f"{self.spark}/{log}") if n.isdecimal()), default=-1)
 
     def collection(self) -> str | None:
         """The id of the Delta table that the source writes, None if it was not noted down. Raises OSError."""
@@ -180,7 +142,7 @@ class Checkpoint:
         return int(noted["version"]) if noted is not None else 1
 
     def _fact(self, name: str) -> dict[str, Any] | None:
-        text = _read(f"{self.folder}/{name}.json")
+        text = read_text(f"{self.folder}/{name}.json")
         if text is None:
             return None
         try:
@@ -190,15 +152,7 @@ class Checkpoint:
 
     def _record(self, name: str, fact: Mapping[str, Any]) -> None:
         data = {"format_version": FORMAT_VERSION, name: dict(fact)}
-        _write(f"{self.folder}/{name}.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
-
-
-def _replace(folder: str, name: str, text: str) -> None:
-    """Write an entry of Spark's logs, without the checksum of what was there."""
-    local = local_path(folder)
-    if local is not None:
-        (local / f".{name}.crc").unlink(missing_ok=True)
-    _write(f"{folder}/{name}", text)
+        write_text(f"{self.folder}/{name}.json", json.dumps(data, indent=2, sort_keys=True) + "\n")
 
 
 def places_below(warehouse: str) -> list[Place]:
@@ -215,7 +169,7 @@ def places_below(warehouse: str) -> list[Place]:
 def _folders(folder: str) -> list[str]:
     local = local_path(folder)
     if local is None:
-        return _names(folder)
+        return open_folder(folder).names()
     there = local.iterdir() if local.is_dir() else ()
     return [path.name for path in there if path.is_dir() and not path.is_symlink()]
 
@@ -223,7 +177,7 @@ def _folders(folder: str) -> list[str]:
 def table_id(collection: str) -> str | None:
     """The id that a Delta table got when it was made; None where its log does not reach back to that (it is
     an old one), or has none. Raises OSError."""
-    for line in (_read(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
+    for line in (read_text(f"{collection}/_delta_log/{0:020}.json") or "").splitlines():
         try:
             action = json.loads(line)
         except ValueError:
@@ -239,84 +193,10 @@ def is_untouched(collection: str) -> bool:
     False also where that can't be told.
     """
     try:
-        first, second = (_read(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))
+        first, second = (read_text(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))
     except OSError:
         return False
     return first is not None and second is None
-
-
-def is_there(place: str) -> bool:
-    """Whether a file is there. Raises OSError where that can't be told."""
-    local = local_path(place)
-    if local is not None:
-        return local.exists()
-    from pyarrow import fs
-
-    system, path = remote(place)
-    return bool(system.get_file_info(path).type != fs.FileType.NotFound)
-
-
-def _names(folder: str) -> list[str]:
-    local = local_path(folder)
-    if local is not None:
-        return [path.name for path in local.iterdir()] if local.is_dir() else []
-    from pyarrow import fs
-
-    system, path = remote(folder)
-    return [info.base_name for info in system.get_file_info(fs.FileSelector(path, allow_not_found=True))]
-
-
-def _read(place: str) -> str | None:
-    local = local_path(place)
-    if local is not None:
-        try:
-            return local.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-    system, path = remote(place)
-    try:
-        with system.open_input_stream(path) as stream:
-            return str(stream.read().decode())
-    except FileNotFoundError:
-        return None
-
-
-def _write(place: str, text: str) -> None:
-    local = local_path(place)
-    if local is not None:
-        _write_durably(local, text)
-        return
-    system, path = remote(place)
-    system.create_dir(path.rpartition("/")[0], recursive=True)
-    with system.open_output_stream(path) as stream:  # object stores show an object when it is whole
-        stream.write(text.encode())
-
-
-def _write_durably(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def remote(place: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it. Raises OSError, also for what is no URI of any."""
-    from pyarrow import fs
-
-    # Hadoop says s3a, everybody else s3.
-    try:
-        system, path = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
-    except ValueError as problem:
-        raise OSError(f"{place}: {problem}") from None
-    return system, path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,44 @@ class CollectionLog:
         return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]
 
 
+def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
+    """The first and last version of the collection that Delta's offsets reach into; None for none.
+
+    An offset is a version and the index of a file in it; a negative index is before all its files. With
+    `isStartingVersion`, it is within the snapshot that a reader begins with: of that version and all before.
+    Of the changes of a keyed collection, an offset stays at the last file of a version that is read.
+    """
+    if not isinstance(end, dict) or "reservoirVersion" not in end:
+        return None
+    last = int(end["reservoirVersion"]) - (0 if int(end.get("index", -1)) >= 0 else 1)
+    first = 0
+    if isinstance(start, dict) and not start.get("isStartingVersion"):
+        first = int(start.get("reservoirVersion", 0))
+        begun = collection.commit(first) if int(start.get("index", -1)) >= 0 else None
+        first += begun is not None and begun.is_read_by(int(start["index"]))
+    return (first, last) if first <= last else None
+
+
+def steps_of(collection: CollectionLog, first: int, last: int) -> tuple[tuple[int, int] | None, int | None]:
+    """The first and last step that these versions hold, and their rows; None for what is not known."""
+    commits = [collection.commit(version) for version in range(first, last + 1)]
+    steps = [commit.step for commit in commits if commit is not None and commit.step is not None]
+    if not steps:
+        return None, None
+    if (
+        None in commits
+    ):  # the log of the oldest is gone: a reader that began at 0 has seen step 0 all the same
+        return ((0 if first == 0 else min(steps)), max(steps)), None
+    rows = [commit.rows for commit in commits if commit is not None and commit.step is not None]
+    known = sum(r for r in rows if r is not None) if None not in rows else None
+    return (min(steps), max(steps)), known
+
+
+def is_at_boundary(offset: Any) -> bool:
+    """Whether an offset is between two versions."""
+    return offset is None or (isinstance(offset, dict) and int(offset.get("index", -1)) < 0)
+
+
 def _commit(collection: str, version: int, data: bytes) -> Commit:
     info: dict[str, Any] = {}
     adds: list[dict[str, Any]] = []

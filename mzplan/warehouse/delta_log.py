@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 
-from mzplan.warehouse.folder import Folder, LocalFolder, open_folder
+from mzplan.warehouse.folder import Folder, delete_checksum, open_folder
 
 # Commits, their checksums, and checkpoints, whole or in parts.
 _ENTRY = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[0-9a-z.-]+)")
@@ -45,8 +45,7 @@ def tidy_log(collection: str) -> int:
     newest = max(_versions(names, _CHECKPOINT), default=0)
     old = [version for version in _versions(names, _CHECKSUM) if version < newest]
     for version in old:
-        if isinstance(folder, LocalFolder):
-            folder.delete(f".{version:020}.json.crc")
+        delete_checksum(folder, f"{version:020}.json")
         _delete(folder, f"{version:020}.crc")
     return len(old)
 
@@ -70,6 +69,5 @@ def _log(collection: str) -> Folder:
 
 
 def _delete(folder: Folder, name: str) -> None:
-    if isinstance(folder, LocalFolder):
-        folder.delete(f".{name}.crc")  # Hadoop's, of each file on a file system
+    delete_checksum(folder, name)
     folder.delete(name)

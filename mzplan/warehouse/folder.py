@@ -1,14 +1,14 @@
-"""A folder of small durable files, on a file system or in an object store."""
+"""Folders of small durable files, and single files, on a file system or in an object store."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from mzplan.host.files import sync_folder, write_durably
 from mzplan.warehouse.paths import local_path
 
 Data = bytes | memoryview
@@ -18,7 +18,7 @@ class Folder(Protocol):
     """Files by name. A write is whole or not at all, and durable when it returns. Raises OSError."""
 
     def names(self) -> list[str]:
-        """The files that are there, sorted; none where the folder is not."""
+        """What is in it, sorted, but for what is hidden; nothing where the folder is not there."""
 
     def read(self, name: str) -> bytes | None:
         """A file's content, None when it is not there."""
@@ -42,14 +42,69 @@ def open_folder(place: str) -> Folder:
     local = local_path(place)
     if local is not None:
         return LocalFolder(local)
-    from mzplan.warehouse.checkpoints import remote
+    return RemoteFolder(*remote(place))
+
+
+def remote(place: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path in it. Raises OSError, also for what is no URI of any."""
+    from pyarrow import fs
+
+    # Hadoop says s3a, everybody else s3.
+    try:
+        system, path = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+    except ValueError as problem:
+        raise OSError(f"{place}: {problem}") from None
+    return system, path
+
+
+def file_system(place: str) -> tuple[Any, str]:
+    """pyarrow's file system of a path or URI, and the path in it. Raises OSError."""
+    from pyarrow import fs
+
+    local = local_path(place)
+    return (fs.LocalFileSystem(), str(local)) if local is not None else remote(place)
+
+
+def is_there(place: str) -> bool:
+    """Whether there is something at a path or URI. Raises OSError where that can't be seen."""
+    local = local_path(place)
+    if local is not None:
+        return local.exists()
+    from pyarrow import fs
 
     system, path = remote(place)
-    return RemoteFolder(system, path)
+    return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def read_text(place: str) -> str | None:
+    """A file's content, None when it is not there. Raises OSError, also for what is not UTF-8."""
+    folder, _, name = place.rpartition("/")
+    data = open_folder(folder).read(name)
+    return decoded(data, place) if data is not None else None
+
+
+def decoded(data: bytes, place: str) -> str:
+    """The text of a file. Raises OSError, which names its place, for what is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as problem:
+        raise OSError(f"{place} is damaged: {problem}") from None
+
+
+def write_text(place: str, text: str) -> None:
+    """Make or replace a file, whole and durably. Raises OSError."""
+    folder, _, name = place.rpartition("/")
+    open_folder(folder).write(name, text.encode())
+
+
+def delete_checksum(folder: Folder, name: str) -> None:
+    """Remove what Hadoop keeps beside each file of a file system: it must not outlive the file's content."""
+    if isinstance(folder, LocalFolder):
+        folder.delete(f".{name}.crc")
 
 
 class LocalFolder:
-    """On a file system: temporary file, fsync, rename, fsync of the folder. Hidden names are our own."""
+    """On a file system. Hidden names are our own, or Hadoop's."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -68,17 +123,8 @@ class LocalFolder:
 
     def write(self, name: str, data: Data) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        fresh = self.path / f".{name}.{secrets.token_hex(6)}.new"
-        try:
-            with fresh.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path / name)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
-        self._sync()
+        write_durably(self.path / name, data)
+        sync_folder(self.path.parent)  # the folder may be new
 
     def size(self, names: list[str]) -> int:
         return sum((self.path / name).stat().st_size for name in names)
@@ -95,19 +141,12 @@ class LocalFolder:
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in self.path.glob(".*.new"):  # of a writer that was killed
-                left.unlink(missing_ok=True)
+            for suffix in ("tmp", "new"):  # of a writer that was killed; `new`: of mzplan 0.1
+                for left in self.path.glob(f".*.{suffix}"):
+                    left.unlink(missing_ok=True)
             yield True
         finally:
             os.close(handle)
-
-    def _sync(self) -> None:
-        for folder in (self.path, self.path.parent):
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
 
 class RemoteFolder:
@@ -121,7 +160,7 @@ class RemoteFolder:
         from pyarrow import fs
 
         found = self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+        return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
     def read(self, name: str) -> bytes | None:
         try:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path, remote
+from mzplan.warehouse.checkpoint_log import CheckpointLog
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.folder import file_system, open_folder, read_text
 from mzplan.warehouse.paths import absolute, local_path
 
 
@@ -49,21 +51,18 @@ class RefusedError(Exception):
 
 def look(checkpoint: str, table: str) -> Left:
     """Read what is there. Raises RefusedError, and OSError for what the storage did."""
-    files = _Files(checkpoint)
-    try:
-        query_id = str(json.loads(files.read("metadata") or "")["id"])
-    except (ValueError, KeyError, TypeError):
-        raise RefusedError(
-            f"{checkpoint} is no checkpoint of a streaming query: it has no metadata."
-        ) from None
-    planned, done = (max(files.numbers(log), default=-1) for log in ("offsets", "commits"))
+    log = CheckpointLog(checkpoint)
+    query_id = log.query_id()
+    if query_id is None:
+        raise RefusedError(f"{checkpoint} is no checkpoint of a streaming query: it has no metadata.")
+    planned = log.newest()
     if planned < 0:
         raise RefusedError("The query has not read anything yet: declare the source as new.")
-    if files.has_any("state"):
+    if open_folder(f"{checkpoint}/state").names():
         raise RefusedError(
             "The query keeps state (an aggregation, a join, or dropped duplicates), and a source does not."
         )
-    lines = (files.read(f"offsets/{planned}") or "").splitlines()
+    lines = log.lines(planned)
     if lines[:1] != ["v1"] or len(lines) != 3:
         raise RefusedError(
             f"The query reads {max(0, len(lines) - 2)} upstreams, and a source reads one."
@@ -75,7 +74,7 @@ def look(checkpoint: str, table: str) -> Left:
         table=table,
         query_id=query_id,
         planned=planned,
-        done=done,
+        done=log.committed(),
         position=lines[2],
         version=open_table(table).version(),
     )
@@ -92,9 +91,9 @@ def copy(left: Left, warehouse: str, id_: str) -> None:
 
 def files_read(left: Left) -> Iterator[str]:
     """The files that a file stream has noted down as read, as URIs."""
-    files = _Files(left.checkpoint)
-    for name in files.names("sources/0"):
-        for line in (files.read(f"sources/0/{name}") or "").splitlines()[1:]:
+    folder = f"{left.checkpoint}/sources/0"
+    for name in open_folder(folder).names():
+        for line in (read_text(f"{folder}/{name}") or "").splitlines()[1:]:
             yield str(json.loads(line)["path"])
 
 
@@ -110,40 +109,6 @@ def open_table(table: str) -> Any:
         raise RefusedError(f"{table} is no Delta table that can be read here: {said}.") from None
 
 
-class _Files:
-    """The files below a folder of any file system."""
-
-    def __init__(self, folder: str):
-        from pyarrow import fs
-
-        local = local_path(folder)
-        self.system, self.path = (fs.LocalFileSystem(), str(local)) if local else remote(folder)
-
-    def names(self, inner: str) -> list[str]:
-        return [info.base_name for info in self._below(inner) if not info.base_name.startswith(".")]
-
-    def numbers(self, log: str) -> list[int]:
-        return [int(name) for name in self.names(log) if name.isdecimal()]
-
-    def has_any(self, inner: str) -> bool:
-        return bool(self._below(inner))
-
-    def read(self, name: str) -> str | None:
-        try:
-            with self.system.open_input_stream(f"{self.path}/{name}") as stream:
-                return bytes(stream.read()).decode()
-        except FileNotFoundError:
-            return None
-        except UnicodeDecodeError:
-            raise OSError(f"{self.path}/{name} is damaged") from None
-
-    def _below(self, inner: str) -> list[Any]:
-        from pyarrow import fs
-
-        selector = fs.FileSelector(f"{self.path}/{inner}", allow_not_found=True)
-        return list(self.system.get_file_info(selector))
-
-
 def _copy(from_: str, to: str) -> None:
     one, other = local_path(from_), local_path(to)
     if one is not None and other is not None:
@@ -151,10 +116,8 @@ def _copy(from_: str, to: str) -> None:
         return
     from pyarrow import fs
 
-    source, target = _Files(from_), _Files(to)
-    fs.copy_files(
-        source.path, target.path, source_filesystem=source.system, destination_filesystem=target.system
-    )
+    (source, path), (target, place) = file_system(from_), file_system(to)
+    fs.copy_files(path, place, source_filesystem=source, destination_filesystem=target)
 
 
 def _linked(from_: str, to: str) -> None:

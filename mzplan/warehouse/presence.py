@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_there, table_id
-from mzplan.warehouse.step_history import StepHistory
-from mzplan.warehouse.step_needs import given_up
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path, table_id
+from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.step_history import StepHistory, given_up
 
 
 def missing_storage(

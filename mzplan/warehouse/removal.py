@@ -6,7 +6,8 @@ import re
 import shutil
 
 from mzplan.model.diagnostics import error
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path, remote
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.folder import remote
 from mzplan.warehouse.paths import local_path
 
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")

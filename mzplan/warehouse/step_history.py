@@ -1,21 +1,21 @@
-"""All steps of one query: the index, and what has come since it was last written."""
+"""All steps of one query: the index, and what has come since it was last written; what a sink still needs.
+
+What has come since (the tail) is made of what Spark itself has logged: offsets, commits, and the collection's
+log. Spark keeps the offsets of the last hundred steps, and Delta its log for thirty days; so that is how far
+back a tail can be made, and why there is an index. Nothing is written here: making a tail twice gives the
+same.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from mzplan.model.address import Place
-from mzplan.warehouse.checkpoint_log import (
-    CheckpointLog,
-    in_flight,
-    sink_tail,
-    source_tail,
-    steps_of,
-    versions_between,
-)
+from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
 from mzplan.warehouse.step_index import StepIndex
 from mzplan.warehouse.step_record import StepRecord
 
@@ -40,7 +40,7 @@ class StepHistory:
         checkpoint = Checkpoint.of(warehouse, *place)
         self.is_source = source is None
         self.index = StepIndex(checkpoint)
-        self.log = CheckpointLog(checkpoint)
+        self.log = checkpoint.log
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
@@ -58,7 +58,7 @@ class StepHistory:
         recent = [*tail, running] if running is not None else tail
         older: list[StepRecord] = []
         if count is None or count > len(recent):
-            backwards = (r for r in self.index.backwards())
+            backwards = self.index.backwards()
             for record in islice(backwards, None if count is None else count - len(recent)):
                 if record.step < first:
                     break
@@ -101,3 +101,111 @@ class StepHistory:
         tail = self.tail(last)
         last = tail[-1] if tail else last
         return last.step + 1 if last is not None else self.index.since()
+
+
+def source_tail(
+    log: CheckpointLog, collection: CollectionLog, last: StepRecord | None, upto: int | None = None
+) -> list[StepRecord]:
+    """The steps of a source after the `last` known one that its collection holds (at most `upto`)."""
+    found: list[StepRecord] = []
+    for commit in collection.after(last.version if last is not None and last.version is not None else -1):
+        if commit.step is None or (last is not None and commit.step <= last.step):
+            continue
+        if upto is not None and commit.step > upto:
+            break
+        start, end, _ = log.range_of(commit.step, last)
+        last = StepRecord(
+            step=commit.step,
+            start=start,
+            end=end,
+            rows=commit.rows,
+            bytes=commit.bytes,
+            time=commit.time,
+            version=commit.version,
+        )
+        found.append(last)
+    return found
+
+
+def sink_tail(
+    log: CheckpointLog, collection: CollectionLog, last: StepRecord | None, upto: int | None = None
+) -> list[StepRecord]:
+    """The steps of a sink after the `last` known one that Spark has seen through (at most `upto`)."""
+    committed = log.committed()
+    top = committed if upto is None else min(upto, committed)
+    found: list[StepRecord] = []
+    for step in log.planned():
+        if step > top or (last is not None and step <= last.step):
+            continue
+        start, end, began = log.range_of(step, last)
+        last = _sink_step(collection, step, start, end, began)
+        found.append(last)
+    return found
+
+
+def in_flight(
+    log: CheckpointLog, collection: CollectionLog | None, last: StepRecord | None
+) -> StepRecord | None:
+    """The step whose offsets are logged and that is not committed yet. `collection`: that of a sink."""
+    step = max(log.planned(), default=-1)
+    if step < 0 or (last is not None and step <= last.step):
+        return None
+    start, end, began = log.range_of(step, last)
+    if collection is not None:
+        found = _sink_step(collection, step, start, end, began)
+        return StepRecord(
+            step=step,
+            start=start,
+            end=end,
+            time=began,
+            sources=found.sources,
+            rows=found.rows,
+            committed=False,
+        )
+    return StepRecord(step=step, start=start, end=end, time=began, committed=False)
+
+
+def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began: float | None) -> StepRecord:
+    covered = versions_between(start, end, collection)
+    sources, rows = steps_of(collection, *covered) if covered else (None, None)
+    if rows is not None and not (is_at_boundary(start) and is_at_boundary(end)):
+        rows = None  # parts of a version: the log doesn't say how many rows each file has
+    return StepRecord(step=step, start=start, end=end, rows=rows, time=began, sources=sources)
+
+
+def needed_by(sink: StepHistory) -> int | None:
+    """The oldest step that the sink has not seen through, whether it runs or is paused; None when it has
+    read all that is there. Raises OSError."""
+    done = sink.log.committed()
+    offset, _ = sink.log.offset(done)
+    if done < 0 or not isinstance(offset, dict) or "reservoirVersion" not in offset:
+        return 0
+    if offset.get("isStartingVersion") and int(offset.get("index", -1)) >= 0:
+        return 0  # in the middle of the snapshot with which it began
+    version, index = int(offset["reservoirVersion"]), int(offset.get("index", -1))
+    # Whatever the index of a file in it: this version is not read to its end, but for one of a MERGE.
+    for commit in sink.collection.after(version - 1):
+        is_read = commit.is_read_by(index if commit.version == version else -1)
+        if commit.step is not None and not is_read:
+            return commit.step
+    return None
+
+
+def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:
+    """Where the collection has given up steps that the sink has not seen through: the first of these, as far
+    as that is known, and the oldest step that is still there. Raises OSError."""
+    done = sink.log.committed()
+    offset, _ = sink.log.offset(done)
+    since = source.index.since()
+    if since == 0 or done < 0 or not isinstance(offset, dict):
+        return None
+    needed = needed_by(sink) if not offset.get("isStartingVersion") else None
+    version = int(offset.get("reservoirVersion", 0))
+    there = sink.collection.oldest()
+    if there is not None and version < there:
+        last = sink.index.last()
+        read = last.sources[1] + 1 if last is not None and last.sources is not None else 0
+        return min(read, since), since
+    if needed is not None and int(offset.get("index", -1)) >= 0:
+        needed += 1  # of this one it has read some files, perhaps all
+    return (needed, since) if needed is not None and needed < since else None

@@ -14,8 +14,9 @@ from mzplan.connectors.adoption import ensure_adoptable
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
-from mzplan.warehouse import checkpoints, foreign_query, presence
-from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_there
+from mzplan.warehouse import foreign_query, presence
+from mzplan.warehouse.checkpoints import Checkpoint, collection_path
+from mzplan.warehouse.folder import is_there, write_text
 from mzplan.warehouse.removal import remove_storage
 from tests.contract.stores import ObjectServer
 from tests.left_by_hand import leave
@@ -65,7 +66,7 @@ def make_table(table: str, id_: str) -> str:
     """Its log, as Delta begins it; returns the path of the entry."""
     entry = f"{table}/_delta_log/{0:020}.json"
     actions = [{"commitInfo": {}}, {"metaData": {"id": id_}}, {"protocol": {}}]
-    checkpoints._write(entry, "\n".join(map(json.dumps, actions)))
+    write_text(entry, "\n".join(map(json.dumps, actions)))
     return entry
 
 
@@ -77,7 +78,7 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     assert codes(warehouse) == ["MZ160", "MZ161"]
     checkpoint, table = Checkpoint.of(warehouse, "o", 1), collection_path(warehouse, "o", 1)
     metadata = f"{checkpoint.spark}/metadata"
-    checkpoints._write(metadata, "{}")
+    write_text(metadata, "{}")
     entry = make_table(table, "one")
     assert codes(warehouse) == [] and is_there(metadata)
     presence.ensure_collection(checkpoint, A, table)  # nothing is known of it yet
@@ -94,7 +95,7 @@ def test_what_is_gone_is_told(warehouse: str, remove: Remove) -> None:
     assert "another one was made there" in caught.value.diagnostics[0].detail
 
     remove(entry)
-    checkpoints._write(f"{table}/_delta_log/_last_checkpoint", "{}")
+    write_text(f"{table}/_delta_log/_last_checkpoint", "{}")
     assert codes(warehouse) == []  # an old table, whose log was cleaned up
     remove(metadata)
     assert codes(warehouse) == ["MZ160"]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from mzplan.warehouse.content_hash import content_hash, row_hashes
-from mzplan.warehouse.parquet import read_batches
+from mzplan.warehouse.replay import read_batches
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 
 from mzplan.schema.description import Description
+from mzplan.warehouse.replay import collection_batches, collection_hash
 from mzplan.warehouse.snapshot import snapshot_of
-from mzplan.warehouse.source_replay import collection_batches, collection_hash
 from mzplan.warehouse.step_history import StepHistory
 from tests.integration.committed import committed
 from tests.integration.spark_lab import read_delta, until

@@ -22,8 +22,7 @@ from mzplan.warehouse.delta_log import clean_log, tidy_log
 from mzplan.warehouse.folder import Data, LocalFolder, RemoteFolder
 from mzplan.warehouse.presence import missing_storage
 from mzplan.warehouse.snapshot import small_files
-from mzplan.warehouse.step_history import StepHistory
-from mzplan.warehouse.step_needs import given_up
+from mzplan.warehouse.step_history import StepHistory, given_up
 from mzplan.warehouse.step_record import StepRecord
 from tests.contract.controllers import appending, local_source, rows
 from tests.stored_steps import StoredSink, StoredSource

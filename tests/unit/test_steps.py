@@ -10,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mzplan.warehouse import step_index as index_module
-from mzplan.warehouse.checkpoint_log import versions_between
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.collection_log import CollectionLog
-from mzplan.warehouse.sink_replay import versions_of
-from mzplan.warehouse.source_replay import GoneError, collection_batches, collection_hash
-from mzplan.warehouse.step_history import Steps
+from mzplan.warehouse.collection_log import CollectionLog, versions_between
+from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash, versions_of
+from mzplan.warehouse.step_history import Steps, needed_by
 from mzplan.warehouse.step_index import SEGMENT, StepIndex
-from mzplan.warehouse.step_needs import needed_by
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 

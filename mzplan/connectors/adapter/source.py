@@ -93,7 +93,8 @@ def read_steps(
     from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
 
     assert query.checkpoint is not None, "a stream has a checkpoint"
-    logged = query.checkpoint.logged()
+    log = query.checkpoint.log
+    logged = log.entry(log.newest())  # its batch done or not
     plan = ReaderPlan(
         subject=str(query.address),
         name=endpoint_name(query),

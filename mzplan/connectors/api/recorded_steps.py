@@ -9,8 +9,7 @@ from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.warehouse.content_hash import content_hash
-from mzplan.warehouse.parquet import read_batches
-from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.replay import GoneError, read_batches
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -97,7 +97,7 @@ def take_upstream(
         return
     before, position = checkpoint.upstream(), checkpoint.position()
     if verdict.returns is not None:
-        checkpoint.move(verdict.returns)
+        checkpoint.log.move(verdict.returns)
         checkpoint.forget_departure()
     elif verdict.moves:
         moved = _moved(connector, query, verdict.policy, position if verdict.same else None, last_times)
@@ -107,7 +107,7 @@ def take_upstream(
             left = checkpoint.departure()
             known = left is not None and left["upstream"] == before
             checkpoint.note_departure(before, left["position"] if left and known else position)
-        checkpoint.move(moved)
+        checkpoint.log.move(moved)
     checkpoint.record_upstream(found)
 
 

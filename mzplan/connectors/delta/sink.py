@@ -35,7 +35,7 @@ class DeltaSink:
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """As far as the table's log goes back; of an upsert only rows."""
-        return DeltaRecorded(query, query.checkpoint.query_id() if query.checkpoint else None)
+        return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)

@@ -13,9 +13,8 @@ from mzplan.connectors.files.manifest import LOG, listed_path
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
-from mzplan.warehouse.folder import open_folder
-from mzplan.warehouse.parquet import read_bytes
-from mzplan.warehouse.source_replay import GoneError
+from mzplan.warehouse.folder import open_folder, read_text
+from mzplan.warehouse.replay import GoneError
 
 
 class FilesRecorded:
@@ -64,10 +63,9 @@ class FilesRecorded:
 
 def _count(file: str, format_: str) -> int:
     """The rows of a file of JSON lines, or of CSV with a header. Raises GoneError, OSError."""
-    try:
-        text = read_bytes(file).decode()
-    except FileNotFoundError:
-        raise GoneError(f"{file}, which the target says this step has written, is gone.") from None
+    text = read_text(file)
+    if text is None:
+        raise GoneError(f"{file}, which the target says this step has written, is gone.")
     if format_ == "json":
         return sum(1 for line in text.split("\n") if line)
     rows = csv.reader(io.StringIO(text, newline=""), escapechar="\\", doublequote=False)

@@ -79,7 +79,7 @@ def compare_target(
     other = _other(recorded, found or {})
     if other:
         return [another_target(query, f"{route(query.link)}: {other}")]
-    missing = _missing(there, checkpoint.query_id(), done)
+    missing = _missing(there, checkpoint.log.query_id(), done)
     promoted = _changed(recorded, found or {}, "timeline")
     if missing:
         since = (
