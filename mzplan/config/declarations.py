@@ -40,7 +40,7 @@ class Declared:
         self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
     ) -> Location:
         whole = (*(self.inside or (_BY_KIND[self.address.kind], self.address.name)), *path)
-        return Location(self.file, whole, at_key or not path, offset, length)
+        return Location(self.file, whole, at_key or not path, offset, length, self.valid_address)
 
 
 def value_at(body: Any, path: Path) -> Any:
@@ -67,7 +67,6 @@ def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, 
                         f"{resource.label} is declared twice",
                         f"It is also declared at {HERE}.",
                         "remove or rename one of them.",
-                        address=resource.valid_address,
                         location=resource.location(),
                         related=first.location(),
                     )

@@ -32,13 +32,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A path of keys in a file. `offset` and `length` count characters of the value's text."""
+    """A path of keys in a file, and the resource that it is of. `offset` and `length` count characters of the
+    value's text."""
 
     file: SourceFile
     path: Path = ()
     at_key: bool = False
     offset: int | None = None
     length: int = 1
+    address: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ class Findings:
                 summary=summary,
                 detail=detail,
                 hint=hint,
-                address=address,
+                address=address or (location.address if location is not None else None),
                 location=location,
                 span=span,
                 related=related,

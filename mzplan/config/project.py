@@ -79,9 +79,7 @@ def check_settings(document: Document, findings: Findings) -> Settings:
         data = {"version": 1, "project": "unknown"}
     body = {key: value for key, value in data.items() if key not in SECTIONS}
     if not is_valid(_SCHEMA, body):
-        check = BodyCheck(
-            findings, lambda path, at_key: Location(document.file, path, at_key), None, PROJECT_FILE
-        )
+        check = BodyCheck(findings, lambda path, at_key: Location(document.file, path, at_key), PROJECT_FILE)
         check.report(_SCHEMA, body)
     _check_state_secrets(document, body.get("state"), findings)
     return _settings(body)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mzplan.config.checks.columns import check_columns
-from mzplan.config.checks.exclusive import check_exclusive
 from mzplan.config.checks.options import check_lifecycle, check_reserved, check_secrets
-from mzplan.config.checks.references import References
+from mzplan.config.checks.references import References, check_exclusive
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.sinks import check_sink
 from mzplan.config.checks.validators import is_valid
@@ -72,12 +71,12 @@ class Checker:
     def _type(self, resource: Declared) -> None:
         body, kind = resource.body, resource.address.kind
         if not isinstance(body, dict):
-            self._add(
-                resource,
+            self.findings.add(
                 "MZ005",
                 f"{resource.label} is not a mapping",
                 f"A {kind} has keys and values; found {kind_of(body)}.",
                 f"write the keys of the {kind}, indented, below its name.",
+                location=resource.location(),
             )
         elif "type" in body:
             self._explicit_type(resource)
@@ -95,14 +94,20 @@ class Checker:
         if near is not None:
             detail = f"{resource.label} needs a type: {types}."
             summary = f"Unknown key {shown(near)}"
-            self._add(resource, "MZ004", summary, detail, 'did you mean "type"?', (near,), at_key=True)
+            self.findings.add(
+                "MZ004",
+                summary,
+                detail,
+                'did you mean "type"?',
+                location=resource.location((near,), at_key=True),
+            )
             return
-        self._add(
-            resource,
+        self.findings.add(
             "MZ006",
             'Missing key "type"',
             f"{resource.label} needs a type: {types}.",
             "add `type:`.",
+            location=resource.location(),
         )
 
     def _explicit_type(self, resource: Declared) -> None:
@@ -113,16 +118,21 @@ class Checker:
                 return
         except MzplanError as broken:  # a plug-in brings it, and can't be used
             (why,) = broken.diagnostics
-            self._add(resource, why.code, why.summary, why.detail, why.hint, ("type",))
+            self.findings.add(
+                why.code,
+                why.summary,
+                why.detail,
+                why.hint,
+                location=resource.location(("type",)),
+            )
             return
         known = types_of(kind)
-        self._add(
-            resource,
+        self.findings.add(
             "MZ005",
             f"Unknown {kind} type",
             f"{shown(type_)} is no type of a {kind}; types are: {listed(known)}.",
             did_you_mean(type_, known, shown) or "use one of these.",
-            ("type",),
+            location=resource.location(("type",)),
         )
 
     def _body(self, resource: Declared) -> bool:
@@ -135,7 +145,6 @@ class Checker:
             check = BodyCheck(
                 self.findings,
                 resource.location,
-                resource.valid_address,
                 resource.label,
                 kind.is_sensitive,
             )
@@ -159,14 +168,13 @@ class Checker:
             return
         explicit = "instance" in resource.body
         says = f"runs on {shown(name)}, which mzplan.yaml does not declare" if explicit else "names none"
-        self._add(
-            resource,
+        self.findings.add(
             "MZ012",
             "Unknown instance" if explicit else "No instance",
             f"{resource.label} {says}. Declared are: {listed(sorted(self.instances))}.",
             (did_you_mean(name, sorted(self.instances), shown) if explicit else "")
             or f"write `instance: {min(self.instances)}`, or declare it under `instances:`.",
-            ("instance",) if explicit else (),
+            location=resource.location(("instance",) if explicit else ()),
         )
 
     def _resource(self, resource: Declared) -> Resource:
@@ -183,19 +191,6 @@ class Checker:
             },
             path=resource.file.path,
         )
-
-    def _add(
-        self,
-        resource: Declared,
-        code: str,
-        summary: str,
-        detail: str,
-        hint: str,
-        path: Path = (),
-        at_key: bool = False,
-    ) -> None:
-        location = resource.location(path, at_key)
-        self.findings.add(code, summary, detail, hint, address=resource.valid_address, location=location)
 
 
 def _name_hint(name: Any) -> str:

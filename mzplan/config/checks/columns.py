@@ -44,7 +44,6 @@ def _not_ddl(resource: Declared, findings: Findings, path: Path, ddl: str, failu
         "The schema is not Spark DDL",
         f"{resource.label}: {failure}.",
         near or 'write columns as in "id BIGINT, amount DECIMAL(10,2), tags ARRAY<STRING>".',
-        address=resource.valid_address,
         location=resource.location(path, offset=failure.offset, length=len(word.group()) if word else 1),
     )
 
@@ -56,7 +55,6 @@ def _not_storable(resource: Declared, findings: Findings, path: Path, failure: D
         f"{resource.label}: {failure}.",
         "leave it out, or have it written under another name. Of a Kafka record or a line of a file the "
         "whole text can be a column (`format: {type: text}`), and `select` take it apart (get_json_object).",
-        address=resource.valid_address,
         location=resource.location(path, offset=failure.offset),
     )
 
@@ -98,7 +96,6 @@ def _unfit(resource: Declared, findings: Findings, path: Path, detail: str, hint
         "The schema does not fit the format",
         f"{resource.label}: {detail}.",
         hint,
-        address=resource.valid_address,
         location=resource.location(path),
     )
 
@@ -117,7 +114,6 @@ def _check_names(resource: Declared, kind: ResourceKind, findings: Findings) -> 
             f"The column {shown(column.name)} is there twice",
             f"{resource.label}: {what} would be a column of the same name as another one.",
             f"give it another name: `include: {{{what}: record_{what}}}`.",
-            address=resource.valid_address,
             location=resource.location(("include",)),
         )
 
@@ -182,7 +178,6 @@ def _check_key_format(
             f"{resource.label}: a record without a value deletes by its key, and keys beside avro values are "
             "avro as often as text. One that is read as what it is not would delete nothing, in silence.",
             "add `key_format: avro` to the envelope, or `text` or `json`, as the topic's keys are.",
-            address=resource.valid_address,
             location=resource.location(envelope),
         )
     elif len(held) > 1 and written == "text":
@@ -192,7 +187,6 @@ def _check_key_format(
             f"{resource.label}: the key has {len(held)} columns ({listed(held, 10)}), and a text can't tell "
             "them apart.",
             "write `key_format: json` (or avro, where the values are avro), as the topic's keys are.",
-            address=resource.valid_address,
             location=resource.location(path),
         )
 
@@ -205,6 +199,5 @@ def _not_a_key(
         summary,
         f"{resource.label}: {detail}.",
         hint,
-        address=resource.valid_address,
         location=resource.location(path),
     )

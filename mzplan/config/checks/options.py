@@ -31,7 +31,6 @@ def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) ->
             f"{resource.label}: files are shared and kept in history, so a secret in them is no secret.",
             f"write a reference, as ${{env:{name}}} or ${{file:PATH}}, "
             "and change the secret if this file was shared.",
-            address=resource.valid_address,
             location=resource.location(path),
             conceal=True,
         )
@@ -50,7 +49,6 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
             f"Invalid name {shown(former)}",
             f"{resource.label}: moved_from is the former name, without its kind.",
             "write the name alone.",
-            address=resource.valid_address,
             location=location,
         )
     elif Address(resource.address.kind, former) in declared:
@@ -60,7 +58,6 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
             f"{resource.label} can't take over the checkpoint of {resource.address.kind}.{former}, "
             "which is declared itself.",
             "remove moved_from, or the resource that it names.",
-            address=resource.valid_address,
             location=location,
         )
 
@@ -77,7 +74,6 @@ def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -
                     f"{shown(key)} can't be set here",
                     f"{resource.label}: {reason}.",
                     "remove it.",
-                    address=resource.valid_address,
                     location=resource.location((name, key), at_key=True),
                 )
 

@@ -1,14 +1,17 @@
-"""References between resources: that they exist, are of the right type, and form no cycle."""
+"""References between resources: that they exist, are of the right type, and form no cycle; and that no two
+sources read what only one can."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mzplan.config.declarations import Declared
 from mzplan.config.findings import HERE, Findings, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import KINDS, Address, Kind
 from mzplan.model.graph import DependencyGraph
+from mzplan.model.resources import Resource
 from mzplan.model.suggestions import nearest
 from mzplan.schema.kinds import Reference, ResourceKind, resource_kind, types_of
 
@@ -31,21 +34,20 @@ class References:
                 return None
             others = [t for t in types_of(kind) if not _needs_connection(kind, t)]
             also = f", or a type that needs none: {listed(others)}" if others else ""
-            self._add(
-                resource,
+            self.findings.add(
                 "MZ006",
                 'Missing key "connection"',
                 f"{resource.label} needs a connection{also}. Its type follows from the connection.",
                 "add `connection:`" + (f", or `type: {others[0]}`." if others else "."),
+                location=resource.location(),
             )
         elif not isinstance(name, str):
-            self._add(
-                resource,
+            self.findings.add(
                 "MZ005",
                 'Wrong type for "connection"',
                 f"Expected the name of a connection, or one written out, found {kind_of(name)}.",
                 "write the name of a connection.",
-                ("connection",),
+                location=resource.location(("connection",)),
             )
         found = self._target(resource, "connection", "connection")
         if found is None or found.type is None:
@@ -56,13 +58,12 @@ class References:
         type_ = resource_kind("connection", found.type).query_type(kind)
         if type_ is None:
             able = [t for t in types_of("connection") if resource_kind("connection", t).query_type(kind)]
-            self._add(
-                resource,
+            self.findings.add(
                 "MZ013",
                 f"A {kind} can't use this connection",
                 f"connection.{name} is of type {found.type}, which has no {kind}s.",
                 f"use a connection of type {listed(able)}.",
-                ("connection",),
+                location=resource.location(("connection",)),
             )
         return type_
 
@@ -73,14 +74,12 @@ class References:
         for word in ("connection", "type"):
             key = nearest(word, (key for key in resource.body if key not in known))
             if key is not None:
-                self._add(
-                    resource,
+                self.findings.add(
                     "MZ004",
                     f"Unknown key {shown(key)}",
                     f"{resource.label} needs a connection, or a type that needs none.",
                     f"did you mean {shown(word)}?",
-                    (key,),
-                    at_key=True,
+                    location=resource.location((key,), at_key=True),
                 )
                 return True
         return False
@@ -103,13 +102,12 @@ class References:
         for cycle in graph.cycles():
             first = self.declared[cycle[0]]
             role = next(role for role, target in self.edges[cycle[0]] if target == cycle[1 % len(cycle)])
-            self._add(
-                first,
+            self.findings.add(
                 "MZ014",
                 "Resources refer to each other in a circle",
                 " → ".join(map(str, [*cycle, cycle[0]])),
                 "remove one of these references.",
-                (role,),
+                location=first.location((role,)),
             )
 
     def _target(self, resource: Declared, property_: str, kind: Kind) -> Declared | None:
@@ -138,7 +136,6 @@ class References:
             f"Unknown {kind}",
             f"{resource.label} refers to {shown(name)}, which no file declares.",
             hint,
-            address=resource.valid_address,
             location=resource.location((property_,)),
             related=related,
         )
@@ -155,29 +152,45 @@ class References:
             for address, other in self.declared.items()
             if address.kind == reference.kind and other.type in reference.types
         )
-        self._add(
-            resource,
+        self.findings.add(
             "MZ013",
             f"Wrong type of {reference.kind}",
             f"{resource.label} is of type {resource.type} and needs a {reference.kind} of type "
             f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
             f"use one of: {listed(able)}." if able else f"declare a {reference.kind} of that type.",
-            (reference.property,),
+            location=resource.location((reference.property,)),
         )
-
-    def _add(
-        self,
-        resource: Declared,
-        code: str,
-        summary: str,
-        detail: str,
-        hint: str,
-        path: Path = (),
-        at_key: bool = False,
-    ) -> None:
-        location = resource.location(path, at_key)
-        self.findings.add(code, summary, detail, hint, address=resource.valid_address, location=location)
 
 
 def _needs_connection(kind: Kind, type_: str) -> bool:
     return "connection" in resource_kind(kind, type_).schema["properties"]
+
+
+def check_exclusive(
+    checked: Mapping[Address, Resource], declared: Mapping[Address, Declared], findings: Findings
+) -> None:
+    """MZ237 for a source that names what another one reads, and what it has read is gone for the other: a
+    replication slot, for instance (`x-exclusive`). Whether two connections lead to one server is
+    told by what is written in them."""
+    first: dict[Any, Address] = {}
+    for address, resource in checked.items():
+        link = checked.get(resource.references["connection"]) if "connection" in resource.references else None
+        if address.kind != "source" or link is None:
+            continue
+        for name, server in resource_kind("source", resource.type).exclusive.items():
+            value = resource.body.get(name)
+            if value is None:
+                continue
+            there = resource_kind("connection", link.type).with_defaults(link.body)
+            other = first.setdefault((link.type, *(there.get(one) for one in server), name, value), address)
+            if other == address:
+                continue
+            findings.add(
+                "MZ237",
+                f"Two sources read {name} {shown(value)}",
+                f"{other} names it too, at {HERE}. What one of them has read, the server discards, and the "
+                "other one misses it.",
+                f"leave `{name}` out of one of them: then mzplan makes one for it.",
+                location=declared[address].location((name,)),
+                related=declared[other].location((name,)),
+            )

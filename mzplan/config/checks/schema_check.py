@@ -10,7 +10,6 @@ from mzplan.config.checks.requirements import in_words, requirement, type_hint, 
 from mzplan.config.checks.validators import errors_of, schema_at, value_at
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.model.address import Address
 from mzplan.model.suggestions import did_you_mean, nearest
 from mzplan.schema.kinds import Json, load_schema
 from mzplan.secrets.references import has_login
@@ -25,11 +24,10 @@ class BodyCheck:
         self,
         findings: Findings,
         location: Callable[[Path, bool], Location],
-        address: Address | None,
         subject: str,
         sensitive: Callable[[Path], bool] = lambda path: False,
     ):
-        self.findings, self.location, self.address = findings, location, address
+        self.findings, self.location = findings, location
         self.subject, self.sensitive = subject, sensitive
 
     def report(self, name: str, body: Any) -> set[Path]:
@@ -53,29 +51,13 @@ class BodyCheck:
             self._rule(schema["allOf"][index])
         return wrong
 
-    def add(
-        self,
-        code: str,
-        summary: str,
-        detail: str,
-        hint: str,
-        path: Path,
-        *,
-        at_key: bool = False,
-        conceal: bool = False,
-    ) -> None:
-        location = self.location(path, at_key)
-        self.findings.add(
-            code, summary, detail, hint, address=self.address, location=location, conceal=conceal
-        )
-
     def _rule(self, rule: Json) -> None:
-        self.add(
+        self.findings.add(
             rule.get("x-code", "MZ020"),
             rule.get("x-summary", "Options that don't go together"),
             f"{self.subject}: {rule.get('x-detail', rule.get('description', ''))}",
             rule.get("x-hint", ""),
-            tuple(rule.get("x-at", ())),
+            location=self.location(tuple(rule.get("x-at", ())), False),
         )
 
     def _one(self, error: Any, schema: Json, body: Any, path: Path) -> None:
@@ -103,24 +85,21 @@ class BodyCheck:
         for key in keys[:_MAX_UNKNOWN]:
             free = [word for word in valid if not isinstance(value, dict) or word not in value]
             near = nearest(key, free)
-            self.add(
+            self.findings.add(
                 "MZ004",
                 f"Unknown key {shown(key)}",
                 f"Keys of {self._name(path)} are: {listed(valid, 40)}.",
                 f"did you mean {shown(near)}?" if near is not None else "remove it.",
-                (*path, key),
-                at_key=True,
-                # Who knows what is written under a key that nobody knows.
+                location=self.location((*path, key), True),
                 conceal=near is None or self.sensitive((*path, near)),
             )
         if len(keys) > _MAX_UNKNOWN:
-            self.add(
+            self.findings.add(
                 "MZ004",
                 f"{len(keys) - _MAX_UNKNOWN} more unknown keys",
                 "",
                 "remove them.",
-                path,
-                at_key=True,
+                location=self.location(path, True),
             )
 
     def _missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
@@ -135,13 +114,12 @@ class BodyCheck:
             ]
             detail = f"{listed(with_it)} and {key} need each other"
         about = inner.get("properties", {}).get(key, {}).get("description", "")
-        self.add(
+        self.findings.add(
             "MZ006",
             f"Missing key {shown(key)}",
             f"{detail}. {about}".strip(),
             f"add `{key}:`.",
-            path,
-            at_key=True,
+            location=self.location(path, True),
         )
 
     def _type(self, types: list[str], inner: Json, value: Any, path: Path) -> None:
@@ -152,12 +130,12 @@ class BodyCheck:
             if secret or isinstance(value, dict | list | None)
             else f"{kind_of(value)} ({shown(value)})"
         )
-        self.add(
+        self.findings.add(
             "MZ005",
             f"Wrong type for {shown(_key(path))}",
             f"Expected {expected}, found {found}. {inner.get('description', '')}".strip(),
             type_hint(types, value, secret),
-            path,
+            location=self.location(path, False),
             conceal=secret,
         )
 
@@ -166,37 +144,36 @@ class BodyCheck:
         found = "" if self.sensitive(path) else f"{shown(value)} is not one of its values. "
         one = f"It can only be {words[0]}." if len(words) == 1 else f"It can be {', '.join(words)}."
         hint = did_you_mean(value, [o for o in options if isinstance(o, str)], shown)
-        self.add(
+        self.findings.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
             found + one,
             hint or (f"write {words[0]}." if len(words) == 1 else "use one of these."),
-            path,
+            location=self.location(path, False),
         )
 
     def _names(self, inner: Json, value: Any, path: Path) -> None:
         pattern = inner.get("propertyNames", {}).get("pattern", "")
         for key in list(value)[:_MAX_UNKNOWN] if isinstance(value, dict) else []:
             if re.search(pattern.replace("$", r"\Z"), key) is None:
-                self.add(
+                self.findings.add(
                     "MZ011",
                     f"{shown(key)} can't be a key here",
                     f"Keys of {self._name(path)} {in_words(pattern)}.",
                     "rename it.",
-                    (*path, key),
-                    at_key=True,
+                    location=self.location((*path, key), True),
                     conceal=True,
                 )
 
     def _value(self, rule: str, inner: Json, value: Any, path: Path) -> None:
         secret = self.sensitive(path) or has_login(value)
         found = "" if secret else f"{shown(value)} can't be used here. "
-        self.add(
+        self.findings.add(
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
             f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
             value_hint(rule, inner),
-            path,
+            location=self.location(path, False),
             conceal=secret,
         )
 

@@ -69,7 +69,6 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
         "A sink that only adds rows can't follow updates and deletes",
         detail,
         hint,
-        address=resource.valid_address,
         location=resource.location(path),
     )
 
@@ -93,7 +92,6 @@ def _check_loop(resource: Declared, declared: Mapping[Address, Declared], findin
             f"It writes to {name} {shown(str(written))}, which {source.label} reads, on the same {servers}: "
             "every row would come back and be written again, without end.",
             f"write to another {name}.",
-            address=resource.valid_address,
             location=resource.location((name,)),
         )
 
@@ -174,7 +172,7 @@ class _SinkCheck:
         for path, parsed in deciding:
             if parsed.varies is not None:
                 what, offset = parsed.varies
-                self._add(
+                self.findings.add(
                     "MZ216",
                     "Whether a row is in the target changes without its data",
                     f"{self.resource.label}: {what} is another value each time. When a row of "
@@ -182,20 +180,18 @@ class _SinkCheck:
                     "its former state was written: such a row would stay in the target for ever.",
                     "compare columns of the row only; or let whoever reads the target look at the time "
                     "(a view, for instance).",
-                    path,
-                    offset,
+                    location=self.resource.location(path, offset=offset),
                 )
 
     def parsed(self, parsed: Parsed, path: Path) -> bool:
         if not parsed.problem:
             return True
-        self._add(
+        self.findings.add(
             "MZ019",
             "Not a stateless Spark SQL expression",
             f"{self.resource.label}: {parsed.problem}.",
             "write an expression over the columns of one row.",
-            path,
-            parsed.offset,
+            location=self.resource.location(path, offset=parsed.offset),
         )
         return False
 
@@ -205,14 +201,12 @@ class _SinkCheck:
             return
         for name, offset in parsed.columns:
             if name.lower() not in self.lower:
-                self._add(
+                self.findings.add(
                     "MZ019",
                     f"Unknown column {shown(name)}",
                     f"source.{self.resource.body['from']} has the columns {listed(self.columns, 40)}.",
                     did_you_mean(name, self.columns, shown) or "use one of these.",
-                    path,
-                    offset,
-                    len(name),
+                    location=self.resource.location(path, offset=offset, length=len(name)),
                 )
 
     def key(self, key: list[str], outputs: list[str]) -> None:
@@ -220,12 +214,12 @@ class _SinkCheck:
         written = {name.lower() for name in outputs}
         for index, name in enumerate(key):
             if name.lower() not in written:
-                self._add(
+                self.findings.add(
                     "MZ020",
                     f"Unknown key column {shown(name)}",
                     f"{self.resource.label} writes the columns {listed(outputs, 40)}.",
                     did_you_mean(name, outputs, shown) or "use one of these, or add it to `select`.",
-                    ("key", index),
+                    location=self.resource.location(("key", index)),
                 )
 
     def _names(self, parsed: Parsed, item: str, path: Path) -> list[str] | None:
@@ -234,49 +228,30 @@ class _SinkCheck:
                 return None
             return [column for column in self.columns if column.lower() not in parsed.without]
         if parsed.name is None:
-            self._add(
+            self.findings.add(
                 "MZ019",
                 "An expression without a name",
                 f"{self.resource.label}: what is not just a column needs a name for its result.",
                 f"write {shown(f'{item.strip()} AS name')}.",
-                path,
+                location=self.resource.location(path),
             )
             return None
         if parsed.name.lower() in self.own:
-            self._add(
+            self.findings.add(
                 "MZ019",
                 f"{parsed.name.lower()} can't be written",
                 f"{self.resource.label}: {parsed.name.lower()} is mzplan's own column of this collection.",
                 "give it another name: … AS name.",
-                path,
+                location=self.resource.location(path),
             )
             return None
         return [parsed.name]
 
     def _twice(self, name: str, path: Path) -> None:
-        self._add(
+        self.findings.add(
             "MZ019",
             f"The column {shown(name)} is written twice",
             f"{self.resource.label}: an earlier item of `select` has the same name.",
             "give one of them another name with AS.",
-            path,
-        )
-
-    def _add(
-        self,
-        code: str,
-        summary: str,
-        detail: str,
-        hint: str,
-        path: Path,
-        offset: int | None = None,
-        length: int = 1,
-    ) -> None:
-        self.findings.add(
-            code,
-            summary,
-            detail,
-            hint,
-            address=self.resource.valid_address,
-            location=self.resource.location(path, offset=offset, length=length),
+            location=self.resource.location(path),
         )

@@ -1,4 +1,7 @@
-"""The YAML parser's events, and its errors in plain words. The only module that imports yaml."""
+"""The YAML parser's events, one by one or by the path of each value; its errors in plain words.
+
+The only module that imports yaml.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
-from mzplan.config.findings import Span
+from mzplan.config.findings import Path, Span
 
 __all__ = [
     "AliasEvent",
@@ -27,10 +30,12 @@ __all__ = [
     "ScalarEvent",
     "SequenceEndEvent",
     "SequenceStartEvent",
+    "Visit",
     "YamlError",
     "events",
     "explain",
     "span_of",
+    "walk",
 ]
 
 
@@ -82,6 +87,64 @@ def span_of(event: Any) -> Span:
     if isinstance(event, MappingStartEvent | SequenceStartEvent):
         return Span(start.line, start.column, start.line, start.column + 1)
     return Span(start.line, start.column, end.line, end.column)
+
+
+class Visit(NamedTuple):
+    """A value on the way through a text: the event with which it begins (a collection has one more, with
+    which it ends), and the event of its key, None for what has none."""
+
+    path: Path
+    key: Any
+    event: Any
+
+    @property
+    def is_end(self) -> bool:
+        return isinstance(self.event, MappingEndEvent | SequenceEndEvent)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A collection on the way down. `key` is that of the next value: None where a mapping's key comes first,
+    and of the document, whose value has none."""
+
+    path: Path
+    is_map: bool
+    key: str | int | None = None
+    key_event: Any = None
+
+    def visit(self, event: Any) -> Visit:
+        return Visit(self.path if self.key is None else (*self.path, self.key), self.key_event, event)
+
+    def advance(self) -> None:
+        """To the next item, or to the next key. (A collection as a key ends here too: it has no name.)"""
+        if self.is_map:
+            self.key = "?" if self.key is None else None
+            self.key_event = None
+        elif isinstance(self.key, int):
+            self.key += 1
+
+
+def walk(text: str) -> Iterator[Visit]:
+    """Every value of the text in order. Ends quietly where the text is broken."""
+    levels = [_Level((), is_map=False)]
+    try:
+        for event in events(text):
+            level = levels[-1]
+            if isinstance(event, ScalarEvent) and level.is_map and level.key is None:
+                level.key, level.key_event = event.value, event
+            elif isinstance(event, ScalarEvent | AliasEvent):
+                yield level.visit(event)
+                level.advance()
+            elif isinstance(event, MappingStartEvent | SequenceStartEvent):
+                yield (visit := level.visit(event))
+                is_map = isinstance(event, MappingStartEvent)
+                levels.append(_Level(visit.path, is_map, None if is_map else 0))
+            elif isinstance(event, MappingEndEvent | SequenceEndEvent):
+                levels.pop()
+                yield levels[-1].visit(event)
+                levels[-1].advance()
+    except YamlError:
+        return
 
 
 class _Words(NamedTuple):

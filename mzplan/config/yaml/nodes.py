@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mzplan.config.yaml.events import (
-    AliasEvent,
-    DocumentStartEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    events,
-)
+from mzplan.config.yaml.events import AliasEvent, MappingStartEvent, ScalarEvent, walk
 
 # An anchor or a tag in front of a node.
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
@@ -54,11 +44,30 @@ class Entry:
 
 def compose(text: str, section: str, name: str) -> Entry | None:
     """The entry of a resource; None when the file writes out none of this name."""
-    found = _at_key(events_of(text), section, name)
-    if found is None:
-        return None
-    key, rest, first = found
-    return Entry(key, _node(text, first, rest))
+    resource: Entry | None = None
+    above: list[Node] = []
+    for visit in walk(text):
+        path, key, event = visit
+        if path[:2] != (section, name):
+            continue
+        if visit.is_end:
+            node = above.pop()
+            if node.flow:
+                node.end = event.end_mark.index
+            elif node.entries:
+                node.end = node.entries[-1].value.end
+        else:
+            node = _node(text, event)
+            entry = Entry(_node(text, key) if key is not None else None, node)
+            if above:
+                above[-1].entries.append(entry)
+            else:
+                resource = entry
+            if node.kind in ("map", "list"):
+                above.append(node)
+        if not above:
+            return resource
+    return None
 
 
 def properties_before(text: str, node: Node) -> str:
@@ -67,97 +76,14 @@ def properties_before(text: str, node: Node) -> str:
     return found.group() if found else ""
 
 
-def events_of(text: str) -> Iterator[Any]:
-    """The events of the document's content."""
-    begun = False
-    for event in events(text):
-        if begun:
-            yield event
-        begun |= isinstance(event, DocumentStartEvent)
-
-
-def _at_key(stream: Iterator[Any], section: str, name: str) -> tuple[Node, Iterator[Any], Any] | None:
-    if not isinstance(next(stream, None), MappingStartEvent):
-        return None
-    for key in stream:
-        if isinstance(key, MappingEndEvent):
-            return None
-        value = next(stream)
-        if not (isinstance(key, ScalarEvent) and key.value == section):
-            _skip(stream, value)
-            continue
-        if not isinstance(value, MappingStartEvent):
-            return None
-        for inner in stream:
-            if isinstance(inner, MappingEndEvent):
-                return None
-            value = next(stream)
-            if isinstance(inner, ScalarEvent) and inner.value == name:
-                return _scalar(inner), stream, value
-            _skip(stream, value)
-    return None
-
-
-def _skip(stream: Iterator[Any], event: Any) -> None:
-    """Pass over the rest of a value whose first event this is."""
-    depth = 0
-    while True:
-        if isinstance(event, MappingStartEvent | SequenceStartEvent):
-            depth += 1
-        elif isinstance(event, MappingEndEvent | SequenceEndEvent):
-            depth -= 1
-        if depth == 0:
-            return
-        event = next(stream)
-
-
-def _scalar(event: Any) -> Node:
-    return Node(
-        kind="scalar",
-        start=_start(event),
-        end=_end(event),
-        text=event.value,
-        style=event.style or "",
-    )
-
-
-def _node(text: str, event: Any, stream: Iterator[Any]) -> Node:
-    """The node that begins with this event. Recursion is bounded: the builder refuses what is deeper."""
-    if isinstance(event, ScalarEvent):
-        return _trimmed(text, _scalar(event))
+def _node(text: str, event: Any) -> Node:
+    """What begins with this event, still without what is in it."""
+    start, end = event.start_mark.index, event.end_mark.index
     if isinstance(event, AliasEvent):
-        return Node(kind="alias", start=_start(event), end=_end(event))
-    is_map = isinstance(event, MappingStartEvent)
-    node = Node(
-        kind="map" if is_map else "list",
-        start=_start(event),
-        end=_end(event),
-        flow=bool(event.flow_style),
-    )
-    for first in stream:
-        if isinstance(first, MappingEndEvent | SequenceEndEvent):
-            node.end = _end(first) if node.flow else _last_end(node)
-            return node
-        inner = _node(text, first, stream)
-        key = inner if is_map else None
-        node.entries.append(Entry(key, _node(text, next(stream), stream) if is_map else inner))
-    return node
-
-
-def _start(event: Any) -> int:
-    return int(event.start_mark.index)
-
-
-def _end(event: Any) -> int:
-    return int(event.end_mark.index)
-
-
-def _last_end(node: Node) -> int:
-    return node.entries[-1].value.end if node.entries else node.end
-
-
-def _trimmed(text: str, node: Node) -> Node:
-    """A block scalar's end, as the parser tells it, is past the lines that follow it."""
-    if node.style in ("|", ">"):
-        node.end = node.start + len(text[node.start : node.end].rstrip())
-    return node
+        return Node("alias", start, end)
+    if isinstance(event, ScalarEvent):
+        if event.style in ("|", ">"):  # the parser's end is past the lines that follow it
+            end = start + len(text[start:end].rstrip())
+        return Node("scalar", start, end, text=event.value, style=event.style or "")
+    kind: Literal["map", "list"] = "map" if isinstance(event, MappingStartEvent) else "list"
+    return Node(kind, start, end, flow=bool(event.flow_style))

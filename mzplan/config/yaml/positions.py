@@ -6,21 +6,10 @@ Keeps the places that are asked for and nothing else, so that an error in a larg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from mzplan.config.findings import Path, Span
-from mzplan.config.yaml.events import (
-    AliasEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    YamlError,
-    events,
-    span_of,
-)
+from mzplan.config.yaml.events import ScalarEvent, span_of, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,56 +21,19 @@ class Found:
     text: str | None  # of a scalar: its value, for finding an offset in what is written
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A collection on the way down. `wanted` is the part of the question that lies below it, if any."""
-
-    is_map: bool
-    wanted: Any
-    key: str | int | None = None
-    key_span: Span | None = None
-
-
-@dataclass(slots=True)
-class _Node:
-    """A value met on the way: its event, its key and the frames around it."""
-
-    event: Any
-    frames: list[_Frame]
-    wanted: Any = None
-    key: Span | None = None
-
-    @property
-    def path(self) -> Path:
-        return tuple(frame.key for frame in self.frames if frame.key is not None)
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """A tree of the paths that are asked for."""
-
-    below: dict[str | int, _Wanted] = field(default_factory=dict)
-
-
 def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
     """The places of these paths and of every path above them; of equal keys the first.
 
     A path that comes in by an alias or a merge is not there: what is written is the alias.
     """
-    root = _Wanted()
-    count = 1
-    for path in paths:
-        node = root
-        for key in path:
-            count += key not in node.below
-            node = node.below.setdefault(key, _Wanted())
+    wanted: set[Path] = {()} | {path[:length] for path in paths for length in range(1, len(path) + 1)}
     found: dict[Path, Found] = {}
-    for node_met in _nodes(text, root):
-        if node_met.wanted is not None:
-            event = node_met.event
+    for visit in walk(text):
+        path, key, event = visit
+        if path in wanted and path not in found and not visit.is_end:
             value = event.value if isinstance(event, ScalarEvent) else None
-            found.setdefault(node_met.path, Found(node_met.key, span_of(event), value))
-            if len(found) == count:
+            found[path] = Found(span_of(key) if key is not None else None, span_of(event), value)
+            if len(found) == len(wanted):
                 break
     return found
 
@@ -89,54 +41,13 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
 def scalars_on(text: str, lines: set[int]) -> Iterator[tuple[Path, Span, str]]:
     """Every scalar value that touches one of the lines (from 0): its path, place and value."""
     last = max(lines, default=-1)
-    for node in _nodes(text, None):
-        event = node.event
+    for path, _, event in walk(text):
         if event.start_mark.line > last:
             return
         if isinstance(event, ScalarEvent):
             span = span_of(event)
             if span.line in lines or any(line in lines for line in range(span.line + 1, span.end_line + 1)):
-                yield node.path, span, event.value
-
-
-def _nodes(text: str, wanted: _Wanted | None) -> Iterator[_Node]:
-    """Every value of a file in order. Ends quietly where the file is broken."""
-    frames: list[_Frame] = []
-    # The document counts as the one item of a list whose index is no part of a path.
-    top = _Frame(is_map=False, wanted=None)
-    try:
-        for event in events(text):
-            frame = frames[-1] if frames else top
-            if isinstance(event, ScalarEvent) and frame.is_map and frame.key is None:
-                frame.key, frame.key_span = event.value, span_of(event)
-            elif isinstance(event, ScalarEvent | AliasEvent):
-                yield _Node(event, frames, _below(frame, wanted, frames), frame.key_span)
-                _advance(frame)
-            elif isinstance(event, MappingStartEvent | SequenceStartEvent):
-                inner = _below(frame, wanted, frames)
-                yield _Node(event, frames, inner, frame.key_span)
-                is_map = isinstance(event, MappingStartEvent)
-                frames.append(_Frame(is_map, inner, None if is_map else 0))
-            elif isinstance(event, MappingEndEvent | SequenceEndEvent):
-                frames.pop()
-                _advance(frames[-1] if frames else top)
-    except YamlError:
-        return
-
-
-def _below(frame: _Frame, root: _Wanted | None, frames: list[_Frame]) -> _Wanted | None:
-    if not frames:
-        return root
-    return frame.wanted.below.get(frame.key) if frame.wanted is not None else None
-
-
-def _advance(frame: _Frame) -> None:
-    """To the next item, or to the next key. (A collection as a key ends here too: it has no name.)"""
-    if frame.is_map:
-        frame.key = "?" if frame.key is None else None
-        frame.key_span = None
-    elif isinstance(frame.key, int):
-        frame.key += 1
+                yield path, span, event.value
 
 
 def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) -> Span:
