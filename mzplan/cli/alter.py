@@ -9,13 +9,12 @@ import click
 
 from mzplan.cli.apply import (
     applied_to_json,
+    apply_options,
     approval,
     auto_option,
-    canary_option,
-    canary_wait_option,
+    canary_options,
     finish,
     wait_option,
-    waits_for_canary,
 )
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.plan import show_plan
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
     from mzplan.model.plan import Plan
     from mzplan.operations.alteration import Altered
+    from mzplan.operations.apply import ApplyOptions
 
 
 @command("alter", changing=True)
@@ -38,20 +38,16 @@ if TYPE_CHECKING:
     "--live/--no-live", default=None, help="Reach out in validation (default: by the connection's type)."
 )
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
-@canary_option
-@canary_wait_option
+@canary_options
 @wait_option
+@apply_options
 def command_alter(
     invocation: Invocation,
     statement: str,
     dry_run: bool,
     no_apply: bool,
     auto_approve: bool,
-    live: bool | None,
-    allow_replace: bool,
-    canary: bool,
-    canary_wait: float | None,
-    wait: float,
+    options: ApplyOptions,
 ) -> int:
     """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
 
@@ -63,29 +59,22 @@ def command_alter(
       mzplan alter "VALIDATE CONNECTION shop_pg"
     """
     from mzplan.operations import alteration
-    from mzplan.operations.apply import ApplyOptions
 
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
-    first = waits_for_canary(canary, canary_wait)
     project = invocation.project(whole=True)
     runners = invocation.runners(project)
     if dry_run:
-        return _previewed(
-            invocation, alteration.preview(project, runners, invocation.progress, statement, live, first)
+        previewed = alteration.preview(
+            project, runners, invocation.progress, statement, options.live, options.canary
         )
+        return _previewed(invocation, previewed)
     if no_apply:
-        return _told(invocation, alteration.edit_only(project, invocation.progress, statement))
-    altered = alteration.alter(
-        project,
-        runners,
-        invocation.progress,
-        statement,
-        _approval(invocation, auto_approve),
-        ApplyOptions(allow_replace=allow_replace, live=live, canary=first, wait=wait),
-    )
+        return _show_edit(invocation, alteration.edit_only(project, invocation.progress, statement))
+    approve = _approval(invocation, auto_approve)
+    altered = alteration.alter(project, runners, invocation.progress, statement, approve, options)
     if altered.applied is None:
-        return _told(invocation, altered)
+        return _show_edit(invocation, altered)
     if invocation.json:
         document = {**applied_to_json(altered.applied), **_edit_to_json(altered)}
         invocation.document(document)
@@ -109,7 +98,7 @@ def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, Fil
 def _previewed(invocation: Invocation, altered: Altered) -> int:
     plan = altered.plan
     if plan is None:
-        return _told(invocation, altered)
+        return _show_edit(invocation, altered)
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if invocation.json:
         from mzplan.render.plan_json import plan_to_json
@@ -121,7 +110,7 @@ def _previewed(invocation: Invocation, altered: Altered) -> int:
     return MzplanError(errors).exit_code if errors else ExitCode.OK
 
 
-def _told(invocation: Invocation, altered: Altered) -> int:
+def _show_edit(invocation: Invocation, altered: Altered) -> int:
     """The end of a statement that planned nothing."""
     if invocation.json:
         document: dict[str, Any] = {

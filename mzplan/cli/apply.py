@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,22 +21,11 @@ from mzplan.render.text import safe
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
     from mzplan.model.state import State
-    from mzplan.operations.apply import Applied
+    from mzplan.operations.apply import Applied, ApplyOptions
     from mzplan.operations.follower import Outcome
 
 wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
-)
-canary_option = click.option(
-    "--canary",
-    is_flag=True,
-    help="Restart one query of each connection first; the rest when it has made progress.",
-)
-canary_wait_option = click.option(
-    "--canary-wait",
-    type=DURATION,
-    metavar="DURATION",
-    help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
 )
 auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
 _DONE = {
@@ -45,6 +36,44 @@ _DONE = {
     "delete": "deleted",
     "move": "moved",
 }
+
+
+def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--canary and --canary-wait, as one argument `canary`: the seconds that a canary has, None without."""
+
+    @click.option(
+        "--canary",
+        is_flag=True,
+        help="Restart one query of each connection first; the rest when it has made progress.",
+    )
+    @click.option(
+        "--canary-wait",
+        type=DURATION,
+        metavar="DURATION",
+        help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
+    )
+    @functools.wraps(function)
+    def called(*arguments: Any, canary: bool, canary_wait: float | None, **given: Any) -> Any:
+        if canary_wait is not None and not canary:
+            raise click.UsageError("--canary-wait goes with --canary.")
+        seconds = DEFAULT_WAIT if canary_wait is None else canary_wait
+        return function(*arguments, canary=seconds if canary else None, **given)
+
+    return called
+
+
+def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Those options of a command that are fields of ApplyOptions, as one argument `options`."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **given: Any) -> Any:
+        from mzplan.operations.apply import ApplyOptions
+
+        names = {field.name for field in dataclasses.fields(ApplyOptions)} & given.keys()
+        options = ApplyOptions(**{name: given.pop(name) for name in names})
+        return function(*arguments, options=options, **given)
+
+    return called
 
 
 @command("apply", changing=True)
@@ -59,35 +88,23 @@ _DONE = {
     type=click.IntRange(min=1),
     help="Stop and start at most so many queries at once (default: 8).",
 )
-@canary_option
-@canary_wait_option
+@canary_options
 @wait_option
+@apply_options
 def command_apply(
     invocation: Invocation,
     planfile: str | None,
     auto_approve: bool,
-    live: bool | None,
-    allow_replace: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
-    parallelism: int | None,
-    canary: bool,
-    canary_wait: float | None,
-    wait: float,
+    options: ApplyOptions,
 ) -> int:
     """Commit the changes, and restart only what they reach.
 
     With PLANFILE (of `mzplan plan --out`) exactly that plan is applied, without asking.
     """
-    from mzplan.operations.apply import ApplyOptions, apply_configuration, apply_saved
+    from mzplan.operations.apply import apply_configuration, apply_saved
 
-    options = ApplyOptions(
-        allow_replace=allow_replace,
-        live=live,
-        canary=waits_for_canary(canary, canary_wait),
-        parallelism=parallelism,
-        wait=wait,
-    )
     project = invocation.project(whole=True)
     runners = invocation.runners(project)
     if planfile is not None:
@@ -110,13 +127,6 @@ def command_apply(
         replacing=replacing,
     )
     return finish(invocation, applied)
-
-
-def waits_for_canary(canary: bool, wait: float | None) -> float | None:
-    """The seconds that a canary has, None without one."""
-    if wait is not None and not canary:
-        raise click.UsageError("--canary-wait goes with --canary.")
-    return (DEFAULT_WAIT if wait is None else wait) if canary else None
 
 
 def _operation(
@@ -191,7 +201,7 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
 
 
 def finish(invocation: Invocation, applied: Applied) -> int:
-    """Tell how it ended; returns the exit code."""
+    """Show how it ended; returns the exit code."""
     if invocation.json:
         invocation.document(applied_to_json(applied))
         return applied.exit_code
@@ -246,5 +256,5 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
 
 
 def _reason(outcome: Outcome) -> str:
-    """As `plan` tells of what is pending."""
+    """As `plan` shows what is pending."""
     return f"{outcome.code}: {outcome.reason}" if outcome.code else outcome.reason

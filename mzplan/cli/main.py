@@ -29,7 +29,7 @@ COMMANDS: dict[str, str] = {
     "pause": "apply",
     "resume": "apply",
     "restart": "apply",
-    "status": "status",
+    "status": "plan",
     "append": "append",
     "snapshot": "snapshot",
     "steps": "steps",

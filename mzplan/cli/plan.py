@@ -1,12 +1,13 @@
-"""plan, graph, show, drift: commands that change nothing."""
+"""plan, graph, show, drift, status: commands that change nothing."""
 
 from __future__ import annotations
 
 import shlex
+import time
 
 import click
 
-from mzplan.cli.apply import canary_option, canary_wait_option, waits_for_canary
+from mzplan.cli.apply import canary_options
 from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.output import write_text
@@ -15,6 +16,9 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
 from mzplan.render.text import cut, safe
+
+WATCH_EVERY = 1.0  # seconds
+_REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 
 
 @command("plan")
@@ -26,8 +30,7 @@ from mzplan.render.text import cut, safe
 )
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
-@canary_option
-@canary_wait_option
+@canary_options
 @click.option("--detailed-exitcode", is_flag=True, help="2: changes, 3: drift, 4: both.")
 def command_plan(
     invocation: Invocation,
@@ -37,8 +40,7 @@ def command_plan(
     live: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
-    canary: bool,
-    canary_wait: float | None,
+    canary: float | None,
     detailed_exitcode: bool,
 ) -> int:
     """Show what apply would change, what that restarts, and why."""
@@ -52,7 +54,7 @@ def command_plan(
         targets=target,
         replacing=replacing,
         live=live,
-        canary=waits_for_canary(canary, canary_wait),
+        canary=canary,
     )
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if out is not None and not errors:
@@ -179,3 +181,27 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
         for item in drift:
             invocation.out(f"{safe(item.address)}: {item.kind}: {cut(safe(item.detail), 600)}")
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK
+
+
+@command("status")
+@click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
+def command_status(invocation: Invocation, watch: bool) -> int:
+    """Show how each query does: condition, rates, lag, last error."""
+    from mzplan.operations.status import read_project_status
+    from mzplan.render.status import render_status, status_to_json
+
+    if watch and invocation.json:
+        raise click.UsageError("--watch and --json don't go together: --json is one document.")
+    project = invocation.project()
+    while True:
+        with invocation.progress.working("reading the status"):
+            status = read_project_status(project)
+        if invocation.json:
+            invocation.document(status_to_json(status))
+        else:
+            text = render_status(status, color=invocation.color)
+            redraw = _REDRAW if watch and invocation.output.is_screen else ""
+            invocation.output.raw(redraw + text)
+        if not watch or invocation.output.reader_gone:
+            return ExitCode.OK
+        time.sleep(WATCH_EVERY)

@@ -137,8 +137,7 @@ def _table_pieces(
 
     from pyarrow import types
 
-    from mzplan.render.row_files import texts
-    from mzplan.render.table import table_lines
+    from mzplan.render.row_files import table_lines, texts
 
     right = [
         types.is_integer(f.type) or types.is_floating(f.type) or types.is_decimal(f.type) for f in schema

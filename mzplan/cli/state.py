@@ -96,7 +96,7 @@ def state_mv(invocation: Invocation, former: Address, new: Address) -> int:
 
     project = invocation.project()
     plan = move(project, invocation.runners(project), invocation.progress, former, new)
-    return _told(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
+    return _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
 
 
 @_sub("rm", changing=True)
@@ -108,7 +108,7 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...]) -> int:
     project = invocation.project()
     given = list(dict.fromkeys(addresses))
     plan = forget(project, invocation.runners(project), invocation.progress, given)
-    return _told(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
+    return _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
 
 
 @_sub("rollback", changing=True)
@@ -121,10 +121,10 @@ def state_rollback(invocation: Invocation, serial: int | None, auto_approve: boo
     project = invocation.project()
     approve = approval(invocation, auto_approve, "state rollback")
     plan = roll_back(project, invocation.runners(project), invocation.progress, serial, approve)
-    return _told(invocation, plan, "Change the files too, or the next apply undoes it.")
+    return _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
 
 
-def _told(invocation: Invocation, plan: Plan, text: str) -> int:
+def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
     serial = invocation.progress.serial if invocation.progress.is_committed else plan.serial
     if invocation.json:
         from mzplan.render.plan_json import plan_to_json
@@ -253,8 +253,8 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
     else:
         found, problems = find_unclaimed(project, progress, foreign=foreign), []
     if invocation.json:
-        told = [d.to_json() for d in problems]
-        invocation.document({"storage": [unclaimed_to_json(one) for one in found], "diagnostics": told})
+        listed = [d.to_json() for d in problems]
+        invocation.document({"storage": [unclaimed_to_json(one) for one in found], "diagnostics": listed})
     else:
         invocation.out(render_unclaimed(found, applied=apply, color=invocation.color))
         if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,35 +136,30 @@ class _Session:
             self._opened.close()
 
     def upstream(self, state: State, resource: ResourceState) -> Upstream:
-        from mzplan.schema.description import describe
-        from mzplan.secrets.references import Secrets
         from mzplan.spark.source_verification import SparkUpstream
-        from mzplan.warehouse.paths import absolute
 
-        settings = self._project.settings
-        with self._invocation.progress.working("Spark starts in this process"):
-            self._opened = SparkUpstream.open(
-                describe(resource, state.resources),
-                Secrets(settings.directory),
-                settings.directory,
-                absolute(settings.directory, settings.warehouse),
-            )
-        found: Upstream = self._opened
+        found: Upstream = self._open(SparkUpstream.open, state, resource, "Spark starts in this process")
         return found
 
     def target(self, state: State, resource: ResourceState) -> Target:
+        from mzplan.spark.sink_verification import Downstream
+
+        doing = f"asking the target of {resource.address}"
+        found: Target = self._open(Downstream.open, state, resource, doing)
+        return found
+
+    def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:
         from mzplan.schema.description import describe
         from mzplan.secrets.references import Secrets
-        from mzplan.spark.sink_verification import Downstream
         from mzplan.warehouse.paths import absolute
 
         settings = self._project.settings
-        with self._invocation.progress.working(f"asking the target of {resource.address}"):
-            self._opened = Downstream.open(
+        directory = settings.directory
+        with self._invocation.progress.working(doing):
+            self._opened = opened(
                 describe(resource, state.resources),
-                Secrets(settings.directory),
-                settings.directory,
-                absolute(settings.directory, settings.warehouse),
+                Secrets(directory),
+                directory,
+                absolute(directory, settings.warehouse),
             )
-        found: Target = self._opened
-        return found
+        return self._opened

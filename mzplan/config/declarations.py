@@ -53,7 +53,8 @@ def value_at(body: Any, path: Path) -> Any:
 
 
 def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, Declared]:
-    """Every declared resource, by address. What isn't a resource, and a name that is there twice, is told."""
+    """Every declared resource, by address. Reports what isn't a resource, and a name that is there
+    twice."""
     declared: dict[Address, Declared] = {}
     for document in documents:
         for section, kind in SECTIONS.items():

@@ -1,6 +1,6 @@
 """What is wrong, before it has a line and column: findings, and how they become diagnostics.
 
-A check says *what* (a path of keys in a file); only when there is something to tell are the files parsed
+A check says *what* (a path of keys in a file); only when there is something to report are the files parsed
 again to find *where* (mzplan.config.yaml.positions).
 """
 
@@ -66,7 +66,7 @@ class Findings:
         self.found: list[Finding] = []
         self.left_out = 0
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
-        # Values with a reference that can't be filled in: no more is to be said of them (location, path).
+        # Values with a reference that can't be filled in: no more is reported of them (location, path).
         self.unusable: set[tuple[str, Path]] = set()
         self.broken: set[str] = set()  # locations of files that could be read but not parsed
         self.unread = False  # a file could not be read or parsed: what it declares is not known

@@ -24,7 +24,7 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     secrets = sorted(findings.secrets, key=len, reverse=True)
     views = _views(findings, secrets)
     placed = [_diagnostic(finding, views, secrets) for finding in findings.found]
-    # What the parser could not use has been replaced by something: no more is to be said of that.
+    # What the parser could not use has been replaced by something: no more is reported of that.
     unusable = {_start(one) for one in placed if one.code == "MZ002" and one.range is not None}
     placed = [one for one in placed if one.code == "MZ002" or _start(one) not in unusable]
     placed.sort(key=_order)

@@ -141,17 +141,19 @@ def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
     """By instance; what is none counts for nothing (its error is reported elsewhere)."""
     found = {}
     for name, inner in instances.items():
-        said = inner.get("metrics") if isinstance(inner, dict) else None
-        port = said.get("port") if isinstance(said, dict) else None
-        if isinstance(said, dict) and isinstance(port, int) and not isinstance(port, bool):
-            found[str(name)] = MetricsPlace(port=port, host=str(said.get("host", "127.0.0.1")))
+        given = inner.get("metrics") if isinstance(inner, dict) else None
+        port = given.get("port") if isinstance(given, dict) else None
+        if isinstance(given, dict) and isinstance(port, int) and not isinstance(port, bool):
+            found[str(name)] = MetricsPlace(port=port, host=str(given.get("host", "127.0.0.1")))
     return found
 
 
-def _retries(said: dict[str, Any]) -> Retries:
+def _retries(waits: dict[str, Any]) -> Retries:
     """What is no duration or number counts for nothing (its error is reported elsewhere)."""
-    first, last = (seconds(said[name]) if isinstance(said[name], str) else 0.0 for name in ("first", "last"))
-    budget = said.get("budget")
+    first, last = (
+        seconds(waits[name]) if isinstance(waits[name], str) else 0.0 for name in ("first", "last")
+    )
+    budget = waits.get("budget")
     known = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
     default = Retries()
     return Retries(first=first or default.first, last=last or default.last, budget=budget if known else None)

@@ -32,7 +32,7 @@ class Variables:
     document: Document
     declared: Mapping[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)  # missing ones that have been reported
+    reported: set[str] = field(default_factory=set)  # missing ones
     used: set[str] = field(default_factory=set)  # those that were filled in somewhere
     filled: int = 0  # characters made by filling in, so far
 
@@ -48,7 +48,7 @@ def read_variables(
     (--var-file; a later one wins), then what is `remembered` of an earlier plan, then the environment
     (`MZPLAN_VAR_NAME`), then the default."""
     section = document.data.get("variables") if isinstance(document.data, dict) else None
-    # What is not of the right shape is told by the schema check.
+    # What is not of the right shape is reported by the schema check.
     declared = {
         name: body if isinstance(body, dict) else {}
         for name, body in (section.items() if isinstance(section, dict) else ())
@@ -211,7 +211,7 @@ def _filled(
 
 
 def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
-    """Tell of a variable that has no value, or does not exist."""
+    """Report a variable that has no value, or does not exist."""
     name = match[1]
     if name in variables.values:
         return
@@ -294,9 +294,9 @@ def _undeclared(name: str, declared: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _missing(name: str, variables: Variables, findings: Findings) -> None:
-    if name in variables.told:
+    if name in variables.reported:
         return
-    variables.told.add(name)
+    variables.reported.add(name)
     word = shown(name, quote=False)
     findings.add(
         "MZ015",

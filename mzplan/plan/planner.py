@@ -19,9 +19,8 @@ from mzplan.model.state import ResourceState, State, Status
 from mzplan.plan.canaries import held_back
 from mzplan.plan.causes import Causes, Dependencies, Reached, ways_to, weigh_references
 from mzplan.plan.compare import compare_resources
-from mzplan.plan.delivery import check_delivery
 from mzplan.plan.difference import Difference, check_known, find_difference, select
-from mzplan.plan.guards import check_changes, check_project, check_replaceable, same_place
+from mzplan.plan.guards import check_changes, check_delivery, check_project, check_replaceable, same_place
 from mzplan.plan.moves import find_moves, moved, moved_references
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for

@@ -1,14 +1,17 @@
 """Rows as files: JSON lines, CSV, Parquet, Arrow; values in text are as mzplan.connectors.local.row_files
-reads them."""
+reads them. And as a table for a person."""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
+
+from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +31,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CYCLE = 400 * 365 + 97  # days of 400 years, after which the calendar repeats itself
 _DAY = 86_400_000_000  # microseconds
 _GROUP = 65_536  # rows of a row group
+_CELL = 60  # characters of a table's cell
+_MEASURED = 200  # rows that say how wide a column of a table is
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # made once: it is half the work
 
 Convert = Callable[[Any], Any]
@@ -246,3 +251,34 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return _encode(value)
+
+
+def table_lines(
+    names: Sequence[str],
+    right: Sequence[bool],
+    rows: Iterable[Sequence[str | None]],
+    *,
+    color: bool = False,
+) -> Iterator[str]:
+    """The lines of a table, as the rows come: widths are those of the first ones. `right`: whether a column
+    is set to the right; None in a row is NULL."""
+    paint = Paint(color)
+    shown = ([_cell(value) for value in row] for row in rows)
+    first = list(islice(shown, _MEASURED))
+    head = [_cell(name) for name in names]
+    widths = [max(len(row[i]) for row in (head, *first)) for i in range(len(head))]
+    yield paint(_line(head, widths, right), "bold")
+    for row in chain(first, shown):
+        yield _line(row, widths, right)
+
+
+def _cell(value: str | None) -> str:
+    return "NULL" if value is None else cut(safe(value), _CELL)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    parts = [
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    ]
+    return "  ".join(parts).rstrip()

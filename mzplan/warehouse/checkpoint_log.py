@@ -86,14 +86,14 @@ class CheckpointLog:
             log.write(str(done + 1), data)
 
     def before_all(self) -> Any:
-        """Where the upstream was before step 0, of a source that notes that (Kafka)."""
+        """Where the upstream was before step 0, of a source that logs that (Kafka)."""
         data = open_folder(f"{self.spark}/sources/0").read("0")
         found = _parsed(data.decode(errors="replace").rpartition("\n")[2]) if data is not None else None
-        # A source of files notes the files of its first batch there.
+        # A source of files logs the files of its first batch there.
         return found if isinstance(found, dict) and all(isinstance(v, dict) for v in found.values()) else None
 
     def files(self, start: Any, end: Any) -> tuple[str, ...]:
-        """The URIs of the files that a source of files noted down between two of its offsets; its log keeps
+        """The URIs of the files that a source of files has logged between two of its offsets; its log keeps
         all of them, merging ten entries into one now and then."""
         folder = open_folder(f"{self.spark}/sources/0")
         first, last = _log_offset(start) + 1, _log_offset(end)

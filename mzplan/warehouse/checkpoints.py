@@ -97,10 +97,10 @@ class Checkpoint:
     def departure(self) -> dict[str, Any] | None:
         """The upstream that the checkpoint was last moved away from and its position there, `{upstream,
         position, batch}`; None once a batch of the new one is done. Raises OSError."""
-        noted = self._fact("departure")
-        return noted if noted is not None and self.log.committed() <= noted["batch"] else None
+        recorded = self._fact("departure")
+        return recorded if recorded is not None and self.log.committed() <= recorded["batch"] else None
 
-    def note_departure(self, upstream: Mapping[str, Any], position: str) -> None:
+    def record_departure(self, upstream: Mapping[str, Any], position: str) -> None:
         """Write down, durably, what a move is about to leave."""
         fact = {"upstream": dict(upstream), "position": position, "batch": self.log.committed() + 1}
         self._record("departure", fact)
@@ -110,9 +110,9 @@ class Checkpoint:
         self._record("departure", {"upstream": {}, "position": "", "batch": -2})
 
     def collection(self) -> str | None:
-        """The id of the Delta table that the source writes, None if it was not noted down. Raises OSError."""
-        noted = self._fact("collection")
-        return str(noted["table"]) if noted is not None else None
+        """The id of the Delta table that the source writes, None if it was not recorded. Raises OSError."""
+        recorded = self._fact("collection")
+        return str(recorded["table"]) if recorded is not None else None
 
     def record_collection(self, table_id: str) -> None:
         """Write down, durably and whole, which table the source writes: another one is not its own."""
@@ -120,7 +120,7 @@ class Checkpoint:
 
     def delivery(self) -> dict[str, Any] | None:
         """How the sink has written last: `{delivery, target}`, where `target` is its target's identity. None
-        if nothing was noted down. Raises OSError, also for a file that holds something else."""
+        if nothing was recorded. Raises OSError, also for a file that holds something else."""
         return self._fact("delivery")
 
     def record_delivery(self, delivery: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class Checkpoint:
 
     def leaves(self) -> dict[str, Any] | None:
         """The description (as JSON) of a source that has made something on its upstream, to be removed when
-        this generation is given up; None if nothing was noted down, empty once it is done. Raises OSError."""
+        this generation is given up; None if nothing was recorded, empty once it is done. Raises OSError."""
         return self._fact("leaves")
 
     def record_leaves(self, description: Mapping[str, Any]) -> None:
@@ -137,9 +137,9 @@ class Checkpoint:
         self._record("leaves", description)
 
     def layout(self) -> int:
-        """The version of mzplan's own layout here, 1 where nothing else was noted. Raises OSError."""
-        noted = self._fact("layout")
-        return int(noted["version"]) if noted is not None else 1
+        """The version of mzplan's own layout here, 1 where nothing else was recorded. Raises OSError."""
+        recorded = self._fact("layout")
+        return int(recorded["version"]) if recorded is not None else 1
 
     def _fact(self, name: str) -> dict[str, Any] | None:
         text = read_text(f"{self.folder}/{name}.json")
@@ -190,7 +190,7 @@ def table_id(collection: str) -> str | None:
 def is_untouched(collection: str) -> bool:
     """Whether a collection's table was created and never written: its log ends at version 0.
 
-    False also where that can't be told.
+    False also where that can't be seen.
     """
     try:
         first, second = (read_text(f"{collection}/_delta_log/{version:020}.json") for version in (0, 1))

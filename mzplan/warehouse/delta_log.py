@@ -51,7 +51,7 @@ def tidy_log(collection: str) -> int:
 
 
 def _vacuumed(folder: Folder) -> int:
-    """The last version that is older than what the last VACUUM was told to keep: the next one looks through
+    """The last version that is older than what the last VACUUM was to keep: the next one looks through
     the log from there on. -1 when there was none."""
     data = folder.read(_VACUUMED)
     try:

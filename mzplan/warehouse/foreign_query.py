@@ -1,7 +1,7 @@
 """What a streaming query that somebody wrote by hand has left: a checkpoint, and a Delta table.
 
 A checkpoint goes on in a copy: with its query id, its log of offsets and commits, and what its source has
-noted down. So does its Delta table, whose log says which micro-batch of that query it has. Together they go
+logged. So does its Delta table, whose log says which micro-batch of that query it has. Together they go
 on exactly where the query stopped: a micro-batch that was planned and not finished is planned again with the
 same offsets, and the table knows whether it has it.
 """
@@ -90,7 +90,7 @@ def copy(left: Left, warehouse: str, id_: str) -> None:
 
 
 def files_read(left: Left) -> Iterator[str]:
-    """The files that a file stream has noted down as read, as URIs."""
+    """The files that a file stream has logged as read, as URIs."""
     folder = f"{left.checkpoint}/sources/0"
     for name in open_folder(folder).names():
         for line in (read_text(f"{folder}/{name}") or "").splitlines()[1:]:
@@ -105,8 +105,8 @@ def open_table(table: str) -> Any:
     try:
         return DeltaTable(table.replace("s3a://", "s3://", 1))
     except (DeltaError, ValueError) as problem:
-        said = str(problem).splitlines()[0][:200]
-        raise RefusedError(f"{table} is no Delta table that can be read here: {said}.") from None
+        problems = str(problem).splitlines()[0][:200]
+        raise RefusedError(f"{table} is no Delta table that can be read here: {problems}.") from None
 
 
 def _copy(from_: str, to: str) -> None:

@@ -1,7 +1,7 @@
 """Whether what a query goes on from is still there: its checkpoint, the collection that it writes or reads.
 
-For both sides: the runner asks before it starts a query that has run before, and now and then while it runs;
-`drift` asks where no runner is alive and the warehouse is on this machine.
+For both sides: the runner looks before it starts a query that has run before, and now and then while it runs;
+`drift` looks where no runner is alive and the warehouse is on this machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def missing_storage(
     warehouse: str, address: Address, place: Place, collection: tuple[Address, str, int]
 ) -> tuple[Diagnostic, ...]:
     """MZ160, MZ161 and MZ194 for what is gone of a query that has run. `place` is the id and the generation
-    of its checkpoint, `collection` whose it writes or reads. Where it can't be told, nothing is gone."""
+    of its checkpoint, `collection` whose it writes or reads. Where it can't be seen, nothing is gone."""
     found = []
     checkpoint = Checkpoint.of(warehouse, *place)
     owner, id_, generation = collection
@@ -74,11 +74,11 @@ def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> N
             why = "is not there" if lost else "was removed, and another one was made there"
             raise MzplanError(_collection_gone(address, address, table, why))
     except OSError:
-        return  # Spark will tell
+        return  # Spark will report it
 
 
 def remember_collection(checkpoint: Checkpoint, table: str) -> None:
-    """Note down which table a source writes, once. Raises OSError."""
+    """Record which table a source writes, once. Raises OSError."""
     if checkpoint.collection() is None and (made := table_id(table)) is not None:
         checkpoint.record_collection(made)
 

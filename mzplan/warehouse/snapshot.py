@@ -141,7 +141,7 @@ def snapshot_batches(history: StepHistory, step: int) -> Iterator[pa.RecordBatch
 
 def ensure_one_condition(text: str) -> None:
     """Raises ConditionError for what would not stay in the brackets that a condition is put into, so that
-    what is asked is what is answered."""
+    what is evaluated is what was written."""
     if not text.strip():
         raise ConditionError("It is empty")
     if len(text) > MAX_CONDITION:

@@ -72,7 +72,7 @@ class StepIndex:
         return next((r for r in self._read(step // SEGMENT * SEGMENT) if r.step == step), None)
 
     def append(self, records: Iterable[StepRecord]) -> None:
-        """Add steps, in order. Adding one again replaces what was noted of it."""
+        """Add steps, in order. Adding one again replaces what was recorded of it."""
         there = self._segments()
         for first, group in groupby(records, key=lambda record: record.step // SEGMENT * SEGMENT):
             self._extend(first, list(group))
@@ -84,8 +84,8 @@ class StepIndex:
         """Forget the steps below `step`; less than before changes nothing."""
         if step <= self.since():
             return
-        note = {"format_version": FORMAT_VERSION, "since": step}
-        self._folder.write(_SINCE, json.dumps(note).encode())
+        since = {"format_version": FORMAT_VERSION, "since": step}
+        self._folder.write(_SINCE, json.dumps(since).encode())
         for first in self._segments():
             if first + SEGMENT <= step:
                 self._folder.delete(_name(first))

@@ -153,10 +153,10 @@ def _parsed(text: str, prefix: str) -> Parsed:
 
 
 def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
-    told = failure.errors[0] if failure.errors else {}
-    line, column = told.get("line") or 1, told.get("col") or 0
+    problem = failure.errors[0] if failure.errors else {}
+    line, column = problem.get("line") or 1, problem.get("col") or 0
     before = sum(len(part) + 1 for part in (prefix + text).split("\n")[: line - 1])
-    highlight = told.get("highlight") or ""
+    highlight = problem.get("highlight") or ""
     offset = before + column - max(1, len(highlight)) - len(prefix)
     near = f" near {highlight!r}" if highlight.strip() else ""
     return Parsed(f"the syntax is wrong{near}", max(0, min(offset, len(text) - 1)))

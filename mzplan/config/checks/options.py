@@ -21,7 +21,7 @@ def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) ->
         if not kind.is_sensitive(path) or is_reference(value):
             continue
         if not isinstance(value, str):
-            continue  # the schema check tells of its type
+            continue  # the schema check reports its type
         if not LIKE_A_REFERENCE.fullmatch(value):
             findings.secrets.add(value)
         name = str(path[-1]).upper().replace(".", "_")

@@ -22,12 +22,12 @@ class References:
     def __init__(self, declared: Mapping[Address, Declared], findings: Findings):
         self.declared, self.findings = declared, findings
         self.edges: dict[Address, list[tuple[str, Address]]] = {}
-        self.told: set[tuple[Address, str]] = set()  # (who refers, property) that has been reported
+        self.reported: set[tuple[Address, str]] = set()  # (who refers, property)
         self.suggested: dict[tuple[Kind, str], str | None] = {}
 
     def type_from_connection(self, resource: Declared) -> str | None:
         """The type of a source or sink that names none: that of its connection. None when that is not
-        to be had, and then it has been told why."""
+        to be had, and then it has been reported why."""
         kind, name = resource.address.kind, resource.body.get("connection")
         if "connection" not in resource.body:
             if self._misspelled(resource):
@@ -116,8 +116,8 @@ class References:
             return None
         found = self.declared.get(Address(kind, name))
         # A file that could not be read may declare it.
-        if found is None and not self.findings.unread and (resource.address, property_) not in self.told:
-            self.told.add((resource.address, property_))
+        if found is None and not self.findings.unread and (resource.address, property_) not in self.reported:
+            self.reported.add((resource.address, property_))
             self._unknown(resource, property_, kind, name)
         return found
 
@@ -171,7 +171,7 @@ def check_exclusive(
 ) -> None:
     """MZ237 for a source that names what another one reads, and what it has read is gone for the other: a
     replication slot, for instance (`x-exclusive`). Whether two connections lead to one server is
-    told by what is written in them."""
+    seen by what is written in them."""
     first: dict[Any, Address] = {}
     for address, resource in checked.items():
         link = checked.get(resource.references["connection"]) if "connection" in resource.references else None

@@ -103,7 +103,7 @@ class BodyCheck:
             )
 
     def _missing(self, key: str, error: Any, inner: Json, value: Any, path: Path) -> None:
-        # A key that is there under a near name has been told as unknown: one mistake, one error.
+        # A key that is there under a near name has been reported as unknown: one mistake, one error.
         near = nearest(key, (k for k in value if k not in inner.get("properties", {}))) if value else None
         if near is not None:
             return

@@ -61,8 +61,8 @@ def _check_deletes(resource: Declared, source: Declared | None, findings: Findin
         hint = f"a sink of type {resource.type} can't follow them: use kafka, postgres or delta, with a key."
         path: Path = ("from",)
     else:
-        said = ", ".join(f"{name}: {values[0]}" for name, values in needed.items())
-        hint = f"write `{said}` and `key: [{', '.join(keys)}]`."
+        wanted = ", ".join(f"{name}: {values[0]}" for name, values in needed.items())
+        hint = f"write `{wanted}` and `key: [{', '.join(keys)}]`."
         path = next(((name,) for name in needed if name in resource.body), ("from",))
     findings.add(
         "MZ201",

@@ -1,4 +1,4 @@
-"""The JSON Schema validators: compiled once, and asked for errors in portions."""
+"""The JSON Schema validators: compiled once; errors come in portions."""
 
 from __future__ import annotations
 

@@ -247,12 +247,12 @@ _PROBLEMS: tuple[tuple[str, bool, str, str], ...] = (
 
 def explain(failure: YamlError) -> Explanation:
     """A parser's error as summary, detail and hint, and the place to point to."""
-    said = f"{failure.context} {failure.problem}"
+    wording = f"{failure.context} {failure.problem}"
     mark = failure.problem_mark or failure.context_mark
     detail = f"The parser says: {failure.problem or 'not YAML'}."
     hint = "check the indentation, quotes and brackets here and on the lines above."
     for part, at_start, plain, fix in _PROBLEMS:
-        if part in said:
+        if part in wording:
             detail, hint = plain, fix
             if at_start and failure.context_mark is not None:
                 mark = failure.context_mark

@@ -78,13 +78,13 @@ def _forbidden(text: str) -> int | None:
 
 
 def parse(file: SourceFile, text: str, findings: Findings) -> Document | None:
-    """Parse a file's text. None when it is broken; a key twice, or a bad scalar, is told and passed over."""
+    """Parse a file's text. None when it is broken; a key twice, or a bad scalar, is only reported."""
     builder = Builder(file, findings)
     try:
         builder.build(text)
     except YamlError as failure:
-        told = explain(failure)
-        findings.add("MZ002", *told.words, location=Location(file), span=told.span)
+        problem = explain(failure)
+        findings.add("MZ002", *problem.words, location=Location(file), span=problem.span)
     except StopError:
         pass
     else:

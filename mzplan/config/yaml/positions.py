@@ -1,6 +1,6 @@
 """Where things are written: a second pass over a file, made only when there is something to point at.
 
-Keeps the places that are asked for and nothing else, so that an error in a large file costs time, not memory.
+Keeps the places that are wanted and nothing else, so that an error in a large file costs time, not memory.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def scalars_on(text: str, lines: set[int]) -> Iterator[tuple[Path, Span, str]]:
 
 
 def offset_span(lines: list[str], found: Found, offset: int, length: int = 1) -> Span:
-    """Where the character at `offset` of a scalar's value is written; the whole scalar when that can't
-    be told (escapes, filled-in variables)."""
+    """Where the character at `offset` of a scalar's value is written; the whole scalar where
+    that can't be known (escapes, filled-in variables)."""
     span, value = found.value, found.text or ""
     line, column = span.line, span.column
     opening = lines[line][column : column + 1] if line < len(lines) else ""

@@ -106,7 +106,7 @@ def take_upstream(
             # position is already that of the new upstream: what was noted is the one that was left.
             left = checkpoint.departure()
             known = left is not None and left["upstream"] == before
-            checkpoint.note_departure(before, left["position"] if left and known else position)
+            checkpoint.record_departure(before, left["position"] if left and known else position)
         checkpoint.log.move(moved)
     checkpoint.record_upstream(found)
 
