@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Literal, Protocol
 
 from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address, Place
@@ -20,6 +21,8 @@ from mzplan.warehouse.step_record import StepRecord
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both in it; None: up to the newest."""
+Match = Literal["hash", "rows", "unknown"]
+"""By what a step is as recorded; `unknown`: there is no record of it."""
 
 
 class Upstream(Protocol):
@@ -112,51 +115,83 @@ def verify(
     if address.kind == "sink":
         return _compare_target(address, records, target(state, resource), reporter)
     source = upstream(state, resource) if upstream is not None else None
-    return _compare(history, address, records, source, reporter)
+    return _compare(address, records, partial(_with_source, history, source), reporter)
 
 
 def _compare_target(
     address: Address, records: list[StepRecord], target: Target, reporter: Reporter
 ) -> Verified:
-    equal: list[int] = []
-    by_rows: list[int] = []
-    unknown: list[int] = []
+    return _compare(address, records, partial(_with_target, target), reporter)
+
+
+def _compare(
+    address: Address,
+    records: list[StepRecord],
+    compared: Callable[[StepRecord], Difference | Match],
+    reporter: Reporter,
+) -> Verified:
+    """One step after the other, up to the first that differs."""
+    steps: dict[Match, list[int]] = {"hash": [], "rows": [], "unknown": []}
     problems: list[Diagnostic] = []
     difference: Difference | None = None
-    with reporter.working(lambda: f"{len(equal)} of {len(records)} steps verified"):
+    done = 0
+    with reporter.working(lambda: f"{done} of {len(records)} steps verified"):
         for record in records:
             try:
                 with _readable(address):
-                    written = target.recorded(record.step)
-                    if written is None:
-                        unknown.append(record.step)
-                        continue
-                    found = target.content_hash(record)
+                    found = compared(record)
             except GoneError as problem:
                 problems.append(_gone(address, record, str(problem)))
-                continue
-            known = ContentHash.parse(written.rows, written.digest)
-            if written.rows != found.rows or known not in (None, found):
-                difference = Difference(
-                    step=record.step,
-                    recorded_rows=written.rows,
-                    recorded_hash=written.digest,
-                    found_rows=found.rows,
-                    found_hash=str(found),
-                )
-                break
-            equal.append(record.step)
-            if known is None:
-                by_rows.append(record.step)
+            else:
+                if isinstance(found, Difference):
+                    difference = found
+                    break
+                steps[found].append(record.step)
+            done += 1
+    equal = sorted(steps["hash"] + steps["rows"])
+    unknown = steps["unknown"]
     if unknown and not equal and not problems and difference is None:
         problems.append(_unknown(address, unknown))
     return Verified(
         address=address,
         equal=tuple(equal),
-        by_rows=tuple(by_rows),
+        by_rows=tuple(steps["rows"]),
         difference=difference,
         problems=tuple(problems),
         unknown=tuple(unknown),
+    )
+
+
+def _with_target(target: Target, record: StepRecord) -> Difference | Match:
+    written = target.recorded(record.step)
+    if written is None:
+        return "unknown"
+    differs = _difference(record.step, written.rows, written.digest, target.content_hash(record))
+    return differs or ("rows" if ContentHash.parse(written.rows, written.digest) is None else "hash")
+
+
+def _with_source(history: StepHistory, upstream: Upstream | None, record: StepRecord) -> Difference | Match:
+    recorded, by_position = record.digest, upstream is None or upstream.keeps_positions
+    if upstream is None:
+        found = collection_hash(history.collection, record)
+    else:
+        found = upstream.content_hash(record)
+        if not by_position:  # then what the collection holds is the measure
+            recorded = str(_hash_without_positions(history, record))
+    differs = _difference(record.step, record.rows, recorded, found)
+    return differs or ("rows" if by_position and ContentHash.parse(0, record.digest) is None else "hash")
+
+
+def _difference(step: int, rows: int | None, digest: str | None, found: ContentHash) -> Difference | None:
+    """None where rows and hash are as recorded, or the rows are and there is no hash."""
+    if found.rows == rows and ContentHash.parse(found.rows, digest) in (None, found):
+        return None
+    return Difference(
+        step=step,
+        recorded_rows=rows,
+        recorded_hash=digest,
+        found_rows=found.rows,
+        found_hash=str(found),
     )
 
 
@@ -168,58 +203,6 @@ def _unknown(address: Address, steps: list[int]) -> Diagnostic:
         detail="It keeps one of so many newest steps (docs/endpoints.md), or what it kept was removed.",
         hint="verify newer steps, or the source's.",
         address=address,
-    )
-
-
-def _compare(
-    history: StepHistory,
-    address: Address,
-    records: list[StepRecord],
-    upstream: Upstream | None,
-    reporter: Reporter,
-) -> Verified:
-    equal: list[int] = []
-    problems: list[Diagnostic] = []
-    by_rows: list[int] = []
-    difference: Difference | None = None
-    with reporter.working(lambda: f"{len(equal) + len(problems)} of {len(records)} steps verified"):
-        for record in records:
-            try:
-                with _readable(address):
-                    difference = _difference(history, record, upstream)
-            except GoneError as problem:
-                problems.append(_gone(address, record, str(problem)))
-                continue
-            if difference is not None:
-                break
-            equal.append(record.step)
-            if ContentHash.parse(0, record.digest) is None and (upstream is None or upstream.keeps_positions):
-                by_rows.append(record.step)
-    return Verified(
-        address=address,
-        equal=tuple(equal),
-        by_rows=tuple(by_rows),
-        difference=difference,
-        problems=tuple(problems),
-    )
-
-
-def _difference(history: StepHistory, record: StepRecord, upstream: Upstream | None) -> Difference | None:
-    recorded = record.digest
-    if upstream is None:
-        found = collection_hash(history.collection, record)
-    else:
-        found = upstream.content_hash(record)
-        if not upstream.keeps_positions:  # then what the collection holds is the measure
-            recorded = str(_hash_without_positions(history, record))
-    if found.rows == record.rows and ContentHash.parse(found.rows, recorded) in (None, found):
-        return None
-    return Difference(
-        step=record.step,
-        recorded_rows=record.rows,
-        recorded_hash=recorded,
-        found_rows=found.rows,
-        found_hash=str(found),
     )
 
 

@@ -6,12 +6,14 @@ few methods.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from mzplan.host.processes import is_alive
 from mzplan.model import reading
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 
@@ -45,6 +47,11 @@ class LockInfo:
     host: str
     pid: int
     time: str
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether its process lives; None where that can't be seen from this machine."""
+        return is_alive(self.pid) if self.host == socket.gethostname() else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -116,11 +123,10 @@ def unreachable(place: str, why: str, hint: str) -> MzplanError:
     return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
 
 
-def locked_error(
-    holder: LockInfo | None, place: str, alive: bool | None = None, *, by_hand: bool = False
-) -> MzplanError:
-    """MZ033: the state is locked, by whom and since when, and whether that process still lives (None: that
-    can't be told from here). `by_hand`: with `state lock`, so no process needs to live."""
+def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) -> MzplanError:
+    """MZ033: the state is locked, by whom and since when, and whether that process still lives. `by_hand`:
+    with `state lock`, so no process needs to live."""
+    alive = holder.is_alive if holder is not None and not by_hand else None
     if holder is None:
         detail = f"Another mzplan command holds the lock of {place}."
     elif by_hand:

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import replacing
-from mzplan.host.processes import is_alive
 from mzplan.model import reading
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.store.backends.backend import ANY, Blob, ConflictError, Expected, LockInfo, locked_error
@@ -137,11 +135,11 @@ class LocalBackend:
         holder = self.holder()
         if holder is None or holder.id != id_:
             return None
-        if holder.host != socket.gethostname() or not is_alive(holder.pid):
-            # The kernel of another machine holds it, or a child of the process: a new file has a new lock.
-            self.delete("lock")
-            return holder
-        raise locked_error(holder, self.describe(), True)
+        if holder.is_alive:
+            raise locked_error(holder, self.describe())
+        # The kernel of another machine holds it, or a child of the process: a new file has a new lock.
+        self.delete("lock")
+        return holder
 
     def _take(self, handle: int, wait: float) -> None:
         until = time.monotonic() + wait
@@ -153,9 +151,7 @@ class LocalBackend:
                 if problem.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
             if time.monotonic() >= until:
-                holder = _holder(handle)
-                here = holder is not None and holder.host == socket.gethostname()
-                raise locked_error(holder, self.describe(), is_alive(holder.pid) if here and holder else None)
+                raise locked_error(_holder(handle), self.describe())
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
     def _prepare(self, folder: Path) -> None:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mzplan.host.processes import is_alive
 from mzplan.model import reading
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.references import Secrets
@@ -131,8 +129,8 @@ class ObjectStoreBackend:
         holder = self.holder()
         if holder is None or holder.id != id_:
             return None
-        if _alive(holder):
-            raise locked_error(holder, self.describe(), True)
+        if holder.is_alive:
+            raise locked_error(holder, self.describe())
         self.delete(_LOCK)
         return holder
 
@@ -150,8 +148,8 @@ class ObjectStoreBackend:
                 return
             except ConflictError:
                 holder = self.holder()
-            if time.monotonic() >= until or (holder is not None and _alive(holder) is False):
-                raise locked_error(holder, self.describe(), _alive(holder) if holder else None)
+            if time.monotonic() >= until or (holder is not None and holder.is_alive is False):
+                raise locked_error(holder, self.describe())
             time.sleep(min(0.3, max(0.0, until - time.monotonic())))
 
     def _run(self, work: Callable[[ObjectStore], T], code: str, key: str, missing: T) -> T:
@@ -221,11 +219,6 @@ def _expected(version: Expected) -> dict[str, str]:
     at = text.find('"')
     own, tag = (text[:at], text[at:]) if at >= 0 else ("", text)
     return {"e_tag": tag, "version": own} if own else {"e_tag": tag}
-
-
-def _alive(holder: LockInfo) -> bool | None:
-    """Whether the holder's process lives; None where that can't be told from here."""
-    return is_alive(holder.pid) if holder.host == socket.gethostname() else None
 
 
 def _said(problem: BaseException) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -21,7 +20,6 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from mzplan.host.processes import is_alive
 from mzplan.model import reading
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.references import Secrets
@@ -196,8 +194,8 @@ class PostgresBackend:
         holder = self.holder()
         if holder is None or holder.id != id_:
             return None
-        if holder.host == socket.gethostname() and is_alive(holder.pid):
-            raise locked_error(holder, self.describe(), True)
+        if holder.is_alive:
+            raise locked_error(holder, self.describe())
         # Its machine has gone without a word, and the server keeps the session: end that.
         ended = "SELECT pg_terminate_backend(pid) FROM (" + _HOLDER + ") AS held"
         self._run(lambda c: c.execute(ended.encode(), self._key_parts()), "MZ035")
@@ -244,9 +242,7 @@ class PostgresBackend:
             if row and row[0]:
                 return
             if time.monotonic() >= until:
-                holder = self.holder()
-                here = holder is not None and holder.host == socket.gethostname()
-                raise locked_error(holder, self.describe(), is_alive(holder.pid) if here and holder else None)
+                raise locked_error(self.holder(), self.describe())
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
     def _named(self) -> LockInfo | None:
