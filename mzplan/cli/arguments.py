@@ -98,7 +98,7 @@ class DurationType(click.ParamType[float]):
 
 
 def _examples() -> Iterable[str]:
-    from mzplan.cli.examples import examples
+    from mzplan.cli.project import examples
 
     return examples()
 

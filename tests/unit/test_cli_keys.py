@@ -12,6 +12,9 @@ import asyncssh
 import pytest
 
 from mzplan.host import files
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.edits import PropertyEdit
+from mzplan.operations.key_pairs import NewKeys
 from tests.unit.cli_runs import Ran, run
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJJeD2CCNe3j7MDdajOWigJ+7H6r+e/usFpRIGat6Pij"
@@ -110,6 +113,18 @@ def test_what_does_not_happen_leaves_nothing(tmp_path: Path) -> None:
     with mock.patch.object(files.os, "fsync", side_effect=OSError(28, os.strerror(28))):
         failed = alter(folder, statement, "--no-apply", "--json")
     assert failed.json()["diagnostics"][0]["code"] == "MZ124" and unchanged()
+
+
+def test_a_public_key_that_is_there_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    there = folder / "keys" / "inner-1.pub"
+    there.parent.mkdir(exist_ok=True)
+    there.write_text("somebody's")
+    edit = PropertyEdit(path=("private_key",), value="${file:keys/inner-1}")
+    with pytest.raises(MzplanError) as caught:
+        NewKeys(str(folder)).make((edit,))
+    assert caught.value.diagnostics[0].code == "MZ124"
+    assert there.read_text() == "somebody's" and not there.with_suffix("").exists()
 
 
 @pytest.mark.parametrize("names", list(permutations(("a_x", "m_x", "z_x"))))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.cli.examples import copy_example
+from mzplan.cli.project import copy_example
 from mzplan.config import load_project
 
 ROOT = Path(__file__).parents[2]

@@ -32,6 +32,26 @@ def test_a_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b"after" and [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
+def test_a_durable_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    files.write_durably(path, b"before", mode=0o640)
+    with pytest.raises(KeyboardInterrupt), files.replacing(path) as stream:
+        stream.write(b"half")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"before" and path.stat().st_mode & 0o777 == 0o640
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_file_is_created_once_and_never_through_a_link(tmp_path: Path) -> None:
+    files.create_durably(tmp_path / "key", b"one", mode=0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("key", "link"):
+        with pytest.raises(FileExistsError):
+            files.create_durably(tmp_path / name, b"two")
+    assert (tmp_path / "key").read_bytes() == b"one" and not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     files.write_whole(tmp_path / "link", b"there")
