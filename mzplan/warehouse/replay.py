@@ -7,7 +7,7 @@ its source's collection that the step has read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT
 from mzplan.warehouse.collection_log import Add, CollectionLog, Commit, versions_between
@@ -104,6 +104,13 @@ def collection_hash(log: CollectionLog, record: StepRecord) -> ContentHash:
     return content_hash(collection_batches(log, record))
 
 
+def _read_between(log: CollectionLog, record: StepRecord) -> tuple[Any, dict[str, Any]]:
+    """Delta's offsets between which a sink's step has read (None: from the start). Raises GoneError."""
+    if not isinstance(record.end, dict) or (record.start is None and record.step > 0):
+        raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
+    return record.start, record.end
+
+
 def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
     """The files that a step has read. Raises GoneError, OSError.
 
@@ -111,9 +118,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
     was read, of those with new rows; below 0: none of it. A sink that begins when the table has rows already
     reads the files of a snapshot first, in the order of their age (`isStartingVersion`).
     """
-    start, end = record.start, record.end
-    if not isinstance(end, dict) or (start is None and record.step > 0):
-        raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
+    start, end = _read_between(log, record)
     found: list[Add] = []
     first, after = 0, -1  # of the versions whose files are read one by one: the first, and the last file read
     if start is not None and not start.get("isStartingVersion"):
@@ -137,9 +142,7 @@ def files_of(log: CollectionLog, record: StepRecord) -> list[str]:
 def versions_of(log: CollectionLog, record: StepRecord) -> tuple[int, int]:
     """The first and last version of a keyed collection whose changes a step has read: of each, all. Raises
     GoneError, OSError."""
-    start, end = record.start, record.end
-    if not isinstance(end, dict) or (start is None and record.step > 0):
-        raise GoneError(f"Which part of {log.collection} step {record.step} has read is not known any more.")
+    start, end = _read_between(log, record)
     if end.get("isStartingVersion") or (start is not None and start.get("isStartingVersion")):
         raise GoneError(
             f"Step {record.step} has read a snapshot of {log.collection}: what was there when the sink began "

@@ -8,7 +8,7 @@ same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -151,18 +151,12 @@ def in_flight(
     if step < 0 or (last is not None and step <= last.step):
         return None
     start, end, began = log.range_of(step, last)
-    if collection is not None:
-        found = _sink_step(collection, step, start, end, began)
-        return StepRecord(
-            step=step,
-            start=start,
-            end=end,
-            time=began,
-            sources=found.sources,
-            rows=found.rows,
-            committed=False,
-        )
-    return StepRecord(step=step, start=start, end=end, time=began, committed=False)
+    record = (
+        _sink_step(collection, step, start, end, began)
+        if collection is not None
+        else StepRecord(step=step, start=start, end=end, time=began)
+    )
+    return replace(record, committed=False)
 
 
 def _sink_step(collection: CollectionLog, step: int, start: Any, end: Any, began: float | None) -> StepRecord:
