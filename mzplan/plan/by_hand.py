@@ -1,4 +1,4 @@
-"""Plans for what is done by hand: pause, resume, restart, destroy. Planned, shown and committed like any.
+"""Plans for what is done by hand: pause, resume, restart, destroy. Shown and committed like any other plan.
 
 `pause`, `resume` and `restart` are recorded in the state (an override, a token) and hold until undone.
 """
@@ -71,18 +71,18 @@ OVERRIDES: Mapping[str, Callable[[State, Iterable[Address]], Plan]] = {
 def plan_destroy(
     state: State, targets: Collection[Address] = (), statuses: Mapping[str, Status] = _NO_STATUS
 ) -> Plan:
-    """Delete everything, or the targets with whatever depends on them; dependents first."""
+    """Delete everything, or the targets and whatever depends on them; dependents first."""
     for address in targets:
         committed(state, address)
     graph = DependencyGraph.of(state.resources)
     doomed = {*targets, *graph.reach(targets)} if targets else set(state.resources)
-    asked = set(targets) or doomed
+    named = set(targets) or doomed
     changes = [
         Change(
             address=address,
             action="delete",
             effect="none",
-            reason="destroyed by hand" if address in asked else "depends on what is destroyed",
+            reason="destroyed by hand" if address in named else "depends on what is destroyed",
             before=state.resources[address],
         )
         for address in reversed(graph.order(doomed))
@@ -97,7 +97,7 @@ def _plan_paused(
     for before in _queries(state, addresses):
         if before.paused == paused:
             continue
-        # An override only where it says something else than the configuration, so that undoing leaves none.
+        # An override only where it differs from the configuration, so that undoing leaves none.
         declared = dataclasses.replace(before, override=None)
         override = dataclasses.replace(before, override="paused" if paused else "resumed")
         field = FieldChange(
@@ -124,7 +124,7 @@ def plan_of(
     downstream: tuple[Address, ...] = (),
     diagnostics: tuple[Diagnostic, ...] = (),
 ) -> Plan:
-    """A plan of changes that come from the state alone, with what stands against them."""
+    """A plan of changes that come from the state alone, with the diagnostics that forbid or explain them."""
     return Plan(
         project=state.project,
         lineage=state.lineage,
@@ -135,7 +135,7 @@ def plan_of(
         downstream=downstream,
         unaffected=len(state.resources) - len(changes) - len(downstream),
         pending=find_pending(state, statuses),
-        # Pausing by hand is what an override is; the notice that one holds is for other plans.
+        # This plan sets the override itself; the notice that one holds is for other plans.
         diagnostics=(*diagnostics, *(d for d in check_changes(changes) if d.severity == "error")),
     )
 
@@ -163,7 +163,7 @@ def _query(state: State, address: Address) -> ResourceState:
 
 
 def committed(state: State, address: Address) -> ResourceState:
-    """The record of an address; MZ070 where there is none."""
+    """The record of an address. Raises MzplanError MZ070 where there is none."""
     found = state.resources.get(address)
     if found is None:
         raise error(

@@ -1,6 +1,6 @@
 """Canaries: of the queries that a plan restarts, which go first and which wait for them.
 
-For each connection of each instance one query goes first. Pure; carrying it out is the runner's.
+For each connection of each instance one query goes first. Pure; the runner carries it out.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Plan
 from mzplan.model.state import ResourceState, State, Status
 
-Group = tuple[str, Address | None]  # an instance, and a connection that a query has there (None: it has none)
+Group = tuple[str, Address | None]  # an instance, and a connection that a query has there (None: without one)
 
 
 def choose_canaries(plan: Plan, state: State, wait: float) -> tuple[Canary, ...]:
-    """Which queries of the plan go first, each with those that it holds back; they come with serial 0.
+    """Which queries of the plan go first, each with those that it holds back; their serial is 0.
 
-    What restarts can be a canary: it can go back. What is replaced waits with the others. A query whose
-    source restarts with other columns goes when that source goes. What is new, renamed, or moves to another
-    instance has nothing to run on as before, and goes at once, but for what reads a source that is held.
+    `wait`: seconds that a canary has to make progress. A query that restarts can be a canary, because it can
+    go back; one that is replaced waits with the others. A query whose source restarts with other columns
+    goes together with that source. One that is new, renamed, or moves to another instance has no former run
+    to keep, and starts at once, unless it reads a source that is held.
     """
     chosen = _Choice()
-    # First those that may lead; each part stays in dependency order.
-    for query in sorted(_impacted(plan, state), key=lambda query: query.does != "restart"):
+    # Queries that may lead come first; each part stays in dependency order.
+    for query in sorted(_impacted(plan, state), key=lambda query: query.start != "restart"):
         chosen.add(query)
     return chosen.canaries(wait)
 
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """A query that the plan touches: its record to be, and the sources of the plan that it must go with."""
+    """A query that the plan touches: its planned record, and the sources of the plan that it must go with."""
 
     record: ResourceState
     follows: tuple[Address, ...]
-    does: Literal["create", "restart", "replace"]
+    start: Literal["create", "restart", "replace"]
 
 
 class _Choice:
-    """Built up in dependency order: `leads` says who goes first for a group, `waits` for whom the others
-    wait."""
+    """Built up in dependency order. `leads`: the query that goes first in a group; `waits`: the queries that
+    each other one waits for."""
 
     def __init__(self) -> None:
         self.leads: dict[Group, Address] = {}
@@ -55,11 +56,11 @@ class _Choice:
         address = query.record.address
         held = [source for source in query.follows if source in self.waits]
         waits = {canary for source in held for canary in self.waits[source]}
-        if query.does != "create":
+        if query.start != "create":
             groups = list(_groups(query.record))
             goes_along = bool(query.follows) and not held
             leads = [group for group in groups if group not in self.leads]
-            if query.does == "restart" and not held and (leads or goes_along):
+            if query.start == "restart" and not held and (leads or goes_along):
                 self.first.append(address)
                 self.leads |= dict.fromkeys(leads, address)
                 return
@@ -80,7 +81,7 @@ class _Choice:
 
 
 def _impacted(plan: Plan, state: State) -> Iterator[_Query]:
-    """Each query that starts anew, in dependency order, as far as it can wait."""
+    """Each query that starts anew and can wait, in dependency order."""
     touched: set[Address] = set()
     for change in plan.changes:
         after = change.after
@@ -116,7 +117,7 @@ def _groups(resource: ResourceState) -> Iterator[Group]:
 def held_back(
     state: State, statuses: Mapping[str, Status], targets: Collection[Address] = ()
 ) -> tuple[Address, ...]:
-    """The canaries that have failed, and the queries that they hold back: what the next apply lets go on.
+    """The canaries that have failed, and the queries that they hold back: the next apply lets them go on.
     With `targets`, only these."""
     found: set[Address] = set()
     for canary in state.canaries:
@@ -128,7 +129,7 @@ def held_back(
 
 
 def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:
-    """What the runner has decided of a committed canary; None while it has not."""
+    """The runner's verdict on a committed canary; None while there is none."""
     resource = state.resources.get(canary.address)
     status = statuses.get(resource.instance) if resource is not None else None
     verdict = status.canaries.get(canary.address) if status is not None else None
@@ -138,10 +139,10 @@ def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> 
 def canaries_after(
     state: State, plan: Plan, resources: Mapping[Address, ResourceState]
 ) -> tuple[Canary, ...]:
-    """The canaries of the state that a plan makes of this one.
+    """The canaries of the state after a plan.
 
-    Queries that the plan starts anew wait for nobody any more, unless it says so itself; a canary that it
-    starts anew, and that others still wait for, is a canary again. What it does not touch stays held.
+    A query that the plan starts anew waits only for the plan's own canaries; a canary that it starts anew,
+    and that others still wait for, is a canary again. What the plan does not touch stays held.
     """
     serial = state.serial + 1
     names = {
@@ -175,6 +176,6 @@ def _merged(canaries: Iterable[Canary]) -> list[Canary]:
 
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:
-    """The state without the canaries that have passed: nobody waits for them any more."""
+    """The state without the canaries that have passed: no query waits for them any more."""
     left = tuple(c for c in state.canaries if not ((v := verdict_of(c, state, statuses)) and v.passed))
     return state if len(left) == len(state.canaries) else dataclasses.replace(state, canaries=left)

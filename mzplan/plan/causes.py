@@ -1,7 +1,7 @@
-"""Causes: which changed dependencies reach a query, and what each of them does to it.
+"""Causes: which changed dependencies reach a query, and the effect of each on it.
 
-A query holds its connections inlined, so two worlds (before and after) are compared as the query sees
-them: role by role, through connections of connections, whatever their names.
+A query's description contains its connections, so the resources before and after are compared as the query
+sees them: role by role, through connections of connections, whatever their names.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Causes = dict[Address, Effect]
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the dependencies of a resource do to it.
+    """The effects of a resource's dependencies on it.
 
-    `causes`: each changed dependency that is felt, with its effect. `repointed`: each role that names
-    another connection than before, with the effect of the difference between the two (`in-place` when
-    they are described alike).
+    `causes`: each changed dependency that has an effect, with it. `repointed`: each role that names another
+    connection than before, with the effect of the difference between the two (`in-place` when their
+    descriptions are equal).
     """
 
     causes: Causes = field(default_factory=dict)
@@ -40,31 +40,31 @@ class Dependencies:
     """Compares what resources depend on, before and after. Each pair of connections is compared once."""
 
     def __init__(self, before: World, after: World, changes: Mapping[Address, Change]):
-        """`changes` are those planned of whatever comes earlier in dependency order; the mapping grows."""
+        """`changes`: those planned so far, in dependency order; the caller adds to the mapping."""
         self._before = before
         self._after = after
         self._changes = changes
         self._memo: dict[tuple[Address, Address], tuple[Effect, Causes]] = {}
 
     def of(self, before: ResourceState, after: ResourceState) -> Reached:
-        """What reaches a resource through its references."""
+        """The effects that reach a resource through its references."""
         reached = Reached()
         for role, target in after.references.items():
-            former = before.references.get(role)
-            if former is None:
-                continue  # a reference that is new is a change of the resource itself
+            previous = before.references.get(role)
+            if previous is None:
+                continue  # a new reference is a change of the resource itself
             if target.kind == "connection":
-                effect, causes = self._connections(former, target)
-                if former == target:
+                effect, causes = self._connections(previous, target)
+                if previous == target:
                     _merge(reached.causes, causes)
                 else:
                     reached.repointed[role] = effect
-            elif former == target:
+            elif previous == target:
                 _merge(reached.causes, self._collection(target))
         return reached
 
     def _collection(self, source: Address) -> Causes:
-        """What a change of a source does to those who read its collection."""
+        """The effect of a source's change on the sinks that read its collection."""
         change = self._changes.get(source)
         if change is None or change.before is None or change.after is None:
             return {}
@@ -74,14 +74,14 @@ class Dependencies:
             return {source: "restart"}
         return {}
 
-    def _connections(self, former: Address, target: Address) -> tuple[Effect, Causes]:
-        """The effect of the difference between two connections, and the changed ones that make it.
+    def _connections(self, previous: Address, target: Address) -> tuple[Effect, Causes]:
+        """The effect of the difference between two connections, and the changed connections that cause it.
 
-        The causes count only where it is one connection: else the reference to it is what changed.
+        The causes count only where both are one connection: otherwise the reference is what changed.
         """
-        key = (former, target)
+        key = (previous, target)
         if key not in self._memo:
-            self._memo[key] = self._compare(self._before[former], self._after[target])
+            self._memo[key] = self._compare(self._before[previous], self._after[target])
         return self._memo[key]
 
     def _compare(self, before: ResourceState, after: ResourceState) -> tuple[Effect, Causes]:
@@ -99,8 +99,8 @@ class Dependencies:
 def ways_to(
     resource: ResourceState, wanted: Callable[[Address], bool], world: World
 ) -> dict[Address, tuple[Address, ...]]:
-    """Of each connection that is wanted and used by connections of this resource alone, one of the shortest
-    ways there: the connections in between, from the resource's own on."""
+    """For each wanted connection that the resource uses only through other connections, one of the shortest
+    paths to it: the connections in between, the resource's own first."""
     found: dict[Address, tuple[Address, ...]] = {}
     seen: set[Address] = set()
     level: list[tuple[Address, tuple[Address, ...]]] = [
@@ -123,9 +123,9 @@ def ways_to(
 def weigh_references(
     fields: tuple[FieldChange, ...], repointed: Mapping[str, Effect]
 ) -> tuple[FieldChange, ...]:
-    """The field changes, where another connection in a role weighs what really differs between the two.
+    """The field changes; a changed reference gets the effect of what differs between the two connections.
 
-    Only where the schema lets the reference move with a restart: what it says weighs more, stays.
+    Only where the schema lets the reference change with a restart: a heavier effect of the schema stays.
     """
     if not repointed:
         return fields

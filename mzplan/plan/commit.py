@@ -1,4 +1,4 @@
-"""Commit: the next State that a plan makes of the current one. Pure; writing it is the store's."""
+"""Commit: the State after a plan. Pure; the store writes it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mzplan.plan.canaries import canaries_after
 
 
 def new_id() -> str:
-    """An id for a resource: 16 random hex digits. It names its checkpoint and collection for life."""
+    """An id for a resource: 16 random hex digits, for life. It names its checkpoint and collection."""
     return os.urandom(8).hex()  # what the secrets module does, without its imports
 
 
 def new_lineage() -> str:
-    """A lineage: what tells the states of two projects apart when their serials are alike."""
-    import uuid  # only ever needed for a project's first apply
+    """A lineage: distinguishes the states of two projects whose serials are equal."""
+    import uuid  # needed only for a project's first apply
 
     return str(uuid.uuid4())
 
@@ -32,8 +32,8 @@ def apply_changes(
 ) -> State:
     """The state after the plan: one serial later, with ids for what is created.
 
-    Resources that the plan does not change keep their very record. Says nothing about whether the plan
-    may be applied: see mzplan.plan.freshness, and the plan's diagnostics.
+    Records that the plan does not change are kept as they are. Does not check whether the plan may be
+    applied: see mzplan.plan.freshness, and the plan's diagnostics.
     """
     resources = dict(state.resources)
     for change in plan.changes:

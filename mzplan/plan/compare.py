@@ -1,7 +1,7 @@
 """Compare: the leaves in which two normalised bodies of one resource differ.
 
-deepdiff finds them, and is imported only for two bodies that differ. What is ours is what the schema says of
-them: each leaf's effect (`x-change`), sensitive leaves without their values, and columns compared as columns.
+deepdiff finds them, and is imported only for two bodies that differ. Added here is what the schema declares:
+each leaf's effect (`x-change`), sensitive leaves without their values, and columns compared as columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Path = tuple[str | int, ...]
 
 
 class _Absent:
-    """What a leaf is where the body does not have it (None could be a value)."""
+    """Stands for a leaf that a body does not have (None could be a value)."""
 
 
 ABSENT = _Absent()
@@ -33,12 +33,12 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def same_body(before: Body, after: Body) -> bool:
-    """Whether two normalised bodies are the same, telling True from 1. Fast for bodies that are."""
+    """Whether two normalised bodies are equal; True is not 1. Fast for equal bodies."""
     if before is after:
         return True
     if before != after:
         return False
-    # Python's == holds for True, 1 and 1.0. A repr costs a microsecond or two and tells them apart; the
+    # Python's == holds for True, 1 and 1.0. A repr costs a microsecond or two and distinguishes them; the
     # leaves are compared only where it differs, which may be just the order of keys.
     return repr(before) == repr(after) or not differing_leaves(before, after)
 
@@ -49,14 +49,14 @@ def compare_bodies(kind: ResourceKind, before: Body, after: Body) -> tuple[Field
 
 
 def compare_resources(before: ResourceState, after: ResourceState) -> tuple[FieldChange, ...]:
-    """The leaves that differ between two records of one resource, and its type where that differs."""
+    """The leaves that differ between two records of one resource, and the type if it differs."""
     kind = resource_kind(after.address.kind, after.type)
     if before.type == after.type:
         return compare_bodies(kind, before.body, after.body)
-    former = resource_kind(before.address.kind, before.type)
+    previous = resource_kind(before.address.kind, before.type)
     changes = [
         change
-        for change in _field_changes(kind, former, before.body, after.body)
+        for change in _field_changes(kind, previous, before.body, after.body)
         if change.path != "type"  # left out of a body where it is the default
     ]
     changes.append(
@@ -72,17 +72,17 @@ def compare_resources(before: ResourceState, after: ResourceState) -> tuple[Fiel
 
 
 def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:
-    """Every leaf of a resource that is created, for showing it. Nothing runs yet, so no effect."""
+    """Every leaf of a resource to be created, for display. Nothing runs yet, so there is no effect."""
     kind = resource_kind(resource.address.kind, resource.type)
     return tuple(
         _leaf(path, ABSENT, value, kind.is_sensitive(path), "none")
         for path, value in _leaves_of(dict(resource.body), ())
-        if path  # a body that is empty has no leaf
+        if path  # an empty body has no leaf
     )
 
 
 def format_path(path: Path) -> str:
-    """`("brokers", 0)` → `brokers[0]`; a key with other signs than a name's is quoted: `options["a.b"]`."""
+    """`("brokers", 0)` → `brokers[0]`; a key that is not a plain name is quoted: `options["a.b"]`."""
     text = ""
     for key in path:
         if isinstance(key, int):
@@ -96,16 +96,16 @@ def format_path(path: Path) -> str:
 
 
 def _field_changes(
-    kind: ResourceKind, former: ResourceKind, before: Body, after: Body
+    kind: ResourceKind, previous: ResourceKind, before: Body, after: Body
 ) -> Iterator[FieldChange]:
-    """`former` is the kind of `before`: what either calls sensitive is."""
+    """`previous` is the kind of `before`: a leaf is sensitive if either kind declares it so."""
     for path, old, new in differing_leaves(before, after):
         schema = kind.property_schema(path)
         both_text = isinstance(old, str) and isinstance(new, str)
         if both_text and schema.get("x-diff") == "columns":
             yield from _column_changes(kind, path, old, new)
             continue
-        sensitive = kind.is_sensitive(path) or former.is_sensitive(path)
+        sensitive = kind.is_sensitive(path) or previous.is_sensitive(path)
         yield _leaf(path, old, new, sensitive, kind.effect(path, _edit(old, new)))
 
 
@@ -131,9 +131,9 @@ def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
         dict(before),
         dict(after),
         view="tree",
-        zip_ordered_iterables=True,  # by index: an item that moves is two changes
+        zip_ordered_iterables=True,  # by index: a moved item is two changes
         threshold_to_diff_deeper=0,  # leaf by leaf, however little two objects have in common
-        ignore_private_variables=False,  # a key that begins with __ is one like any other
+        ignore_private_variables=False,  # a key that begins with __ is like any other
     )
     leaves: list[tuple[Path, Any, Any]] = []
     for report, levels in found.items():
@@ -150,11 +150,11 @@ def differing_leaves(before: Body, after: Body) -> list[tuple[Path, Any, Any]]:
 
 @cache
 def _deep_diff() -> type[DeepDiff]:
-    """deepdiff's DeepDiff, imported as where these packages are not installed.
+    """deepdiff's DeepDiff, imported as if its optional packages (such as pandas) were not installed.
 
-    It imports them where they are (pandas is, beside a runner) only to tell their objects, which no body
-    holds: 0.8 s of CPU and 100 MiB, for a plan that takes 0.3 s. None in sys.modules is Python's own way to
-    say that a module is not there; what is imported already stays, and each can be imported afterwards.
+    It imports them only to recognise their objects, which no body contains: 0.8 s of CPU and 100 MiB, for a
+    plan that takes 0.3 s. None in sys.modules makes an import fail; modules that are imported already stay,
+    and the others can be imported afterwards.
     """
     absent = [name for name in ("numpy", "pandas", "polars", "pydantic") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def _deep_diff() -> type[DeepDiff]:
 
 
 def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """The leaves of what only one of two bodies has."""
+    """The leaves of a value that only one of two bodies has."""
     if isinstance(value, dict) and value:
         for key in sorted(value):
             yield from _leaves_of(value[key], (*path, key))
@@ -179,7 +179,7 @@ def _leaves_of(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Iterator[FieldChange]:
-    """Two schemas by column. Names are compared without regard to case, as Spark does."""
+    """The changed columns of two schemas. Case of names is ignored, as by Spark."""
     try:
         before, after = _by_name(old), _by_name(new)
     except DdlError:
@@ -195,8 +195,8 @@ def _column_changes(kind: ResourceKind, path: Path, old: str, new: str) -> Itera
         edit: EditKind = "added" if left is None else "removed" if right is None else "changed"
         yield _leaf((*path, name), _shown(left), _shown(right), False, kind.effect(path, edit))
     if not changed:
-        # Another order, or another case of names. No column changes, but the description that a running
-        # query was started with does: a restart, never more.
+        # Only the order, or the case of names, differs. No column changes, but the description of the running
+        # query does: a restart, never more.
         yield _leaf(path, old, new, False, "restart")
 
 

@@ -1,4 +1,4 @@
-"""Which resources differ between what is wanted and what is committed, and which of them are asked for."""
+"""Which resources differ between Configuration and State, and which of them the targets select."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def find_difference(wanted: Wanted, committed: Committed) -> Difference:
             created.append(address)
         elif before.type != resource.type or not same_body(before.body, resource.body):
             updated.append(address)
-    # Mostly nothing is deleted, and then counting tells.
+    # Mostly nothing is deleted, and then the counts show it.
     deleted: list[Address] = []
     if len(wanted) - len(created) != len(committed):
         deleted = [address for address in committed if address not in wanted]
@@ -53,11 +53,11 @@ def find_difference(wanted: Wanted, committed: Committed) -> Difference:
 def select(
     difference: Difference, targets: Iterable[Address], wanted: Wanted, committed: Committed
 ) -> Difference:
-    """The part of the difference that the targets ask for.
+    """The part of the difference that the targets select.
 
-    That is the targets and all of their dependents; the changed resources that the targets depend on, or
-    that a dependent refers to which changes itself; and whatever is committed and depends on those. So
-    nothing that is left out is reached by what is applied, or refers to what is not there.
+    That is the targets and all of their dependents; the changed resources that the targets depend on, or that
+    a changed dependent refers to; and whatever is committed and depends on those. So what is applied reaches
+    nothing that is left out, and nothing that is left out refers to a resource that is not there.
     """
     changed = difference.created | difference.updated
     targets = set(targets)
@@ -75,7 +75,7 @@ def _referred(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
 
 
 def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:
-    """Raises MzplanError MZ070 (usage) for an address that an option names and that is not known, and why."""
+    """Raises MzplanError MZ070 (usage), with `why`, for an unknown address that `option` names."""
     for address in sorted(set(addresses).difference(known)):
         raise error(
             "MZ070",

@@ -1,4 +1,4 @@
-"""Drift: where reality, as the runners last observed it, has left the state."""
+"""Drift: where reality, as the runners last observed it, differs from the state."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ STALLED = 300.0  # seconds; and at least three triggers
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
 
 
-# What a runner says of a query that has lost what it goes on from: it has another upstream or target than its
-# checkpoint is of, or one that lacks what comes next or what was written; its checkpoint or its collection is
-# gone; or it was stopped by hand.
+# Codes of a query that can't go on: its upstream or target is not the one of its checkpoint, or lacks what
+# comes next or what was written; its checkpoint or its collection is gone; or it was stopped by hand.
 LOST = {
     "MZ043": "upstream-changed",
     "MZ067": "upstream-changed",
@@ -36,11 +35,11 @@ def drift_between(
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
     now: float = 0.0,
 ) -> tuple[DriftItem, ...]:
-    """Every query that is not what the state says, and every one that the state does not know.
+    """Every query that is not as the state requires, and every one that the state does not know; by address.
 
-    `alive` says of each instance whether a runner leads it; a dry one needs none. `rotated` are queries that
-    run with old values of secrets, and the references to those. `now` in seconds since the epoch: to tell
-    which are stalled. Sorted by address.
+    `alive`: by instance, whether a runner leads it; a dry one needs none. `rotated`: queries that run with
+    old values of secrets, and the references to those. `now`: seconds since the epoch, to find stalled
+    queries.
     """
     found = list(_foreign(state, statuses))
     for resource in state.resources.values():
@@ -62,7 +61,7 @@ def drift_between(
 
 
 def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
-    """What somebody has edited in the file of this state, whose checksum does not fit."""
+    """The edits in the file of this state, whose checksum does not match."""
     found = []
     for address, record in sorted(state.resources.items()):
         same_version = record.digest.startswith(f"{DIGEST_VERSION}:")
@@ -95,7 +94,7 @@ def _without_runner(resource: ResourceState) -> tuple[str, str]:
 
 
 def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, str]:
-    """The kind and the detail of one query's drift; two empty texts for none."""
+    """The kind and the detail of one query's drift; two empty strings for none."""
     if resource.paused:
         running = seen is not None and seen.condition in ("running", "starting")
         return ("outdated-query", "it runs, though it is paused") if running else ("", "")
@@ -107,10 +106,10 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
     if seen.condition == "failed" or (seen.condition == "starting" and seen.error):
         return "failed-query", why or "it ended with an error"
     if seen.held:
-        return "", ""  # that it runs on as it was, or waits with its first start, is what the state says
+        return "", ""  # running on as before, or waiting to start, is what the state requires
     wanted = (seen.wanted_generation, seen.wanted_digest)
     if seen.condition == "starting" and wanted == (resource.generation, resource.digest):
-        return "", ""  # on its way
+        return "", ""  # still converging
     if (seen.generation, seen.digest) != (resource.generation, resource.digest):
         return "outdated-query", why or "it still runs as it was described before"
     if seen.condition in ("stopped", "paused"):
@@ -119,7 +118,7 @@ def _departure(resource: ResourceState, seen: Observation | None) -> tuple[str, 
 
 
 def _stalled(resource: ResourceState, seen: Observation | None, now: float) -> tuple[str, str]:
-    """A query with input that has ended no micro-batch for long. One without input says that it has none."""
+    """A query that has input, and has finished no micro-batch for long. One without input reports that."""
     if seen is None or seen.condition not in ("running", "starting") or seen.quiet_since is None:
         return "", ""
     quiet = now - seen.quiet_since

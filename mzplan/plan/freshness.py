@@ -1,7 +1,7 @@
 """Freshness: whether a plan that was saved earlier may still be applied, exactly as it was reviewed.
 
 It is stale only when something that it touches has changed since, in the state, in the configuration or in
-reality; commits of other things do not invalidate it. What has changed is named.
+reality; other commits do not invalidate it. The error names what has changed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mzplan.plan.commit import apply_changes
 from mzplan.plan.compare import compare_resources, same_body
 from mzplan.schema.description import digest_of
 
-MAX_TOLD = 8  # things that a stale plan names
+MAX_SHOWN = 8  # changes that the error names
 MAX_FIELDS = 3
 
-# Drift that an apply itself puts right, or that comes and goes: a reviewer would not decide otherwise.
+# Drift that an apply repairs, or that comes and goes: it would not change a reviewer's decision.
 PASSING = frozenset({"missing-query", "stalled-query", "secret-rotated"})
 
 
 def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
-    """The plan, as it is to be applied to this state: its changes, with whatever else was committed since.
+    """The plan, to be applied to this state: its changes, on top of whatever else was committed since.
 
     `then` is the state of the plan's serial, where it is still known. Raises MzplanError MZ036 (exit 5) for a
-    plan of another project or lineage, and when something that the plan touches is no longer as it was.
+    plan of another project or lineage, and when something that the plan touches has changed.
     """
     if plan.project != state.project:
         why = f"It is of project {plan.project!r}, and this is {state.project!r}."
@@ -54,41 +54,41 @@ def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
 
 def ensure_declared(plan: Plan, configuration: Configuration) -> None:
     """Raises MzplanError MZ036 (exit 5) when the files no longer declare what the plan would commit."""
-    told = []
+    found = []
     for change in plan.changes:
         wanted, after = configuration.resources.get(change.address), change.after
         if after is None:
             if wanted is not None:
-                told.append(f"{change.address} is declared again")
+                found.append(f"{change.address} is declared again")
         elif wanted is None:
-            told.append(f"{change.address} is no longer declared")
+            found.append(f"{change.address} is no longer declared")
         elif wanted.type != after.type or not same_body(wanted.body, after.body):
             now = dataclasses.replace(after, type=wanted.type, body=wanted.body)
-            told.append(f"{change.address} is declared otherwise ({_fields(after, now)})")
+            found.append(f"{change.address} is declared otherwise ({_fields(after, now)})")
     if plan.instances_changed:
-        told += [
+        found += [
             f"instance {name} is declared otherwise"
             for name in sorted(plan.instances.keys() | configuration.instances.keys())
             if plan.instances.get(name) != configuration.instances.get(name)
         ]
-    _refuse(told, "The files have changed since the plan was made")
+    _refuse(found, "The files have changed since the plan was made")
 
 
 def ensure_as_observed(plan: Plan, drift: Iterable[DriftItem]) -> None:
-    """Raises MzplanError MZ036 (exit 5) when a query that the plan touches has left the state since, in a way
-    that whoever reviewed the plan could not see in it."""
+    """Raises MzplanError MZ036 (exit 5) when a query that the plan touches has drifted since, in a way that
+    the reviewed plan did not show."""
     touched = {str(change.address) for change in plan.changes}
     known = {(item.address, item.kind) for item in plan.drift}
-    told = [
+    found = [
         f"{item.address} has drifted ({item.kind}: {item.detail})"
         for item in drift
         if item.address in touched and item.kind not in PASSING and (item.address, item.kind) not in known
     ]
-    _refuse(told, "What runs has changed since the plan was made")
+    _refuse(found, "What runs has changed since the plan was made")
 
 
 def _changed_records(plan: Plan, state: State) -> Iterator[str]:
-    """The touched resources whose committed record is not the one that was planned on."""
+    """The touched resources whose committed record is not the one that the plan was made on."""
     for change in plan.changes:
         there = state.resources.get(change.before.address if change.before else change.address)
         if there == change.before:
@@ -109,8 +109,8 @@ def _is_done(change: Change, state: State) -> bool:
 
 
 def _changed_reach(plan: Plan, state: State) -> Iterator[str]:
-    """What the changes would do to queries, other than what the plan says: something that a touched query
-    uses has changed, or something new uses what is touched."""
+    """Where the changes would have other effects than the plan shows: something that a touched query uses has
+    changed, or something new uses what is touched."""
     new = apply_changes(state, plan)
     touched = {change.address: change for change in plan.changes}
     graph = DependencyGraph.of(new.resources)
@@ -130,7 +130,7 @@ def _changed_reach(plan: Plan, state: State) -> Iterator[str]:
 
 
 def _is_of_another_version(resource: ResourceState, digest: str, state: State) -> bool:
-    """Whether the digests differ only because an older mzplan wrote the committed one in its own way."""
+    """Whether the digests differ only because an older mzplan computed the committed one differently."""
     if digest.partition(":")[0] == resource.digest.partition(":")[0]:
         return False
     committed = state.resources.get(resource.address)
@@ -138,7 +138,7 @@ def _is_of_another_version(resource: ResourceState, digest: str, state: State) -
 
 
 def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
-    """The plan on the state as it is now: instances that it does not change are those of the state."""
+    """The plan on the current state: instances that it does not change are those of the state."""
     if (plan.lineage, plan.serial) == (state.lineage, state.serial):
         return plan
     used = {
@@ -153,10 +153,10 @@ def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
         instances = plan.instances
         as_planned = then is not None and dict(then.instances) == dict(state.instances)
         changed = set() if as_planned else plan.instances.keys() | state.instances.keys()
-    told = [f"instance {name} was changed" for name in sorted(changed)]
+    found = [f"instance {name} was changed" for name in sorted(changed)]
     if state.resources and plan.warehouse != state.warehouse:
-        told.append("the warehouse was changed")
-    _refuse(told, _serials(plan, state))
+        found.append("the warehouse was changed")
+    _refuse(found, _serials(plan, state))
     return dataclasses.replace(
         plan,
         lineage=state.lineage,
@@ -167,18 +167,18 @@ def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
 
 
 def _ensure_whole(plan: Plan, state: State) -> None:
-    """The state after the plan must hold together: nothing refers to what is not there."""
+    """Refuses a plan after which a resource would refer to one that is not there."""
     new = apply_changes(state, plan)
     touched = {change.address for change in plan.changes}
-    told = []
+    found = []
     for resource in new.resources.values():
         lost = [target for target in resource.dependencies if target not in new.resources]
         runs = resource.address.kind != "connection"
         if lost or (runs and resource.instance not in new.instances):
             what = f"refers to {lost[0]}" if lost else f"runs on instance {resource.instance}"
             since = "" if resource.address in touched else " now"
-            told.append(f"{resource.address}{since} {what}, which would not be there")
-    _refuse(told, _serials(plan, state))
+            found.append(f"{resource.address}{since} {what}, which would not be there")
+    _refuse(found, _serials(plan, state))
 
 
 def _serials(plan: Plan, state: State) -> str:
@@ -202,10 +202,10 @@ def _by_hand(before: ResourceState, after: ResourceState) -> bool:
     return (before.override, before.restart_token) != (after.override, after.restart_token)
 
 
-def _refuse(told: list[str], why: str) -> None:
-    if told:
-        more = f", and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
-        shown = "; ".join(told[:MAX_TOLD]) + more
+def _refuse(found: list[str], why: str) -> None:
+    if found:
+        more = f", and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+        shown = "; ".join(found[:MAX_SHOWN]) + more
         raise _stale("The plan is stale", f"{why}: {shown}. Nothing was changed.", "plan again.")
 
 

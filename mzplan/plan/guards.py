@@ -1,4 +1,4 @@
-"""Guards: what forbids a plan, and what a person should know before agreeing to it."""
+"""Guards: what forbids a plan, and what a person should know before approving it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ EXACTLY_ONCE = "exactly-once"
 
 
 def check_project(configuration: Configuration, state: State) -> Iterator[Diagnostic]:
-    """MZ044 where the project's name or its warehouse changed while resources exist: checkpoints and
-    collections lie under both."""
+    """MZ044 where the project's name or its warehouse changed while resources exist: the paths of checkpoints
+    and collections contain both."""
     if not state.resources:
         return
     if configuration.project != state.project:
@@ -61,7 +61,7 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
 
 
 def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """What the changes of a plan break, and what they do not do that one might expect."""
+    """What the changes of a plan break, and what they leave undone that one might expect."""
     for change in changes:
         if change.action in ("delete", "replace"):
             yield from _prevented(change)
@@ -75,7 +75,7 @@ def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
 
 
 def _prevented(change: Change) -> Iterator[Diagnostic]:
-    # A delete has only the committed record to go by; a replace obeys what the configuration says now.
+    # A delete has only the committed record; for a replace the configuration's value holds.
     resource = change.after or change.before
     if resource is not None and prevents_destroy(resource):
         yield Diagnostic(
@@ -91,7 +91,7 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
 
 def _doubling(change: Change) -> Iterator[Diagnostic]:
     """A new generation reads its collection from the start: a target that holds rows of the old one would
-    get them again, unless its schema says that it is safe (`x-replace`) or the person says what to do."""
+    get them again, unless the schema declares that safe (`x-replace`) or the sink says what to do."""
     if change.after is None:
         return
     kind = resource_kind(change.address.kind, change.after.type)
@@ -114,7 +114,7 @@ def _doubling(change: Change) -> Iterator[Diagnostic]:
 
 
 def prevents_destroy(resource: ResourceState) -> bool:
-    """Whether the resource says `lifecycle: {prevent_destroy: true}`."""
+    """Whether the resource has `lifecycle: {prevent_destroy: true}`."""
     return bool(resource.body.get("lifecycle", {}).get("prevent_destroy"))
 
 
@@ -132,16 +132,16 @@ def _forbidden(change: Change) -> Iterator[Diagnostic]:
 
 
 def _notices(change: Change) -> Iterator[Diagnostic]:
-    """What a schema wants said when a property changes (`x-notice`), once for each property."""
+    """The notice that a schema has for a changed property (`x-notice`), once for each property."""
     if change.after is None:
         return
     kind = resource_kind(change.address.kind, change.after.type)
-    told: set[str] = set()
+    shown: set[str] = set()
     for leaf in change.fields:
         name = leaf.path.partition(".")[0].partition("[")[0]
         notice = kind.schema["properties"].get(name, {}).get("x-notice")
-        if notice and name not in told:
-            told.add(name)
+        if notice and name not in shown:
+            shown.add(name)
             yield Diagnostic(
                 severity="notice",
                 code="MZ045",
@@ -153,7 +153,7 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
 
 
 def _other_upstream(change: Change) -> Iterator[Diagnostic]:
-    """What the source says is to be done (`x-upstream`), where its connection may lead elsewhere now."""
+    """What the source does with another upstream (`x-upstream`), where its connection may lead to one now."""
     repointed = any(leaf.path == "connection" for leaf in change.fields)
     reached = repointed or any(cause.kind == "connection" for cause in change.triggered_by)
     if change.after is None or change.effect != "restart" or not reached:

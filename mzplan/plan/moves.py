@@ -1,6 +1,6 @@
-"""Moves: resources that got another name and keep what they are, checkpoint and collection included.
+"""Moves: resources that are renamed and keep their id, checkpoint and collection.
 
-A rename changes the names by which others refer to it, and nothing of what runs but the query's own name.
+A rename changes the references to the resource, and of what runs only the query's name.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ Records = Mapping[Address, ResourceState]
 def find_moves(
     wanted: Mapping[Address, Resource], committed: Records, created: Iterable[Address]
 ) -> tuple[dict[Address, Address], tuple[Diagnostic, ...]]:
-    """The former address → the new one, of the resources to create that say `moved_from` and whose former
-    name is committed and no longer declared. And what is wrong with them."""
+    """Old address → new one, for the resources to create whose `moved_from` names an address that is
+    committed and no longer declared; and a diagnostic for an address that several name."""
     moves: dict[Address, Address] = {}
-    told = []
+    problems = []
     for address in sorted(created):
         name = wanted[address].body.get("lifecycle", {}).get("moved_from")
-        former = Address(address.kind, str(name))
-        if name is None or former not in committed or former in wanted:
+        old = Address(address.kind, str(name))
+        if name is None or old not in committed or old in wanted:
             continue
-        if former in moves:
-            told.append(_twice(former, moves[former], address))
+        if old in moves:
+            problems.append(_twice(old, moves[old], address))
         else:
-            moves[former] = address
-    return moves, tuple(told)
+            moves[old] = address
+    return moves, tuple(problems)
 
 
 def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Address, ResourceState], Records]:
-    """The records under their new names, and what they were before: those moved, and those that refer to
-    them, by their address now."""
+    """All records under their new names; and, by new address, the original records of those that were moved
+    or refer to a moved one."""
     now: dict[Address, ResourceState] = {}
     originals: dict[Address, ResourceState] = {}
     for record in records.values():
@@ -50,12 +50,12 @@ def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Addr
 
 
 def moved_references(before: ResourceState, after: ResourceState) -> Iterator[FieldChange]:
-    """The references of a record that name something by its new name."""
+    """The references of a record that change because their target is renamed."""
     for role, target in sorted(after.references.items()):
-        former = before.references.get(role, target)
-        if former != target:
+        old = before.references.get(role, target)
+        if old != target:
             yield FieldChange(
-                path=role, before=former.name, after=target.name, sensitive=False, effect="in-place"
+                path=role, before=old.name, after=target.name, sensitive=False, effect="in-place"
             )
 
 
@@ -74,10 +74,10 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
     )
 
 
-def _twice(former: Address, one: Address, other: Address) -> Diagnostic:
+def _twice(old: Address, one: Address, other: Address) -> Diagnostic:
     return Diagnostic(
         code="MZ037",
-        summary=f"{one} and {other} both say that they were {former.name}",
+        summary=f"{one} and {other} both say that they were {old.name}",
         detail="One checkpoint can't go on in two places.",
         hint="remove moved_from from one of them: it begins from the start.",
         address=other,

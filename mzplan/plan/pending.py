@@ -1,4 +1,4 @@
-"""Pending: what is committed, but what its runner has not reached, by the last Status."""
+"""Pending: what is committed, and, by the last Status, not reached yet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from mzplan.model.state import Observation, ResourceState, State, Status
 
 
 def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending, ...]:
-    """The observed queries that are not what the state says, sorted by address.
+    """The observed queries that are not as the state requires, sorted by address.
 
-    Costs the observations, not the state. A query on which no runner has reported is not among them.
+    Its cost grows with the observations, not with the state. A query that no runner has reported is not
+    among them.
     """
     found = []
     for status in statuses.values():

@@ -1,7 +1,7 @@
-"""The planner: a Configuration against a State, as a Plan.
+"""The planner: Configuration and State → Plan.
 
 One pass finds what differs; the graph finds what that could reach; the digests of inlined descriptions
-decide what it does reach. Everything after the first pass costs what changes, not what exists.
+decide what it does reach. After the first pass the cost grows with what changes, not with what exists.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def build_plan(
     replace: Collection[Address] = (),
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
 ) -> Plan:
-    """What would make the state what the configuration says.
+    """The changes that make the state equal to the configuration.
 
-    `statuses` are by instance, and only say what is pending. `targets` limit the plan to these, the
-    changed resources they need, and the dependents of all of them. `replace` begins a new generation of
-    these whether they changed or not. `rotated` are queries that run with an old value of a secret, and the
-    references whose value has changed: they restart. Errors that forbid applying the plan are among its
-    diagnostics; raises MzplanError only for targets that don't exist.
+    `statuses`: by instance, used only to find what is pending. `targets` limit the plan to these, the changed
+    resources that they need, and the dependents of all of them. `replace` begins a new generation of these
+    whether they changed or not. `rotated`: queries that run with an old value of a secret, and the references
+    whose value has changed; they restart. Errors that forbid applying the plan are among its diagnostics;
+    raises MzplanError MZ070 for an unknown address in `targets` or `replace`, or a connection in `replace`.
     """
     wanted, committed = configuration.resources, state.resources
     if targets:
@@ -58,10 +58,10 @@ def build_plan(
     check_known(replace, wanted, "--replace", "No file declares it.")
     check_replaceable(replace)
     difference = find_difference(wanted, committed)
-    told: tuple[Diagnostic, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
     originals: Mapping[Address, ResourceState] = {}
     if difference.created and difference.deleted:
-        moves, told = find_moves(wanted, committed, difference.created)
+        moves, problems = find_moves(wanted, committed, difference.created)
         if moves:
             committed, originals = moved(committed, moves)
             difference = find_difference(wanted, committed)
@@ -73,8 +73,8 @@ def build_plan(
         renamed_to = {original.address: address for address, original in originals.items()}
         rotated = {renamed_to.get(address, address): found for address, found in rotated.items()}
     if targets and rotated:
-        asked = {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
-        rotated = {address: found for address, found in rotated.items() if address in asked}
+        selected = {*targets, *DependencyGraph.of_both(wanted, committed).reach(targets)}
+        rotated = {address: found for address, found in rotated.items() if address in selected}
     rotated = {a: found for a, found in rotated.items() if a in committed and a in wanted}
     forced = frozenset(replace) & committed.keys()
     planner = _Planner(committed, originals, wanted, difference, forced, rotated)
@@ -98,7 +98,7 @@ def build_plan(
         goes_on=_goes_on(configuration, state, statuses, targets) if state.canaries else (),
         diagnostics=(
             *check_project(configuration, state),
-            *told,
+            *problems,
             *check_changes(changes),
             *check_delivery(changes, planner.after or state.resources),
         ),
@@ -106,7 +106,7 @@ def build_plan(
 
 
 class _Planner:
-    """The work of one plan. `after` is the world as it will be; it starts as a copy of what is committed."""
+    """The work of one plan. `after`: the records as planned so far; it starts as a copy of `committed`."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class _Planner:
         forced: frozenset[Address],
         rotated: Mapping[Address, tuple[str, ...]],
     ):
-        """`committed` under the names that moves give; `originals` is what those that move, and those that
-        refer to them, really are, by their new address."""
+        """`committed`: the records under their new names. `originals`: by new address, the records as they
+        are committed, of those that move or refer to a moved one."""
         self.before = committed
         self.originals = originals
         self.difference = difference
@@ -149,7 +149,7 @@ class _Planner:
         return (*kept, *self._deletes())
 
     def downstream(self, changes: tuple[Change, ...]) -> tuple[Address, ...]:
-        """The queries downstream of a query that stops and starts, which keep running themselves."""
+        """The queries downstream of a query that stops and starts; they keep running."""
         stopped = [
             change.address
             for change in changes
@@ -161,7 +161,7 @@ class _Planner:
     def feeds(
         self, changed: Collection[Address], downstream: tuple[Address, ...]
     ) -> tuple[tuple[Address, Address], ...]:
-        """What the queries downstream use of what is in the plan."""
+        """The pairs (changed resource, downstream query) that are connected."""
         involved = {*changed, *downstream}
         return tuple(
             (used, user)
@@ -203,13 +203,13 @@ class _Planner:
             effect = "in-place" if same else "restart"
             after = dataclasses.replace(after, digest=before.digest if same else digest)
             if same and after.address in self.rotated:
-                # As by hand: described as before, and yet to be started anew.
+                # As a restart by hand: the description is as before, and the query is started anew.
                 effect = "restart"
                 after = dataclasses.replace(after, restart_token=before.restart_token + 1)
                 after = dataclasses.replace(after, digest=self._digest(after))
         if effect == "in-place" and not fields:
             return None
-        # Digests have the last word: what leaves the description as it was causes nothing.
+        # Digests decide: a change that leaves the description as it was causes nothing.
         causes = {} if effect == "in-place" else reached.causes
         for cause, weight in causes.items():
             self.reached[cause] = heaviest([self.reached.get(cause, "none"), weight])
@@ -235,7 +235,7 @@ class _Planner:
         return digest_of(resource, self.after, self.memo)
 
     def _same_description(self, before: ResourceState, digest: str) -> bool:
-        """Whether the committed digest differs only because an older mzplan wrote it in its own way."""
+        """Whether the committed digest differs only because an older mzplan computed it differently."""
         if before.digest.partition(":")[0] == digest.partition(":")[0]:
             return False
         return digest_of(before, self.before) == digest
@@ -246,7 +246,7 @@ class _Planner:
         self.after[change.address] = change.after
 
     def _with_reach(self, change: Change) -> Change:
-        """The change, with the heaviest effect that it has on any query: what a connection does."""
+        """The change of a connection, with the heaviest effect that it has on any query."""
         felt = self.reached.get(change.address)
         if felt is None:
             return change
@@ -269,10 +269,10 @@ class _Planner:
 
 
 def _as_moved(change: Change, original: ResourceState) -> Change:
-    """A change that starts from a record with another name, or with other names in it."""
+    """A change of a record that is renamed, or refers to a renamed one."""
     if original.address == change.address:
         return dataclasses.replace(change, before=original)
-    # The name of a running query holds its address: it is stopped, and goes on under the new one.
+    # The name of a running query contains its address: it is stopped, and goes on under the new name.
     effect: Effect = heaviest([change.effect, "restart"]) if _runs(original) else change.effect
     return dataclasses.replace(
         change,
@@ -289,7 +289,7 @@ def _runs(resource: ResourceState | None) -> bool:
 
 
 def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceState:
-    """The record to be, with the identity and the history of the committed one; its digest comes later."""
+    """The planned record, with the id and generation of the committed one; its digest is computed later."""
     return ResourceState(
         address=resource.address,
         id=before.id if before else "",
@@ -310,21 +310,21 @@ def _goes_on(
     statuses: Mapping[str, Status],
     targets: Collection[Address],
 ) -> tuple[Address, ...]:
-    """What a failed canary holds back, as far as the targets go."""
+    """The failed canaries and what they hold back, limited to the targets and their dependents."""
     wanted = configuration.resources
-    asked = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
-    return tuple(address for address in held_back(state, statuses, asked) if address in wanted)
+    selected = {*targets, *DependencyGraph.of_both(wanted, state.resources).reach(targets)} if targets else ()
+    return tuple(address for address in held_back(state, statuses, selected) if address in wanted)
 
 
 def _instances(configuration: Configuration, state: State, partly: bool) -> Mapping[str, Instance]:
-    """The instances to be. With targets nothing is taken away: what is left out may still need it."""
+    """The instances after the plan. With targets none is removed: what is left out may still need it."""
     if partly:
         return {**state.instances, **configuration.instances}
     return configuration.instances
 
 
 def _warehouse(configuration: Configuration, state: State) -> str:
-    """The warehouse to be: the committed spelling where both name one place."""
+    """The warehouse after the plan: in the committed spelling where both name the same one."""
     if same_place(configuration.warehouse, state.warehouse):
         return state.warehouse
     return configuration.warehouse

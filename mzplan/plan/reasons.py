@@ -1,4 +1,4 @@
-"""Reasons: why a change is in a plan, in a few words that a script may show as they are."""
+"""Reasons: why a change is in a plan, in a few words that a script can show unchanged."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def reason_for(
     holders: Ways = _NO_WAYS,
 ) -> str:
     """`"brokers changed"`, `"connection.shop_kafka changed"`, `"connection.bastion changed, through
-    connection.shop_pg"`, or several joined by `; `. `ways`: of causes that are not named directly, how they
-    come; `holders`: likewise, of connections with a secret whose value was `rotated`."""
+    connection.shop_pg"`, or several joined by `; `. `ways`: for indirect causes, the connections in between;
+    `holders`: the same for connections with a secret whose value was `rotated`."""
     parts = ["asked for with --replace"] if forced else []
     if fields:
         parts.append(f"{_listed(_names(fields))} changed")
@@ -49,7 +49,7 @@ def _through(way: tuple[Address, ...]) -> str:
 
 
 def _names(fields: tuple[FieldChange, ...]) -> list[str]:
-    """The properties, without the index of what changed in a list: `brokers[0]` is `brokers`."""
+    """The changed properties, without the index in a list: `brokers[0]` is `brokers`."""
     return list(dict.fromkeys(_INDEXES.sub("", change.path) for change in fields))
 
 

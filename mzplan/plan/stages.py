@@ -1,6 +1,6 @@
-"""Stages: what apply will do with a plan, step by step, and what a failure at each of them leaves.
+"""Stages: what apply will do with a plan, in order, and what a failure of each leaves behind.
 
-Calculated from the plan alone. docs/protocol.md tells the same story from the store's side.
+Calculated from the plan alone. docs/protocol.md describes the same from the store's side.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ StageName = Literal["lock", "validate", "commit", "switch", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A query on an instance, and the checkpoint that it has there, below the warehouse (None: it is named
-    when the query is committed)."""
+    """A query on an instance, and the path of its checkpoint below the warehouse (None: it gets its name when
+    the query is committed)."""
 
     instance: str
     generation: int
@@ -28,7 +28,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryChange:
-    """What becomes of one query: the run that stops, the run that starts, and what else is to be said."""
+    """The change of one query: the run that stops, the run that starts, and notes for people."""
 
     address: Address
     action: Action
@@ -39,19 +39,19 @@ class QueryChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of apply. `asked` (validate): which queries each instance's runner is asked about.
-    `queries` (switch): the queries that are touched. `on_failure` says what is left when it fails."""
+    """One stage of apply. `instances` (validate): by instance, the queries that its runner validates.
+    `queries` (switch): the queries that are touched. `on_failure`: what a failure leaves behind."""
 
     name: StageName
-    does: str
+    summary: str
     on_failure: str
-    asked: tuple[tuple[str, tuple[Address, ...]], ...] = ()
+    instances: tuple[tuple[str, tuple[Address, ...]], ...] = ()
     queries: tuple[QueryChange, ...] = ()
 
 
 def is_validated(change: Change) -> bool:
-    """Whether apply has this change validated before it commits: it starts a query that is described in
-    another way than the one that runs."""
+    """Whether apply has this change validated before it commits: it starts a query with another description
+    than the running one."""
     after = change.after
     if change.address.kind == "connection" or after is None or after.paused:
         return False
@@ -59,7 +59,7 @@ def is_validated(change: Change) -> bool:
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:
-    """The stages that apply will walk; none for a plan that is empty."""
+    """The stages that apply will go through; none for an empty plan."""
     if plan.is_empty:
         return ()
     return tuple(
@@ -70,24 +70,24 @@ def stages_of(plan: Plan) -> tuple[Stage, ...]:
 def _lock() -> Stage:
     return Stage(
         name="lock",
-        does="take the lock of the state, and see that it is still the one that was planned on",
+        summary="take the lock of the state, and see that it is still the one that was planned on",
         on_failure="exit 6 when another command holds the lock, 5 when the plan is stale; nothing is changed",
     )
 
 
 def _validate(plan: Plan) -> Stage | None:
-    asked: dict[str, list[Address]] = {}
+    instances: dict[str, list[Address]] = {}
     for change in plan.changes:
         if is_validated(change) and change.after is not None and not _is_dry(plan, change.after.instance):
-            asked.setdefault(change.after.instance, []).append(change.address)
-    if not asked:
+            instances.setdefault(change.after.instance, []).append(change.address)
+    if not instances:
         return None
     return Stage(
         name="validate",
-        does="have each instance's runner reach, authenticate and find what these queries need",
+        summary="have each instance's runner reach, authenticate and find what these queries need",
         on_failure="nothing is committed and every query runs on: exit 1, or 7 for another upstream. Where "
         "no runner is alive this is left to it: it looks before it stops anything",
-        asked=tuple((name, tuple(addresses)) for name, addresses in sorted(asked.items())),
+        instances=tuple((name, tuple(addresses)) for name, addresses in sorted(instances.items())),
     )
 
 
@@ -97,7 +97,7 @@ def _commit(plan: Plan) -> Stage:
         counts = f"{counts}, {len(plan.goes_on)} to go on".removeprefix(", ")
     return Stage(
         name="commit",
-        does=f"commit serial {plan.serial + 1} in place of {plan.serial}"
+        summary=f"commit serial {plan.serial + 1} in place of {plan.serial}"
         + (f": {counts}" if counts else ": the declared instances"),
         on_failure=f"the state is serial {plan.serial} or serial {plan.serial + 1}, whole, and the runners "
         "follow the one that is there",
@@ -110,7 +110,7 @@ def _switch(plan: Plan) -> Stage | None:
         return None
     return Stage(
         name="switch",
-        does="the runners check each query once more, then stop and start them, in parallel",
+        summary="the runners check each query once more, then stop and start them, in parallel",
         on_failure="a query whose check fails is rejected, and runs on as it was; one that can't start is "
         "failed, and what ran before starts again from the same checkpoint (if it has one). Both are "
         "tried again, and exit is 8",
@@ -123,7 +123,7 @@ def _follow(plan: Plan) -> Stage | None:
         return None
     return Stage(
         name="follow",
-        does="wait, at most as long as --wait says, until each of them has finished a first trigger",
+        summary="wait, at most as long as --wait says, until each of them has finished a first trigger",
         on_failure="exit 8; what is committed stays, and the runners go on. Ctrl-C ends only the waiting",
     )
 

@@ -1,4 +1,4 @@
-"""Plans for work on the state itself: rename, forget, adopt, go back. Shown and committed like any other."""
+"""Plans for work on the state itself: rename, forget, adopt, roll back. Shown and committed like others."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mzplan.plan.planner import wanted_state
 from mzplan.schema.description import digest_of
 
 
-def plan_move(state: State, former: Address, new: Address) -> Plan:
-    """Give a resource another name. It keeps its id, and with it its checkpoint and collection; what refers
-    to it follows. A query is stopped and goes on from its checkpoint under the new name."""
-    committed(state, former)
-    if former.kind != new.kind:
-        raise _usage(f"{former} can't become {new}", "A resource keeps its kind.")
+def plan_move(state: State, old: Address, new: Address) -> Plan:
+    """Rename a resource. It keeps its id, and with it its checkpoint and collection; references to it follow.
+    A query is stopped and goes on from its checkpoint under the new name. Raises MzplanError (usage)."""
+    committed(state, old)
+    if old.kind != new.kind:
+        raise _usage(f"{old} can't become {new}", "A resource keeps its kind.")
     if new in state.resources:
         raise _usage(f"There is a {new} already", "Nothing was changed.")
-    now, originals = moved(state.resources, {former: new})
+    now, originals = moved(state.resources, {old: new})
     changes = []
     for address in DependencyGraph.of(now).order(originals):
         before, after = originals[address], now[address]
@@ -39,7 +39,7 @@ def plan_move(state: State, former: Address, new: Address) -> Plan:
                 action="move" if is_it else "update",
                 effect="restart" if query else "in-place",
                 fields=tuple(moved_references(before, after)),
-                reason=f"renamed from {former}" if is_it else f"{former} is renamed",
+                reason=f"renamed from {old}" if is_it else f"{old} is renamed",
                 triggered_by=() if is_it else (new,),
                 before=before,
                 after=after,
@@ -76,7 +76,7 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
         for address in reversed(graph.order(doomed))
     ]
     plan = plan_of(state, changes, {})
-    # `prevent_destroy` guards what is stored, and that stays.
+    # `prevent_destroy` guards storage, and that stays.
     kept = tuple(d for d in plan.diagnostics if d.code != "MZ041")
     return dataclasses.replace(plan, diagnostics=kept)
 
@@ -84,8 +84,8 @@ def plan_forget(state: State, addresses: list[Address]) -> Plan:
 def plan_adopt(
     configuration: Configuration, state: State, address: Address, id_: str, generation: int
 ) -> Plan:
-    """Take a declared resource into the state with a checkpoint (and collection) that is there already.
-    Connections that it needs, and that are not committed yet, come along."""
+    """Add a declared resource to the state with a checkpoint (and collection) that exists already, together
+    with the connections that it needs and that are not committed yet."""
     declared = configuration.resources.get(address)
     if declared is None:
         raise _usage(f"No file declares {address}", "What is imported must be declared: it says what runs.")
@@ -127,7 +127,7 @@ def plan_adopt(
 
 
 def plan_rollback(state: State, then: State) -> Plan:
-    """Make the resources again what they were in an earlier serial, as the next serial."""
+    """Restore the resources of an earlier serial, as the next serial."""
     addresses = state.resources.keys() | then.resources.keys()
     differing = {a for a in addresses if state.resources.get(a) != then.resources.get(a)}
     _check_generations(state, then)
@@ -167,7 +167,7 @@ def _back(before: ResourceState | None, after: ResourceState | None, serial: int
 
 
 def _check_generations(state: State, then: State) -> None:
-    """A generation that was replaced never comes back: its storage may be gone, its targets are fenced."""
+    """Refuse to restore a replaced generation: its storage may be gone, and its targets are fenced."""
     for address, record in sorted(then.resources.items()):
         now = state.resources.get(address)
         if now is not None and now.id == record.id and now.generation > record.generation:
@@ -180,7 +180,7 @@ def _check_generations(state: State, then: State) -> None:
 
 
 def forgotten_by(plan: Plan) -> Mapping[str, tuple[Address, int]]:
-    """What a plan to forget leaves behind: id → address and generation."""
+    """The storage that a plan to forget leaves: id → (address, generation)."""
     return {
         change.before.id: (change.address, change.before.generation)
         for change in plan.changes

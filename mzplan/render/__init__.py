@@ -1,4 +1,4 @@
 """Rendering: plans, graphs and diagnostics as text, JSON and drawings.
 
-Takes finished data and returns text or plain values. Calculates nothing about the plan, prints nothing.
+Takes finished data and returns text or plain values. Calculates nothing about the plan, and prints nothing.
 """

@@ -25,9 +25,9 @@ _COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}
 
 
 def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory: str = "") -> str:
-    """All diagnostics as text, an empty line between them.
+    """All diagnostics as text, separated by empty lines.
 
-    Paths are shown so that they can be opened from here: `directory` is the project's folder.
+    Paths are shown relative to the current folder; `directory` is the project's folder.
     """
     paint = Paint(color)
     prefix = _prefix(directory)
@@ -54,11 +54,11 @@ def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
 
 
 def _excerpt(text: str, where: SourceRange, paint: Paint, colour: str) -> list[str]:
-    """The source line and the carets below what the range covers of it."""
+    """The source line, and carets below the part of it that the range covers."""
     start = min(where.column - 1, len(text))
     end = where.end_column - 1 if where.end_line == where.line else len(text.rstrip())
     end = max(start + 1, min(end, max(len(text), start + 1)))
-    # Only what may be shown is looked at: a line can have millions of characters.
+    # Only what may be shown is processed: a line can have millions of characters.
     first = max(0, start - _BEFORE) if len(text) > _WIDTH else 0
     shown, at, carets = "…" if first else "", 0, 0
     column = len(shown)
@@ -85,7 +85,7 @@ def _excerpt(text: str, where: SourceRange, paint: Paint, colour: str) -> list[s
 
 
 def _cell(char: str, column: int) -> tuple[str, int]:
-    """How a character is shown at a column, and how many columns that takes."""
+    """A character as it is shown at a column, and how many columns it takes."""
     if char == "\t":
         width = _TAB - column % _TAB
         return " " * width, width

@@ -1,4 +1,4 @@
-"""`plan --explain`: the stages that apply will walk, for people and as JSON."""
+"""`plan --explain`: the stages that apply will go through, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render_stages(plan: Plan, colour: bool = False) -> str:
         return "Nothing to apply: no stage is walked.\n"
     lines = [paint("What apply will do:", "bold")]
     for number, stage in enumerate(stages, 1):
-        lines += ["", *_wrapped(stage.does[0].upper() + stage.does[1:] + ".", f"{number}. ")]
+        lines += ["", *_wrapped(stage.summary[0].upper() + stage.summary[1:] + ".", f"{number}. ")]
         lines += _content(plan, stage)
         lines += [paint(line, "dim") for line in _wrapped(f"If it fails: {stage.on_failure}.", _INDENT)]
     return "\n".join(lines) + "\n"
@@ -36,13 +36,13 @@ def stages_to_json(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _content(plan: Plan, stage: Stage) -> Iterator[str]:
-    for instance, addresses in stage.asked:
+    for instance, addresses in stage.instances:
         shown = ", ".join(str(address) for address in addresses[:MAX_LISTED])
         more = f" and {len(addresses) - MAX_LISTED} more" if len(addresses) > MAX_LISTED else ""
         yield f"{_INDENT}  instance {safe(instance)}: {shown}{more}"
     width = max((len(str(change.address)) for change in stage.queries), default=0)
     for change in stage.queries:
-        yield f"{_INDENT}{SIGNS[change.action]} {change.address!s:<{width}}  {_deed(change)}"
+        yield f"{_INDENT}{SIGNS[change.action]} {change.address!s:<{width}}  {_transition(change)}"
     if stage.name == "switch" and (plan.downstream or plan.unaffected):
         kept = [str(address) for address in plan.downstream[:MAX_LISTED]]
         others = plan.unaffected + len(plan.downstream) - len(kept)
@@ -50,7 +50,7 @@ def _content(plan: Plan, stage: Stage) -> Iterator[str]:
         yield f"{_INDENT}  Not touched: {', '.join(parts)}"
 
 
-def _deed(change: QueryChange) -> str:
+def _transition(change: QueryChange) -> str:
     """`stops on local; starts from checkpoints/3f…/g1 on local`."""
     stops, starts = change.stops, change.starts
     parts = []
@@ -71,12 +71,12 @@ def _from(run: Run, *, fresh: bool) -> str:
 
 
 def _stage_to_json(plan: Plan, stage: Stage) -> dict[str, Any]:
-    found: dict[str, Any] = {"stage": stage.name, "does": stage.does, "on_failure": stage.on_failure}
+    found: dict[str, Any] = {"stage": stage.name, "does": stage.summary, "on_failure": stage.on_failure}
     match stage.name:
         case "validate":
             found["instances"] = [
                 {"instance": name, "queries": [str(address) for address in addresses]}
-                for name, addresses in stage.asked
+                for name, addresses in stage.instances
             ]
         case "commit":
             found |= {"serial_before": plan.serial, "serial_after": plan.serial + 1}

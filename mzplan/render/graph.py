@@ -19,7 +19,7 @@ def render_graph(
 ) -> str:
     """The drawing, ending in a newline. Arrows lead from what is used to what uses it.
 
-    With `impact`, only what a change of that resource reaches, told apart: what restarts, and what is
+    With `impact`, only what a change of that resource reaches; what restarts is marked apart from what is
     downstream of that and keeps running. Raises ValueError for an unknown format.
     """
     drawing = _Drawing(configuration, impact)
@@ -107,7 +107,7 @@ class _Drawing:
 
 
 def _id(address: Address) -> str:
-    # Names have only small letters, digits and underscores; a kind has no underscore: so ids are unique.
+    # Names consist of small letters, digits and underscores, and a kind has no underscore: ids are unique.
     return f"{address.kind}_{address.name}"
 
 

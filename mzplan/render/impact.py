@@ -10,7 +10,7 @@ from mzplan.model.plan import Change, Plan
 from mzplan.render.markup import many
 
 MAX_NODES = 40  # a larger graph can't be read: it is drawn by groups
-MAX_CONNECTIONS = 12  # of which at most so many are drawn one by one
+MAX_CONNECTIONS = 12  # drawn one by one in a grouped graph, at most
 _VERBS = {
     "create": "is new",
     "update": "changes",
@@ -52,7 +52,7 @@ def impact_graph(plan: Plan) -> str:
 
 
 def _fate(change: Change) -> str:
-    """What happens to it: an update of a query that restarts it is a restart."""
+    """What happens to the resource: an update that restarts a query counts as a restart."""
     if change.action == "update" and change.address.kind != "connection" and change.effect == "restart":
         return "restart"
     return change.action
@@ -93,7 +93,7 @@ def _lines(
     nodes: Mapping[Address, Node], edges: list[tuple[Address, Address]], fates: set[str]
 ) -> Iterator[str]:
     yield "flowchart LR"
-    # Short names of our own: words of Mermaid's grammar (`end`) can't be among them.
+    # Generated names: a resource's own name could be a word of Mermaid's grammar (`end`).
     ids = {node: f"n{number}" for number, node in enumerate(dict.fromkeys(nodes.values()))}
     for node, id_ in ids.items():
         label, fate = node

@@ -1,7 +1,7 @@
 """A plan, or drift, as a comment for a review: Markdown that always fits a forge's limit.
 
-What decides comes first: the verdict, the counts, and a warning of all that stops or begins again. Details
-are folded, and are dropped in order of importance where they would not fit; the summary never is.
+The verdict, the counts, and a warning of everything that stops or begins again come first. Details are
+folded, and the least important are dropped where they would not fit; the summary is never dropped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many
 from mzplan.render.plan_text import SIGNS, edit_of, turns
 from mzplan.render.text import cut, safe, value
 
-ERRORS = 6_000  # characters that a section may have, at most; changes get all that is left
+ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
 NOTICES = 4_000
 DRIFT = 10_000
 PENDING = 4_000
-_RESERVE = 1_500  # for the frames of sections and what is said of what was left out
+_RESERVE = 1_500  # for the frames of sections and the notes of what was left out
 
-# What a reviewer must see most comes first, and is dropped last.
+# By importance for a reviewer: the first is dropped last.
 _IMPORTANCE = ("forbidden", "replace", "delete", "restart", "update", "move", "create")
 
 
 def plan_marker(project: str) -> str:
-    """The hidden first line, by which a bot finds the comment it wrote before."""
+    """The hidden first line, by which a bot finds its earlier comment."""
     return f"<!-- mzplan:plan:{project} -->"
 
 
@@ -151,8 +151,8 @@ def _changes(plan: Plan, room: int) -> str:
         room -= size
         shown[index] += details
     body = fence("diff", [line for index in sorted(shown) for line in shown[index]])
-    told = _left_out(plan, shown, bare)
-    return folded(f"{many(len(plan.changes), 'change')}", f"{body}\n\n{told}" if told else body)
+    left_out = _left_out(plan, shown, bare)
+    return folded(f"{many(len(plan.changes), 'change')}", f"{body}\n\n{left_out}" if left_out else body)
 
 
 def _left_out(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
@@ -183,15 +183,15 @@ def _line(change: Change) -> str:
         case "delete":
             return f"- {change.address}: {safe(change.reason)}"
         case "move":
-            former = change.before.address if change.before else ""
-            return f"! {change.address} was {former}"
+            before = change.before.address if change.before else ""
+            return f"! {change.address} was {before}"
     query = change.address.kind != "connection"
-    deed = {
+    consequence = {
         "replace": "begins again" if query else "replaces what uses it",
         "restart": "restarts" if query else "restarts what uses it",
         "forbidden": "can't change",
     }.get(change.effect, "in place" if query else "restarts nothing")
-    return f"! {change.address} {deed}: {cut(safe(change.reason), 160)}"
+    return f"! {change.address} {consequence}: {cut(safe(change.reason), 160)}"
 
 
 def _details(change: Change) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _field(field: FieldChange) -> Iterator[str]:
 
 
 def _sections_after(plan: Plan) -> Iterator[str]:
-    """What is no change: drift, what has not converged, notices."""
+    """What is not a change: drift, what has not converged, notices."""
     if plan.drift:
         body = fence("text", _drift_lines(plan.drift, DRIFT))
         yield folded(f"Drift: {many(len(plan.drift), 'finding')} (not part of this plan)", body)

@@ -16,12 +16,12 @@ _TICKS = re.compile(r"`+")
 
 
 def length(text: str) -> int:
-    """Characters as the strictest counts them: UTF-16 units."""
+    """The length as the strictest forge counts it: in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its first lines, and that something is left out."""
+    """The text; or as many first lines as fit, and a note that something is left out."""
     if length(text) <= most:
         return text
     kept: list[str] = []
@@ -52,12 +52,12 @@ def code(text: str) -> str:
 
 
 def folded(summary: str, body: str) -> str:
-    """A section that opens with a click. `summary` is our own text."""
+    """A section that opens with a click. `summary` is not escaped: it must not come from a user."""
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
 def alert(kind: str, lines: Iterable[str]) -> str:
-    """A coloured box (`WARNING`, `CAUTION`); a quotation where a forge does not know it."""
+    """A coloured box (`WARNING`, `CAUTION`); forges that do not support it show a quotation."""
     return "\n".join([f"> [!{kind}]", *(f"> {line}".rstrip() for line in lines)])
 
 

@@ -34,7 +34,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _canaries(plan: Plan) -> dict[str, Any]:
-    """What goes first, and what a failed canary held back and now goes on; absent where there is none."""
+    """The canaries, and what a failed canary held back and now goes on; {} where there are none."""
     found: dict[str, Any] = {}
     if plan.canaries:
         found["canaries"] = [
@@ -47,7 +47,7 @@ def _canaries(plan: Plan) -> dict[str, Any]:
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
-    """One change. What is created shows each leaf of its body as a field."""
+    """One change. A created resource shows each leaf of its body as a field."""
     fields = change.fields
     if change.action == "create" and change.after is not None:
         fields = all_fields(change.after)
@@ -59,12 +59,12 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
         **({"through": change.ways_to_json()} if change.ways else {}),
-        **_former(change),
+        **_moved_from(change),
     }
 
 
-def _former(change: Change) -> dict[str, str]:
-    """Where it comes from, for what is renamed."""
+def _moved_from(change: Change) -> dict[str, str]:
+    """The address before a rename; {} for anything else."""
     if change.before is None or change.before.address == change.address:
         return {}
     return {"moved_from": str(change.before.address)}

@@ -32,7 +32,7 @@ MAX_CAUSE_FIELDS = 3
 
 
 def render_plan(plan: Plan, colour: bool = False) -> str:
-    """The whole plan, ending in a newline. `colour` adds ANSI codes; nothing else ever does."""
+    """The whole plan, ending in a newline. ANSI codes are added only with `colour`."""
     return "\n".join(_Renderer(plan, colour).lines()) + "\n"
 
 
@@ -47,7 +47,7 @@ def verdict(plan: Plan) -> str:
 
 
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
-    """The canaries that each query waits for, of those that wait."""
+    """The canaries that each waiting query waits for."""
     found: dict[Address, tuple[Address, ...]] = {}
     for canary in plan.canaries:
         for held in canary.holds:
@@ -103,8 +103,8 @@ class _Renderer:
 
     def _change(self, change: Change) -> Iterator[str]:
         sign = self.paint(SIGNS[change.action], _COLOURS[change.action])
-        said = [_consequence(change), self._turn(change.address)]
-        line = f"{sign} {self.paint(str(change.address), 'bold')}  {', '.join(filter(None, said))}"
+        parts = [_consequence(change), self._turn(change.address)]
+        line = f"{sign} {self.paint(str(change.address), 'bold')}  {', '.join(filter(None, parts))}"
         yield line.rstrip()
         fields = change.fields
         if change.action == "create" and change.after is not None:
@@ -114,7 +114,7 @@ class _Renderer:
         yield from (f"    {line}" for line in self._because(change))
 
     def _turn(self, address: Address) -> str:
-        """Whether it goes first, or after whom; "" where nothing waits."""
+        """Whether the query goes first, or which canaries it waits for; "" for neither."""
         if address in self.first:
             return "first"
         waits = self.waits.get(address)
@@ -128,7 +128,7 @@ class _Renderer:
         return f"{path}: {edit_of(field)}{mark}"
 
     def _because(self, change: Change) -> Iterator[str]:
-        """The changed dependencies that are the cause, each with what changed of it."""
+        """The changed dependencies that cause the change, each with its changed fields."""
         for cause in change.triggered_by:
             found = self.changes.get(cause)
             way = change.ways.get(cause, ())
@@ -158,7 +158,7 @@ class _Renderer:
 
 
 def _consequence(change: Change) -> str:
-    """What the change does to what runs, for people; "" where that goes without saying."""
+    """The effect of the change on running queries, for people; "" where the action alone makes it clear."""
     if change.action == "replace" and change.after is not None:
         return f"begins again as generation {change.after.generation}: reads from the start"
     if change.action == "restart":

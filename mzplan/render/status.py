@@ -73,14 +73,14 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
 
 
 def condition(query: QueryStatus) -> str:
-    """The condition; a query that no runner has seen yet is paused (if so committed) or stopped."""
+    """The condition; a query that no runner has reported yet is paused (if so committed) or stopped."""
     if query.observation is not None:
         return query.observation.condition
     return "paused" if query.resource.paused else "stopped"
 
 
 def render_status(status: ProjectStatus, color: bool = False) -> str:
-    """A line per instance, a table of the queries, and the errors below it."""
+    """A line for each instance, a table of the queries, and the errors below it."""
     paint = Paint(color)
     lines = [f"Serial {status.serial}"]
     for instance in status.instances:

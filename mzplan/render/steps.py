@@ -29,7 +29,7 @@ def steps_to_json(shown: ShownSteps) -> dict[str, Any]:
 
 
 def render_steps(shown: ShownSteps, *, color: bool = False) -> str:
-    """A table, the newest step last."""
+    """The steps as a table, the newest last."""
     paint = Paint(color)
     records = shown.steps.records
     if not records:
@@ -65,7 +65,7 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def upstream_range(start: Any, end: Any) -> str:
-    """From where to where a step has read, as people say it: of Kafka, offsets by partition."""
+    """The range of the upstream that a step has read, for people: for Kafka, offsets by partition."""
     if end is None:
         return "?"
     if _is_kafka(end):
@@ -135,7 +135,7 @@ def _difference_to_json(difference: Difference) -> dict[str, Any]:
 
 
 def render_verified(found: Verified, *, color: bool = False) -> str:
-    """What was verified, and the first difference."""
+    """A summary of what was verified, and the first difference."""
     paint = Paint(color)
     lines = []
     if found.equal:
@@ -151,13 +151,13 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
         kept = f"{count(len(found.unknown), 'step')} the target keeps no record"
         lines.append(f"Of {kept} ({_span((found.unknown[0], found.unknown[-1]))}).")
     if found.difference:
-        lines.append(paint(_told(found.address, found.difference), "red"))
+        lines.append(paint(_difference_line(found.address, found.difference), "red"))
     if found.problems:
         lines.append(paint(f"{count(len(found.problems), 'step')} can't be replayed.", "red"))
     return "\n".join(lines)
 
 
-def _told(address: object, difference: Difference) -> str:
+def _difference_line(address: object, difference: Difference) -> str:
     what = (
         f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} are there"
         if difference.found_rows != difference.recorded_rows

@@ -29,7 +29,7 @@ def unclaimed_to_json(found: Unclaimed) -> dict[str, Any]:
 
 
 def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = False) -> str:
-    """A table, and what would be or was removed."""
+    """A table, and a summary of what would be removed, or (`applied`) was."""
     paint = Paint(color)
     if not found:
         return "Everything in the warehouse is claimed."

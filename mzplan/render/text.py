@@ -1,4 +1,4 @@
-"""Text that is safe to print: values cut, control characters escaped, colour only when asked for."""
+"""Text that is safe to print: values cut, control characters escaped, colour only on request."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Paint:
 
 
 def safe(text: str) -> str:
-    """The text with every character that could move the cursor, or hide or reorder others, written out."""
+    """The text with an escape for every character that could move the cursor, or hide or reorder others."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(char) for char in text)
 
 
 def _escaped(char: str) -> str:
-    # Cc and Cf: controls, and invisible signs such as those that turn the direction of text; Cs: a lone
-    # surrogate can't be printed at all; Zl and Zp break lines.
+    # Cc and Cf: controls, and invisible characters such as those that change the direction of text; Cs: a
+    # lone surrogate can't be printed at all; Zl and Zp break lines.
     if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"):
         return char
     code = ord(char)
@@ -55,7 +55,7 @@ def cut(text: str, length: int = MAX_VALUE) -> str:
 
 
 def value(given: Any, length: int = MAX_VALUE) -> str:
-    """A leaf's value on one line. Text is quoted only where it could be taken for something else."""
+    """A leaf's value on one line. Text is quoted only where it could be mistaken for another type."""
     if isinstance(given, str):
         return cut(f'"{safe(given)}"' if _needs_quotes(given) else safe(given), length)
     return cut(safe(json.dumps(given, ensure_ascii=False)), length)
