@@ -1,4 +1,4 @@
-"""What a statement asks for of a project: which resource, which edits, or what is wrong with it."""
+"""What a statement requests of a project: a resource and its edits, or the mistakes in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mzplan.model.suggestions import did_you_mean
 from mzplan.operations.key_pairs import key_reference, next_keys
 from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
 from mzplan.sql.locations import point
-from mzplan.sql.meaning import clear_places, meaning_of, type_name
+from mzplan.sql.meaning import clear_locations, meaning_of, type_name
 from mzplan.sql.statements import (
     AlterConnection,
     At,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a statement asks for: edits of one resource, and the place of each in its text. `live`: whether
-    it is validated live, as in `apply` (the statement's WITH, else the default of the connection's type).
+    """What a statement requests: edits of one resource, each with its location in the text. `live`: whether
+    they are validated live, as in `apply` (the statement's WITH, else the default of the connection's type).
     `rotates`: the edits name key files that are still to be made."""
 
     text: str
@@ -48,7 +48,7 @@ class Wanted:
 def wanted_by(
     configuration: Configuration, statement: Statement, text: str, live: bool | None, directory: str
 ) -> Wanted | Diagnostic:
-    """What the statement asks for, or the notice that there is no such connection (IF EXISTS)."""
+    """What the statement requests, or the notice that there is no such connection (IF EXISTS)."""
     match statement:
         case AlterConnection(name=name) | RotateKeys(name=name):
             if statement.if_exists and _address("connection", name) not in configuration.resources:
@@ -78,8 +78,8 @@ def _altered(
     there = kind.normalise(resource.body)
     kept = [
         (edit, place)
-        for edit, place in zip(meaning.edits, meaning.places, strict=True)
-        # The same value, or a default, set once more is no edit.
+        for edit, place in zip(meaning.edits, meaning.locations, strict=True)
+        # Setting the same value, or a default, again is no edit.
         if edit.remove or kind.normalise(edited(resource.body, [edit])) != there
     ]
     return Wanted(
@@ -88,7 +88,7 @@ def _altered(
         edits=tuple(edit for edit, _ in kept),
         places=tuple(place for _, place in kept),
         name=statement.name,
-        shown=clear_places(statement, kind),
+        shown=clear_locations(statement, kind),
         live=_live(text, statement.validate, live, kind),
     )
 
@@ -146,13 +146,13 @@ def _repointed(
     )
 
 
-def _live(text: str, said: bool | None, option: bool | None, kind: ResourceKind) -> bool | None:
+def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind) -> bool | None:
     """As in `apply`: True reaches out even from here, None where a runner can, False not at all."""
-    if said is not None and option is not None and said != option:
+    if given is not None and option is not None and given != option:
         hint = "leave one of the two out."
         raise MzplanError(misused(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))
-    if said is not None or option is not None:
-        return option if said is None else said
+    if given is not None or option is not None:
+        return option if given is None else given
     return None if kind.validates_live else False
 
 
@@ -204,18 +204,18 @@ def in_statement(
     edit: FileEdit,
     places: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
 ) -> Diagnostic:
-    """A diagnostic of the edited file at its place in the statement, where it is about what is edited.
+    """A diagnostic of the edited file, moved to its location in the statement where it is about an edit.
     `places`: by path of a property, where it begins and ends in the edited file."""
     where = diagnostic.range
     if diagnostic.address not in (wanted.address, None) or where is None or where.path != edit.path:
         return diagnostic
-    edits = list(zip(wanted.edits, wanted.places, strict=True))
+    edits = list(zip(wanted.edits, wanted.locations, strict=True))
     at = (where.line, where.column)
     place = next((p for e, p in edits if e.path in places and _within(at, places[e.path])), None)
     if place is None:
         if diagnostic.address is None:
             return diagnostic
-        # What is missing now has no place of its own: what was taken out, or what wants it, has.
+        # A missing property has no location of its own: it is reported where it was removed, or is needed.
         place = next((p for e, p in edits if e.remove), edits[0][1])
     pointed = point(wanted.text, place, diagnostic.code, diagnostic.summary, shown=wanted.shown)
     hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 POSITION = "_position"  # the reserved struct column that orders the changes of one key
-CHANGE = "_change"  # what a row does to a keyed collection: UPSERT or DELETE. Never stored
+CHANGE = "_change"  # a row's effect on a keyed collection: UPSERT or DELETE. Never stored
 UPSERT, DELETE = "upsert", "delete"
 
 _SIMPLE = {
@@ -41,7 +41,7 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<sign>[(),<>:]))"
 )
 _MAX_DEPTH = 32
-OWN = "_mzplan_"  # how the names of mzplan's own columns begin, which come and go on the way
+OWN = "_mzplan_"  # prefix of mzplan's own temporary columns
 _FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 _NOT_STORED = re.compile(r"[ ,;{}()\n\t=]")
 _DOUBTFUL = re.compile(r"`|struct|_change_type|_commit_|_mzplan_", re.IGNORECASE)
@@ -49,7 +49,7 @@ MAX_LENGTH = 100_000  # characters of one schema
 
 
 class DdlError(ValueError):
-    """A schema that is not Spark DDL. `offset` counts characters of the text, from 0."""
+    """A schema that is not Spark DDL. `offset`: the character where it is wrong, from 0."""
 
     def __init__(self, message: str, offset: int):
         super().__init__(message)
@@ -83,8 +83,8 @@ class Column:
 
 
 def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Column, ...]:
-    """The columns of a change of a keyed collection: of a row that is deleted only the key is known; then
-    what becomes of it."""
+    """The columns of a change of a keyed collection: all but the key nullable, as of a deleted row only the
+    key is known; and `_change`."""
     known = {key.lower() for key in keys}
     found = (c if c.name.lower() in known else replace(c, nullable=True) for c in columns)
     return (*found, Column(CHANGE, "STRING", nullable=False))
@@ -92,7 +92,7 @@ def change_columns(columns: Sequence[Column], keys: Sequence[str]) -> tuple[Colu
 
 @lru_cache(maxsize=8192)
 def parse_columns(ddl: str) -> tuple[Column, ...]:
-    """`"id BIGINT, name STRING"` → columns. Raises DdlError, with the place, for anything else."""
+    """`"id BIGINT, name STRING"` → columns. Raises DdlError, with the offset, for anything else."""
     if len(ddl) > MAX_LENGTH:
         raise DdlError(f"a schema may have {MAX_LENGTH:,} characters, this one has {len(ddl):,}", 0)
     parser = _Parser(ddl)
@@ -105,7 +105,7 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
         raise DdlError(f"unexpected {_short(parser.token)}: a comma separates columns", parser.start)
     seen: set[str] = set()
     for column, start in zip(columns, starts, strict=True):
-        # Spark's column names are the same whatever their case.
+        # Spark ignores the case of column names.
         if column.name.lower() in seen:
             raise DdlError(f"column {_short(column.name)} is there twice", start)
         if column.name.lower() == POSITION:
@@ -115,8 +115,8 @@ def parse_columns(ddl: str) -> tuple[Column, ...]:
 
 
 def check_storable(ddl: str) -> None:
-    """Whether a Delta table can have these columns, at any depth. Raises DdlError, with the place, for a name
-    that it can't have. (Not in parse_columns: what was once committed must stay readable.)"""
+    """Raises DdlError, with the offset, for a column that a Delta table can't have, at any depth. (Not in
+    parse_columns: what was once committed must stay readable.)"""
     if not _DOUBTFUL.search(ddl):  # most schemas, at no cost
         return
     parser = _Parser(ddl)
@@ -136,7 +136,7 @@ def check_storable(ddl: str) -> None:
 
 
 def canonical(ddl: str) -> str:
-    """The DDL in one spelling, so that two schemas that mean the same are equal; as it is if it is broken."""
+    """The DDL in canonical form, so that equivalent schemas are equal; unchanged if it can't be parsed."""
     try:
         return ", ".join(map(str, parse_columns(ddl)))
     except DdlError:
@@ -144,7 +144,7 @@ def canonical(ddl: str) -> str:
 
 
 def _short(token: str) -> str:
-    """A part of a schema as messages show it."""
+    """A part of a schema, shortened for messages."""
     return repr(token if len(token) <= 60 else token[:59] + "…")
 
 
@@ -158,7 +158,7 @@ class _Parser:
         self.token = ""
         self.kind: str | None = ""
         self.depth = 0
-        # Every name, where it begins, and of which struct it is: 0 for columns.
+        # Every name, its offset, and the number of its struct (0: a column).
         self.named: list[tuple[int, str, int]] = []
         self.structs = self.within = 0
         self.advance()

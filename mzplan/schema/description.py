@@ -35,7 +35,7 @@ class InlinedConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRead:
-    """What a sink needs to know of the collection it reads: its place (id, generation) and columns."""
+    """The collection that a sink reads: its place (id, generation) and columns."""
 
     address: Address
     id: str
@@ -148,8 +148,8 @@ def inline_connection(
 
 
 def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
-    """What Spark has to be started with for what is in a state beyond what it always has, as settings of
-    Spark: `spark.jars.packages`, `spark.jars.excludes`; empty where that is nothing."""
+    """The jars that Spark needs for the resources of a state in addition to its own, as settings of Spark:
+    `spark.jars.packages`, `spark.jars.excludes`; both empty where it needs none."""
     found = [resource_kind(a.kind, r.type).packages(r.body) for a, r in resources.items()]
     names = ("spark.jars.packages", "spark.jars.excludes")
     both = {name: sorted({one for pair in found for one in pair[i]}) for i, name in enumerate(names)}
@@ -194,7 +194,7 @@ def _identity(
 
 
 def collection_columns(source: ResourceState) -> Any:
-    """What a sink depends on of its source: the collection's columns, nothing of how they are read."""
+    """What a sink depends on of its source: the collection's columns, not how they are read."""
     kind = resource_kind(source.address.kind, source.type)
     return {
         "/".join(path): _get(source.body, path)

@@ -1,8 +1,8 @@
-"""What the JSON Schemas under schemas/ say of each kind and type of resource.
+"""What the JSON Schemas under schemas/ declare of each kind and type of resource.
 
 The schemas are the single source: validation, the planner (`x-change`), secrets (`x-sensitive`), ALTER
-option names (`x-sql`) and references (`x-reference`) all come from them, through this module. That is
-why no other module says `if type == "kafka"` to decide what a change does.
+option names (`x-sql`) and references (`x-reference`) all come from them, through this module. So no other
+module needs `if type == "kafka"` to find the effect of a change.
 
 Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan.schema.dialect); `allOf:
 [{$ref}]` and `$ref` between files are resolved at load, so that a loaded schema stands alone.
@@ -36,8 +36,8 @@ _COMMON = {"type", "description", "labels", "lifecycle"}
 def load_schema(name: str) -> Json:
     """`"source.kafka"` → its JSON Schema with every reference to another file filled in.
 
-    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a plug-in that is broken,
-    ValueError when it is one of mzplan's own that breaks the dialect of schemas.
+    Raises KeyError when there is no such schema, MzplanError MZ080 when it is of a broken plug-in, ValueError
+    when it is one of mzplan's own that violates the dialect of schemas.
     """
     path = schema_folder() / f"{name}.json"
     if not path.is_file():
@@ -65,7 +65,7 @@ def _of_plugin(name: str) -> Json:
 def _standalone(schema: Json) -> Json:
     """The schema with its `allOf` bases merged in (own properties win) and `$ref`s replaced.
 
-    What else is in `allOf` are rules between properties (`if`/`then`, with texts for a person); they stay.
+    The rest of `allOf` are rules between properties (`if`/`then`, with messages); they stay.
     """
     all_of = schema.pop("allOf", [])
     bases = [load_schema(base["$ref"].removesuffix(".json")) for base in all_of if "$ref" in base]
@@ -105,7 +105,7 @@ def _inner(schema: Json) -> Json:
 
 @cache
 def schema_names() -> tuple[str, ...]:
-    """Every resource schema, as `kind.type`, sorted; those of plug-ins, too, so this takes a moment."""
+    """Every resource schema, as `kind.type`, sorted. Includes plug-ins, so it is slow."""
     names = {path.stem for path in schema_folder().glob("*.json")}
     names |= {name for plugin in all_plugins() for name in plugin.schemas}
     return tuple(sorted(name for name in names if name.partition(".")[0] in KINDS and "." in name))
@@ -113,8 +113,8 @@ def schema_names() -> tuple[str, ...]:
 
 @cache
 def types_of(kind: Kind) -> tuple[str, ...]:
-    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`. To list them:
-    whether a type is one, `is_type` says without looking for plug-ins first."""
+    """The types that a kind has, sorted: `types_of("connection") == ("files", "kafka", …)`. Loads every
+    plug-in; to check one type, use `is_type`."""
     return tuple(name.partition(".")[2] for name in schema_names() if name.startswith(f"{kind}."))
 
 
@@ -171,25 +171,25 @@ class ResourceKind:
 
     @property
     def validates_live(self) -> bool:
-        """Whether validation reaches for a connection of this type by default (semantics.md §1, rule 7)."""
+        """Whether ALTER validates a connection of this type live by default (semantics.md §1, rule 7)."""
         return bool(self.schema.get("x-validate", False))
 
     @property
     def rotates_keys(self) -> tuple[str, str] | None:
-        """The properties with the keys that ALTER … ROTATE KEYS makes anew: the primary, the secondary."""
+        """The properties of the keys that ALTER … ROTATE KEYS rotates: the primary, the secondary."""
         found = self.schema.get("x-rotates-keys")
         return (found["primary"], found["secondary"]) if found else None
 
     def packages(self, body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The jars that Spark needs for what this body says, and those that are to be left out of what they
-        bring along, as Maven coordinates (`x-packages`, `x-packages-excluded`)."""
-        said = [schema for name, schema in self.schema["properties"].items() if name in body]
-        wanted = (package for schema in said for package in schema.get("x-packages", ()))
-        excluded = (package for schema in said for package in schema.get("x-packages-excluded", ()))
+        """The jars that Spark needs for this body, and the dependencies to exclude from them, as Maven
+        coordinates (`x-packages`, `x-packages-excluded`)."""
+        present = [schema for name, schema in self.schema["properties"].items() if name in body]
+        wanted = (package for schema in present for package in schema.get("x-packages", ()))
+        excluded = (package for schema in present for package in schema.get("x-packages-excluded", ()))
         return tuple(wanted), tuple(excluded)
 
     def query_type(self, kind: Kind) -> str | None:
-        """The type that a source or sink has by default on this connection; None when it can't have one."""
+        """The default type of a source or sink on this connection; None where it can't have one."""
         found = self.schema.get(f"x-{kind}-type")
         return str(found) if found else None
 
@@ -206,7 +206,7 @@ class ResourceKind:
         return _with_defaults(self.schema, body)
 
     def identifying(self, body: Body) -> Json:
-        """The part of a normalised body that a running query depends on: what is not changed in place."""
+        """The part of a normalised body that a running query depends on: what does not change in place."""
         return _identifying(self.schema, body)
 
     def property_schema(self, path: tuple[str | int, ...]) -> Json:
@@ -216,7 +216,7 @@ class ResourceKind:
         return found[-1] if found else self.schema
 
     def effect(self, path: tuple[str | int, ...], edit: EditKind) -> Effect:
-        """What an edit of this kind at this path does to a running query (`x-change`)."""
+        """The effect of an edit of this kind at this path on a running query (`x-change`)."""
         change = self.property_schema(path).get("x-change", "restart")
         if isinstance(change, Mapping):
             change = change.get(edit, "replace")
@@ -254,22 +254,22 @@ class ResourceKind:
 
     @cached_property
     def exclusive(self) -> dict[str, tuple[str, ...]]:
-        """The properties whose value only one source may have, on connections that have the same values of
-        these properties (`x-exclusive`)."""
+        """The properties whose value only one source may have, each with the properties of the connection
+        that must be equal for that (`x-exclusive`)."""
         properties = self.schema["properties"].items()
         return {name: tuple(inner["x-exclusive"]) for name, inner in properties if "x-exclusive" in inner}
 
     @cached_property
     def channels(self) -> dict[str, str]:
-        """The properties of a sink by which it can feed a source of the same type, each with the property of
-        the connection that lists where (`x-channel`)."""
+        """The properties by which a sink can feed a source of the same type, each with the property of the
+        connection that lists the servers (`x-channel`)."""
         properties = self.schema["properties"].items()
         return {name: str(inner["x-channel"]) for name, inner in properties if "x-channel" in inner}
 
     @property
     def takes_deletes(self) -> dict[str, tuple[Any, ...]] | None:
-        """With which values of its properties (`x-deletes`) a sink follows updates and deletes of a keyed
-        collection; None for one that only ever adds rows."""
+        """The values of a sink's properties with which it applies updates and deletes of a keyed collection
+        (`x-deletes`); None for one that only adds rows."""
         return cast("dict[str, tuple[Any, ...]] | None", self.schema.get("x-deletes"))
 
     @cached_property
@@ -285,7 +285,7 @@ class ResourceKind:
 
 @cache
 def resource_kind(kind: Kind, type_: str) -> ResourceKind:
-    """The kind and type; raises KeyError when no schema describes it."""
+    """The schema's view of a kind and type. Raises KeyError when there is no such schema."""
     found = ResourceKind(kind, type_)
     _ = found.schema
     return found
@@ -299,7 +299,7 @@ def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:
-    """The schemas met on the way down a path, outermost first."""
+    """The schemas along a path, outermost first."""
     met: list[Json] = []
     for key in path:
         inner = schema.get("properties", {}).get(key) if isinstance(key, str) else None
@@ -364,5 +364,5 @@ def _identifying(schema: Json, body: Body) -> Json:
         if not isinstance(value, Mapping):
             result[key] = value
         elif (identifying := _identifying(inner, value)) or not value:
-            result[key] = identifying  # left out where all that it has changes in place
+            result[key] = identifying  # left out where everything in it changes in place
     return result

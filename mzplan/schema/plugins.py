@@ -3,9 +3,9 @@
     [project.entry-points."mzplan.connectors"]
     sqlite = "mzplan_sqlite:connector"          # the name is the type that it brings
 
-Looked for only when a type is met that is not mzplan's own: a project without plug-ins pays nothing. What the
-object must have is told in docs/endpoints.md; it is checked here, so that a mistake in a package is told as
-one of that package, and not as a defect of mzplan.
+Looked for only when a type is not mzplan's own: a project without plug-ins pays nothing. docs/endpoints.md
+describes what the object must have; it is checked here, so that a mistake is reported as one of its package,
+and not as a defect of mzplan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A connector that was found: its type, the package it comes from (for people), and what it is."""
+    """A connector of another package: its type, the package (for people), and the object."""
 
     type: str
     package: str
@@ -39,7 +39,7 @@ class Plugin:
 
 @cache
 def find_plugin(type_: str) -> Plugin | None:
-    """The plug-in that brings a type; None when no package does.
+    """The plug-in that provides a type; None when no package does.
 
     Raises MzplanError MZ080, naming the package, when it can't be used.
     """
@@ -54,7 +54,7 @@ def find_plugin(type_: str) -> Plugin | None:
 
 @cache
 def all_plugins() -> tuple[Plugin, ...]:
-    """Every plug-in that works, by type; a broken one is told of when its type is asked for."""
+    """Every plug-in that works, by type; a broken one is reported when its type is used."""
     found = []
     for name in sorted({entry.name for entry in _entries()}):
         try:
@@ -67,7 +67,7 @@ def all_plugins() -> tuple[Plugin, ...]:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """`mzplan-sqlite 1.0`, as far as it is known."""
+    """`mzplan-sqlite 1.0`; the entry point's value where the package is not known."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
@@ -91,9 +91,9 @@ def _loaded(entry: EntryPoint) -> Plugin:
         schemas = {str(name): dict(schema) for name, schema in connector.schemas().items()}
     except MzplanError:
         raise
-    except Exception as problem:  # whatever a package does when it is imported
-        said = f"{type(problem).__name__}: {problem}".splitlines()[0]
-        raise _broken(entry.name, package, f"{entry.value} can't be loaded: {said}") from None
+    except Exception as problem:  # anything can be raised by another package's import
+        message = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        raise _broken(entry.name, package, f"{entry.value} can't be loaded: {message}") from None
     why = next(_problems(entry.name, connector, schemas), None)
     if why is not None:
         raise _broken(entry.name, package, why)

@@ -1,7 +1,7 @@
-"""The columns of a source's collection: the one place that knows them, for both sides.
+"""The columns of a source's collection, for both sides.
 
-The schemas say where they come from: a property with DDL (`x-diff: columns`), what stands for it where a
-format needs none (`x-default-columns`), and properties that add one column each (`x-column`).
+The schemas declare where they come from: a property with DDL (`x-diff: columns`), its default for a format
+that needs none (`x-default-columns`), and properties that add one column each (`x-column`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def columns_of(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The columns that a record itself becomes. Raises DdlError."""
+    """The columns that the record itself is read into, without included ones. Raises DdlError."""
     kind = resource_kind("source", type_)
     found: list[Column] = []
     for path in kind.column_paths:
@@ -33,8 +33,8 @@ def record_columns(type_: str, body: Mapping[str, Any]) -> tuple[Column, ...]:
 
 
 def keys_of(type_: str, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns that identify a row of the collection, which then keeps the latest row of each key
-    (`x-key`: the property that lists them); `()` for a collection to which rows are only added."""
+    """The key columns of a keyed collection (`x-key`: the property that lists them); `()` for a collection to
+    which rows are only added."""
     kind = resource_kind("source", type_)
     listed = _value(body, kind.key_path) if kind.key_path is not None else None
     return tuple(listed) if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else ()
@@ -48,7 +48,7 @@ def default_ddl(kind: ResourceKind, path: tuple[str, ...], body: Mapping[str, An
 
 
 def included_columns(type_: str, body: Mapping[str, Any]) -> dict[str, Column]:
-    """What comes with a record beside its value and is wanted as a column: by what it is (`key`, …)."""
+    """The columns for what comes with a record beside its value: by what it is (`key`, …)."""
     kind = resource_kind("source", type_)
     found: dict[str, Column] = {}
     for path in kind.column_paths:

@@ -1,4 +1,4 @@
-"""Secrets: references to them (`${env:NAME}`, `${file:PATH}`), resolved late, and digests that tell a change.
+"""Secrets: references to them (`${env:NAME}`, `${file:PATH}`), resolved late, and digests that show a change.
 
 Never stored, never shown. May import model only.
 """

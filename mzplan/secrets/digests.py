@@ -1,7 +1,7 @@
-"""Digests that tell whether a secret has changed, and nothing else of it.
+"""Digests that show whether a secret has changed, and reveal nothing else of it.
 
-`"scrypt:12:<salt>:<digest>"`: salted per status, and slow on purpose, for a status may be read by many who
-may not read the secret. The salt is mixed with the reference, so that two references to one value differ.
+`"scrypt:12:<salt>:<digest>"`: salted per status, and slow on purpose, as more people may read a status than
+the secret. The salt is mixed with the reference, so that two references to one value differ.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hmac
 import os
 from functools import lru_cache
 
-_COST = 12  # scrypt's n is 2 to this; 4 MiB and some 12 ms of CPU: each plan pays it for each secret
-_MOST = 20  # of what a status may ask for: one that somebody has edited must not take gigabytes
+_COST = 12  # log2 of scrypt's n: 4 MiB and some 12 ms of CPU, for each secret in each plan
+_MOST = 20  # the highest cost that is accepted from a status: an edited one must not take gigabytes
 
 
 def new_salt() -> str:
@@ -26,8 +26,8 @@ def digest_secret(reference: str, value: str, salt: str) -> str:
 
 
 def is_same_secret(reference: str, value: str, digest: str) -> bool:
-    """Whether a value is the one that was digested. True for a digest that can't be read: an older or newer
-    mzplan's says nothing about a change."""
+    """Whether a value is the one that was digested. True for a digest that can't be read (of another version
+    of mzplan): it can't show a change."""
     name, _, rest = digest.partition(":")
     cost, _, rest = rest.partition(":")
     salt, _, there = rest.partition(":")
@@ -40,12 +40,12 @@ def is_same_secret(reference: str, value: str, digest: str) -> bool:
 
 
 def salt_of(digest: str) -> str | None:
-    """The salt of a digest."""
+    """The salt of a digest; None where it can't be read."""
     parts = digest.split(":")
     return parts[2] if len(parts) == 4 and parts[0] == "scrypt" else None
 
 
-@lru_cache(maxsize=256)  # of this process alone
+@lru_cache(maxsize=256)  # kept in this process only
 def _scrypt(reference: str, value: str, salt: str, cost: int) -> str:
     whole = bytes.fromhex(salt) + reference.encode()
     found = hashlib.scrypt(value.encode(), salt=whole, n=2**cost, r=8, p=1, maxmem=2 ** (cost + 11), dklen=32)

@@ -23,7 +23,7 @@ def is_reference(value: object) -> bool:
 
 
 def has_login(value: object) -> bool:
-    """Whether it is an address with a user, and so perhaps a password, in it."""
+    """Whether it is a URL that contains a user, and so perhaps a password."""
     return isinstance(value, str) and re.search(r"://[^/\s]*@", value) is not None
 
 
@@ -40,7 +40,7 @@ def references_in(value: Any) -> Iterator[str]:
 
 
 class Secrets:
-    """Resolves references. `environment` is read at each use, so a runner can be handed changed values."""
+    """Resolves references. `environment` is read at each use, so that a runner can receive changed values."""
 
     def __init__(self, directory: str, environment: Mapping[str, str] | None = None):
         self.directory = Path(directory)
@@ -61,7 +61,7 @@ class Secrets:
         return value
 
     def fill(self, value: Any) -> Any:
-        """A copy of the value with every reference replaced by what it stands for."""
+        """A copy of the value with every reference replaced by its value. Raises MzplanError MZ056."""
         if isinstance(value, str):
             return REFERENCE.sub(lambda match: self.resolve(match.group(0)), value)
         if isinstance(value, Mapping):
@@ -83,7 +83,7 @@ class Secrets:
             return None
         try:
             value = found(name)
-        except Exception:  # what it says may hold anything; that there is no value is what counts
+        except Exception:  # its text may contain anything; it counts as no value
             return None
         return value if isinstance(value, str) else None
 

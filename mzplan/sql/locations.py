@@ -1,4 +1,4 @@
-"""Pointing into a statement: the same form of diagnostic as for a file, with what may be secret masked."""
+"""Locations in a statement, in the same form of diagnostic as for a file, with possible secrets masked."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mzplan.secrets.references import is_reference
 from mzplan.sql.statements import At
 
 PATH = "<statement>"
-"""Stands where a diagnostic of a file has the file's path."""
-# A text in either quotes, closed or not; or a word where the value of an option that sounds secret stands.
+"""In place of a file's path in a diagnostic."""
+# A text in single or double quotes, closed or not; or a word as the value of an option with a secret's name.
 _TEXT = re.compile(
     r"""(?i)'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)|(?<=PASSWORD\s)[^\s,()'"=]+|(?<=PASSWORD=)[^\s,()'"]+|"""
     r"""(?<=PASSWORD\s=\s)[^\s,()'"]+"""
@@ -38,9 +38,8 @@ def point(
     address: Address | None = None,
     exit_code: ExitCode = ExitCode.ERROR,
 ) -> Diagnostic:
-    """An error at a place of the statement. Of the texts in quotes only references and those at the places
-    `shown` are shown: any other may be a secret that somebody wrote out. `shown` is None for a statement that
-    can't be parsed."""
+    """An error at a location in the statement. Texts in quotes are masked, except references and those at the
+    locations `shown`: any other may be a secret. `shown` is None for a statement that can't be parsed."""
     excerpt, range_ = excerpt_of(text, at, shown)
     return Diagnostic(
         code=code,
@@ -55,7 +54,7 @@ def point(
 
 
 def excerpt_of(text: str, at: At, shown: Iterable[At] | None = ()) -> tuple[str, SourceRange]:
-    """The line of the statement that a place is on, masked, and the place as a range."""
+    """The line of the statement that contains a location, masked, and the location as a range."""
     start = min(at.start, len(text))
     line, column = _line_and_column(text, start)
     end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
@@ -66,7 +65,7 @@ def excerpt_of(text: str, at: At, shown: Iterable[At] | None = ()) -> tuple[str,
 
 
 def masked(text: str, shown: Iterable[At] = ()) -> str:
-    """The statement with asterisks for every text in quotes that may be a secret; as long as before."""
+    """The statement with asterisks for every text in quotes that may be a secret; its length stays."""
     clear = [(at.start, at.end) for at in shown]
 
     def star(match: re.Match[str]) -> str:
@@ -82,8 +81,8 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
 
 
 def masked_broken(text: str) -> str:
-    """A statement that can't be parsed, so that nobody knows what its quotes enclose: from the first of them
-    on, only keywords, words of options and references are shown."""
+    """The same for a statement that can't be parsed, so that it is unknown what its quotes enclose: from the
+    first quote on, only keywords, words of options and references are shown."""
     first = min((at for quote in "'\"" if (at := text.find(quote)) >= 0), default=len(text))
 
     def star(match: re.Match[str]) -> str:

@@ -18,16 +18,16 @@ from mzplan.sql.statements import Action, AlterConnection, At, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """The edits of a statement and the place of each in it; or what is wrong (then there are no edits)."""
+    """The edits of a statement, each with its location; or its mistakes (then there are no edits)."""
 
     edits: tuple[PropertyEdit, ...] = ()
-    places: tuple[At, ...] = ()
+    locations: tuple[At, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
 def meaning_of(text: str, statement: AlterConnection, address: Address, kind: ResourceKind) -> Meaning:
-    """The edits that the actions ask for, on a connection of this kind. All of them hold, or none: every
-    mistake is told at once (MZ073: does not fit the connection; MZ074: actions that contradict)."""
+    """The edits that the actions request of a connection of this kind: all, or none and every mistake (MZ073:
+    does not fit the connection; MZ074: actions that contradict)."""
     reader = _Reader(text, statement, address, kind)
     found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions()]
     if found:
@@ -35,12 +35,12 @@ def meaning_of(text: str, statement: AlterConnection, address: Address, kind: Re
     edits = tuple(reader.edit(action) for action in statement.actions)
     if reader.found:
         return Meaning(diagnostics=tuple(reader.found))
-    places = tuple((action.value or action.option).at for action in statement.actions)
-    return Meaning(edits=edits, places=places)
+    locations = tuple((action.value or action.option).at for action in statement.actions)
+    return Meaning(edits=edits, locations=locations)
 
 
-def clear_places(statement: AlterConnection, kind: ResourceKind) -> tuple[At, ...]:
-    """The values that hold no secret, and may be shown in an excerpt."""
+def clear_locations(statement: AlterConnection, kind: ResourceKind) -> tuple[At, ...]:
+    """The locations of values that hold no secret, and may be shown in an excerpt."""
     return tuple(
         action.value.at
         for action in statement.actions
@@ -59,7 +59,7 @@ def type_name(type_: str) -> str:
 class _Reader:
     def __init__(self, text: str, statement: AlterConnection, address: Address, kind: ResourceKind):
         self.text, self.statement, self.address, self.kind = text, statement, address, kind
-        self.shown = clear_places(statement, kind)
+        self.shown = clear_locations(statement, kind)
         self.found: list[Diagnostic] = []
 
     def point(self, at: At, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
@@ -86,7 +86,7 @@ class _Reader:
             )
 
     def contradictions(self) -> Iterator[Diagnostic]:
-        """Rules 3 and 5: an option, or two options of one property, may be there once."""
+        """Repeated options, and options of one property that contradict (rules 3 and 5 of ALTER)."""
         first: dict[tuple[str, ...], Action] = {}
         for action in self.statement.actions:
             option = self.kind.sql_options.get(action.option.text)
@@ -99,7 +99,7 @@ class _Reader:
                 summary = f"The option {name} is there twice"
                 detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
             elif earlier.verb != "SET" and action.verb != "SET":
-                continue  # both are to go
+                continue  # both are dropped
             else:
                 summary = f"{other} and {name} exclude each other"
                 detail = f"Both stand for `{'.'.join(path)}`: setting one of them drops the other by itself."
@@ -112,7 +112,7 @@ class _Reader:
         return PropertyEdit(path=option.path, value=self._value(option, action.value))
 
     def _value(self, option: SqlOption, given: Value) -> Any:
-        """The value as the property wants it; what it can't be is left to the check of the connection."""
+        """The value in the form of the property; the check of the connection finds values that don't fit."""
         value = given.value
         if given.secret and not is_reference(value):
             self.found.append(

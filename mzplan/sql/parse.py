@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 64 * 1024
 _MAX_DIGITS = 18  # of a number: what fits 64 bits
-# What the grammar's other terminals are for a person; keywords stand for themselves.
+# The grammar's other terminals, for people; keywords stand for themselves.
 _WORDS = {
     "WORD": "a name",
     "QUOTED": "",
@@ -71,7 +71,7 @@ def _parser() -> Lark:
 
 
 class _Reader:
-    """From the tree of one text to a statement."""
+    """Turns the tree of one text into a statement."""
 
     def __init__(self, text: str):
         self.text = text
@@ -101,7 +101,7 @@ class _Reader:
                 return ValidateConnection(name=names[0])
 
     def _name(self, tree: Tree[Token]) -> Name:
-        # As in SQL: without quotes any case means the small letters that a name has.
+        # As in SQL: a name without quotes means the one in small letters, whatever its case.
         token = _tokens(tree)[0]
         text = token[1:-1] if token.startswith('"') else token.lower()
         return Name(text=str(text), at=_at(token))
@@ -167,11 +167,11 @@ def _at(token: Token) -> At:
 
 
 def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
-    """What is wrong at the place where the parser gave up, in words."""
+    """MZ072: what is wrong at the location where the parser stopped."""
     expected = {
         str(name)
-        for told in ("accepts", "expected", "allowed")
-        for name in getattr(problem, told, None) or ()
+        for attribute in ("accepts", "expected", "allowed")
+        for name in getattr(problem, attribute, None) or ()
     }
     token = getattr(problem, "token", None)
     end = len(text.rstrip())
@@ -209,7 +209,7 @@ def _wanted(expected: Iterable[str]) -> str:
 
 
 def _form(text: str) -> str:
-    """How the kind of statement that this was meant to be is written."""
+    """The syntax of the kind of statement that was probably meant."""
     words = text.upper().split()[:2]
     match words:
         case ["ALTER", "SOURCE" | "SINK"]:

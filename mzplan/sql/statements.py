@@ -1,4 +1,4 @@
-"""Statements as data. Places are offsets of characters in the text of the statement."""
+"""Statements as data. Locations are offsets of characters in the text of the statement, from 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 
 class At(NamedTuple):
-    """A part of the statement's text: the end is exclusive."""
+    """A part of the statement's text; the end is exclusive."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class Option:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
     """A literal: text, a number, true or false, or a list of texts and numbers. `secret`: written as
-    SECRET '…'. It may hold a secret that somebody wrote out, so it is left out of every repr."""
+    SECRET '…'. The value may be a secret that was written out, so it is left out of every repr."""
 
     value: Any = field(repr=False)
     at: At
@@ -50,7 +50,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConnection:
-    """`validate`: what WITH (VALIDATE …) says, None where it is absent."""
+    """`validate`: the value of WITH (VALIDATE …), None where it is absent."""
 
     name: Name
     if_exists: bool
@@ -67,7 +67,7 @@ class RotateKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetConnection:
-    """A source or sink is given another connection."""
+    """Gives a source or sink another connection."""
 
     kind: Literal["source", "sink"]
     name: Name
