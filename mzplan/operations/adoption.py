@@ -1,4 +1,4 @@
-"""`import --checkpoint … --table …`: a source goes on where a query that was written by hand has stopped."""
+"""`import --checkpoint … --table …`: a source goes on where a query written by hand has stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def adopt_foreign(
     options: ApplyOptions,
 ) -> Applied:
     """Copy checkpoint and table into the warehouse under a new id, and commit the declared source with it.
-    What was there stays as it was. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
+    The originals stay unchanged. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
     from mzplan.operations.plan import validate
     from mzplan.plan.commit import new_id
     from mzplan.plan.surgery import plan_adopt
@@ -94,7 +94,7 @@ def _look(
 
 
 def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
-    """The warehouse must be one that this command and the runner both see."""
+    """Refuses a warehouse that this command and the runner do not share."""
     from mzplan.warehouse.paths import absolute, local_path
 
     if local_path(absolute(project.settings.directory, plan.warehouse)) is None:
@@ -109,7 +109,7 @@ def _ensure_here(project: Project, address: Address, plan: Plan) -> None:
 
 
 def _discard(project: Project, id_: str) -> None:
-    """What was copied for a commit that did not come."""
+    """Remove what was copied for a commit that failed."""
     from contextlib import suppress
 
     from mzplan.warehouse.paths import absolute

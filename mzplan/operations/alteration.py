@@ -1,4 +1,4 @@
-"""alter: a statement edits the files, and what that means is planned and applied, both or neither."""
+"""alter: a statement edits the files, and the edit is planned and applied; both or neither."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altered:
-    """How a statement ended. `edit` is None where nothing is edited; `plan` what it means (also when it was
-    not applied), `applied` how that ended. `keys`: the public keys, where keys were rotated."""
+    """The result of a statement. `edit`: None where nothing is edited; `plan`: of that edit, also when it was
+    not applied; `applied`: the result of applying it. `keys`: the public keys, where keys were rotated."""
 
     edit: FileEdit | None = None
     plan: Plan | None = None
@@ -51,8 +51,8 @@ def alter(
     approve: Callable[[Plan, FileEdit | None], None],
     options: ApplyOptions,
 ) -> Altered:
-    """Edit, plan, have it approved, validate it live, commit, and follow. Raises MzplanError with the files
-    and the state as they were; a crash is finished or undone by whoever comes next."""
+    """Edit, plan, get approval, validate live, commit, and follow. After a MzplanError files and state are as
+    they were; after a crash the next command that reads the files finishes or undoes the edit."""
     from mzplan.operations.alter_journal import committing, editing, settle, write
 
     statement = parse_statement(text)
@@ -66,13 +66,13 @@ def alter(
     keys = NewKeys(directory)
 
     def planned(state: State) -> Plan:
-        # Read again, now that the locks are held: what another command has just edited is kept.
+        # Read again, now that the locks are held: another command's edit is kept.
         nonlocal edit, wanted
         wanted = _existing(project, statement, text, options.live)
         edit, plan = _plan(project, reporter, state, wanted, options.canary)
         if edit is not None and plan.is_empty and not _errors(plan):
             approve(plan, edit)
-            write(edit)  # it means nothing for the state, so nothing is committed
+            write(edit)  # it changes nothing in the state, so nothing is committed
         return plan
 
     def approved(plan: Plan) -> None:
@@ -83,7 +83,7 @@ def alter(
 
     @contextlib.contextmanager
     def around(new: State) -> Iterator[None]:
-        making.pop_all()  # from here on a commit may name them
+        making.pop_all()  # from here on a commit may refer to them
         with (
             contextlib.nullcontext()
             if edit is None
@@ -109,7 +109,7 @@ def preview(
     live: bool | None = None,
     canary: float | None = None,
 ) -> Altered:
-    """What a statement would edit, and what that means. Changes nothing. With `live`, it is validated too."""
+    """The edit of a statement, and its plan. Changes nothing. With `live`, it is validated too."""
     from mzplan.operations.validation import queries_to_validate, reach
     from mzplan.plan import apply_changes
 
@@ -158,8 +158,8 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
 def validate_connection(
     project: Project, runners: Runners, reporter: Reporter, text: str, statement: ValidateConnection
 ) -> Altered:
-    """Reach a connection, as the files have it, through every source and sink that uses it, at any depth; by
-    itself where none does. Changes nothing. Raises MzplanError with everything that stands in the way."""
+    """Reach a connection, as the files declare it, through every source and sink that uses it, at any depth;
+    by itself where none does. Changes nothing. Raises MzplanError with every problem."""
     from mzplan.operations.validation import reach, reach_alone, reached
     from mzplan.plan import apply_changes, build_plan
 
@@ -179,7 +179,7 @@ def validate_connection(
 
 
 def _users(state: State, connection: Address) -> list[ResourceState]:
-    """The queries that use a connection through connections alone: not by a collection that they read."""
+    """The queries that use a connection through connections alone, not through a collection."""
     found = {connection}
     grew = True
     while grew:
@@ -196,7 +196,7 @@ def _users(state: State, connection: Address) -> list[ResourceState]:
 def _plan(
     project: Project, reporter: Reporter, state: State, wanted: Wanted, canary: float | None
 ) -> tuple[FileEdit | None, Plan]:
-    """The edit (None: the files say it already), and the plan of that resource and what depends on it."""
+    """The edit (None: the files need none), and the plan of that resource and what depends on it."""
     from mzplan.operations.validation import reach_alone
     from mzplan.plan import apply_changes
 
@@ -221,8 +221,8 @@ def _edit(project: Project, wanted: Wanted) -> FileEdit | None:
 
 
 def _checked(project: Project, wanted: Wanted, edit: FileEdit) -> Configuration:
-    """The configuration with the edit made: checked by the code that checks a new resource. What it says of
-    the edited properties is told at their place in the statement."""
+    """The configuration with the edit, checked as a new resource is. Mistakes in the edited properties are
+    reported at their location in the statement."""
     from mzplan.config.edits import places_of
 
     try:

@@ -28,8 +28,8 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """A file of rows: its name (for people), what it holds, its format, and the id of this append. `deletes`:
-    of the rows that are to go, their keys."""
+    """A file of rows: its name (for people), content and format, and the id of this append. `deletes`: the
+    rows are the keys of rows to delete."""
 
     name: str
     data: bytes
@@ -44,7 +44,7 @@ def append(
     """Make the rows the next step of a local source, unless an append of this id has done so.
 
     Raises MzplanError: MZ070 for no local source, MZ083 for rows that don't fit its columns, MZ084 when the
-    next step is not `expect`, MZ035 for what the storage did; then nothing was written.
+    next step is not `expect`, MZ035 for a failure of the storage; then nothing was written.
     """
     state = project.store.read_state()
     while True:
@@ -78,7 +78,7 @@ def _fitting(resource: ResourceState, rows: Rows) -> Table:
 
 
 def _changes(rows: Table, columns: Sequence[Column], keys: Sequence[str], deletes: bool) -> Table:
-    """What the rows do to a keyed collection."""
+    """The rows as changes of a keyed collection."""
     import pyarrow as pa
 
     from mzplan.endpoints.arrow import arrow_schema, fit
@@ -131,7 +131,7 @@ def _write(
 
 @contextlib.contextmanager
 def _alone(project: Project, place: str) -> Iterator[None]:
-    """Two appends at once take turns: by a lock beside the steps, or the store's, for an object store has
+    """Keeps other appends out: by a lock beside the steps, or the store's lock, as an object store has
     none."""
     if local_path(place) is not None:
         yield

@@ -1,7 +1,7 @@
-"""apply, and every other verb that commits: plan, validate where it will run, commit, wake, follow.
+"""apply, and every other command that commits: plan, validate where it will run, commit, wake, follow.
 
-Commit, then act: a runner acts on what is committed alone, so that a crash anywhere here leaves either the
-old state or the new one, and a runner that converges to it.
+Commit, then act: a runner acts only on what is committed, so that a crash anywhere here leaves either the old
+state or the new one, and a runner that converges to it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How a plan is carried out. `live`: whether validation reaches out, from here too (None: where a runner
-    can). `canary`: one query of each connection goes first, and must make progress within so many seconds.
-    `parallelism`: so many queries are stopped and started at once. `wait`: seconds to follow them."""
+    """How a plan is carried out. `live`: whether validation reaches servers, from here too (None: only where
+    a runner can). `canary`: one query of each connection goes first, and must make progress within so many
+    seconds. `parallelism`: queries that are stopped and started at once. `wait`: seconds to follow them."""
 
     allow_replace: bool = False
     live: bool | None = None
@@ -41,7 +41,7 @@ class ApplyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What an apply did: the plan it carried out, and how each query ended."""
+    """The result of an apply: its plan, and the outcome of each query."""
 
     plan: Plan
     serial: int
@@ -66,7 +66,7 @@ def apply_configuration(
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
 ) -> Applied:
-    """Plan, have it approved, validate it where it will run, commit, and follow until it has converged."""
+    """Plan, get approval, validate where it will run, commit, and follow until it has converged."""
 
     def planned(state: State) -> Plan:
         return plan_configuration(project, reporter, state, targets, replacing, canary=options.canary)
@@ -83,15 +83,14 @@ def apply_saved(
     plan: Plan,
 ) -> Applied:
     """Carry out a plan that was saved earlier, exactly as it was reviewed. Raises MZ036 (exit 5), naming what
-    has changed, when something that it touches is no longer as it was: in the state, in the files, or of what
-    runs."""
+    has changed, when something that it touches has: in the state, in the files, or in what runs."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
     from mzplan.plan.canaries import choose_canaries
 
     def planned(state: State) -> Plan:
         then = None
         if plan.lineage == state.lineage and plan.serial != state.serial:
-            with suppress(MzplanError):  # a history that is gone only makes the check stricter
+            with suppress(MzplanError):  # without the history the check is only stricter
                 then = project.store.read_serial(plan.serial)
         fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
         ensure_declared(fresh, validate(project, reporter, plan.variables))
@@ -113,8 +112,8 @@ def carry_out(
     options: ApplyOptions,
     around: Callable[[State], AbstractContextManager[None]] = lambda new: nullcontext(),
 ) -> Applied:
-    """Lock, plan, approve, validate, commit, follow. `around` holds what is to be done with the commit of a
-    state, or not at all."""
+    """Lock, plan, approve, validate, commit, follow. `around` surrounds the commit of a state with what must
+    be done together with it, or not at all."""
     store = project.store
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
@@ -131,7 +130,7 @@ def carry_out(
 
 
 def refuse(plan: Plan, allow_replace: bool) -> None:
-    """Raise what stands against the plan: errors that planning found, replacements nobody allowed."""
+    """Raise MzplanError for what forbids the plan: its errors, and replacements that are not allowed."""
     errors = [d for d in plan.diagnostics if d.severity == "error"]
     if errors:
         raise MzplanError(errors)
@@ -176,10 +175,10 @@ def _commit(
     instances = {i.name: i for i in _touched(new, state, changed, going_on)}
     environment = _environment(new)
     needed = _instances_used(new)
-    for name in sorted(needed):  # also those that only `_follow` starts, when it is committed
+    for name in sorted(needed):  # also those that `_follow` starts after the commit
         runners.require(_instance(new, name))
     for instance in instances.values():
-        if instance.name in needed:  # no Spark is started only to see that there is nothing to stop
+        if instance.name in needed:  # no Spark is started just to find nothing to stop
             runners.ensure(instance, packages_of(new.resources))
         runners.wake(instance, environment)
     if options.live is not False:
@@ -221,7 +220,7 @@ def _follow(
         if name in needed:
             runners.ensure(instance)
         elif instance.type != "dry" and project.store.leases.leader(name) is None:
-            continue  # nothing runs there, and nothing is to
+            continue  # nothing runs there, and nothing is to run
         runners.settle(instance)
         follower = Follower(project.store, state, name, touched)
         outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]

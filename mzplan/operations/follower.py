@@ -1,4 +1,4 @@
-"""What a command waits for: the answer to a proposal, and the convergence of what it committed.
+"""Waiting: for the answer to a proposal, and for the convergence of what was committed.
 
 Reads only the store: the runner does the work, wherever it is.
 """
@@ -18,14 +18,14 @@ from mzplan.schema.description import Description
 from mzplan.store.store import Store
 
 ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
-HEARTBEATLESS = 3.0  # seconds without a leader before a query is given up as 'no runner'
+HEARTBEATLESS = 3.0  # seconds without a leader until a query's outcome is 'no runner'
 
 OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one query ended up. `seconds` since the commit; `reason` for all but `applied`."""
+    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`."""
 
     address: Address
     status: OutcomeStatus
@@ -44,7 +44,7 @@ class Progress(Protocol):
     def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None: ...
 
 
-def ask(
+def request_validation(
     store: Store,
     instance: str,
     descriptions: tuple[Description, ...],
@@ -78,10 +78,10 @@ def ask(
 
 
 class Follower:
-    """Follows the status of one instance until every query of it is where the state wants it.
+    """Follows the status of one instance until each of its queries is as the state requires.
 
-    `touched` are the queries of the plan; others are awaited too, as long as they are still on their way
-    (an earlier apply may have been killed), but their old failures are not this command's outcome.
+    `touched`: the queries of the plan. Others that have not converged yet are awaited too (an earlier apply
+    may have been killed), but their old failures are not this command's outcome.
     """
 
     def __init__(self, store: Store, state: State, instance: str, touched: set[Address]):
@@ -89,7 +89,7 @@ class Follower:
         self.state = state
         self.instance = instance
         declared = state.instances.get(instance)
-        self.is_dry = declared is not None and declared.type == "dry"  # led only in passing
+        self.is_dry = declared is not None and declared.type == "dry"  # led only for a moment
         self.touched = touched
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
@@ -102,7 +102,7 @@ class Follower:
     def follow(
         self, wait: float, progress: Progress, ended: Callable[[], MzplanError | None]
     ) -> dict[Address, Outcome]:
-        """Wait at most `wait` seconds. Returns the outcome of every query that is not simply as it was."""
+        """Wait at most `wait` seconds. Returns the outcomes, but none for untouched queries as before."""
         began = time.monotonic()
         waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted), "starting")
         outcomes: dict[Address, Outcome] = {}
@@ -129,7 +129,7 @@ class Follower:
             elif leaderless is None:
                 leaderless = seconds
             problem = unreadable if _long(leaderless, seconds) and unreadable else ended()
-            # Nobody led all the time, however short it was: then that is why.
+            # No runner led in all that time, however short: that is the reason.
             lost = _long(leaderless, seconds) or (seconds >= wait and leaderless == first)
             if problem is not None or lost or seconds >= wait:
                 outcomes |= self._give_up(waiting, problem, lost=lost, seconds=seconds, progress=progress)
@@ -138,9 +138,9 @@ class Follower:
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
 
     def _read(self) -> tuple[Status | None, bool, MzplanError | None]:
-        """The status, whether a runner leads, and why that can't be told. What can't be read is looked at
-        again: the runner may replace it, and this command has committed already. What a runner said that
-        leads no more (it was killed, another one is on its way) is nothing: its queries ended with it."""
+        """The status, whether a runner leads, and why either can't be read (it is read again: the runner may
+        replace it, and this command has committed already). The status of a runner that no longer leads
+        counts as None: its queries ended with it."""
         try:
             leader = self.store.leases.leader(self.instance)
             status = self.store.read_status(self.instance)
@@ -173,7 +173,7 @@ class Follower:
         return _verdict(address, resource, seen, seconds)
 
     def _failed_canary(self, address: Address, status: Status) -> bool:
-        """Whether a query that this one waits for has failed: then it waits for a person."""
+        """Whether a canary that this query waits for has failed: then it waits for a person."""
         verdicts = (
             (canary, status.canaries.get(canary.address))
             for canary in self.state.canaries

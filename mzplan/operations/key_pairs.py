@@ -4,7 +4,7 @@
     keys/<connection>-<n>.pub    its public key, to be made known to the server
     keys/.gitignore              so that no private key is ever committed
 
-A key is written before the edit that names it. What a crash leaves behind is a file that nothing refers to.
+A key is written before the edit that names it, so a crash leaves at most a file that nothing refers to.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _IGNORE = "# Private keys stay here.\n*\n!*.pub\n!.gitignore\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """The public half of a connection's key: which property, what that refers to, and the key (None where
-    the private one is not to be had here)."""
+    """The public half of a connection's key: the property, its reference, and the key (None where the private
+    key can't be read here)."""
 
     property: str
     reference: str
@@ -41,8 +41,8 @@ class PublicKey:
 
 
 def next_keys(directory: str, connection: str, body: Body) -> Iterator[str]:
-    """Names for new keys of a connection, which no key has that is still there, or that its body refers to
-    (its file may be elsewhere): `keys/bastion-3`, …"""
+    """Unused names for new keys of a connection (`keys/bastion-3`, …): of no key file here, and of none that
+    its body refers to, as that file may be elsewhere."""
     names = [path.stem for path in Path(directory, FOLDER).glob(f"{connection}-*")]
     names += [match[1] for value in body.values() if (match := _REFERENCE.match(str(value)))]
     numbers = [name.rpartition("-")[2] for name in names]
@@ -58,14 +58,14 @@ def key_reference(name: str) -> str:
 
 
 class NewKeys:
-    """The key files that one statement makes, and takes away again when nothing comes of it."""
+    """The key files that one statement makes, and removes again if it fails."""
 
     def __init__(self, directory: str):
         self._directory = Path(directory)
         self._made: list[Path] = []
 
     def make(self, edits: tuple[PropertyEdit, ...]) -> None:
-        """Write a new pair for each edit that names one which is not there. Raises MzplanError MZ124."""
+        """Write a new pair for each edit that names a missing one. Raises MzplanError MZ124."""
         for edit in edits:
             match = _REFERENCE.match(str(edit.value))
             path = self._directory / match[1] if match else None
@@ -73,7 +73,7 @@ class NewKeys:
                 self._make(path)
 
     def discard(self) -> None:
-        """Nothing refers to them: the statement failed."""
+        """Remove them: the statement failed, so nothing refers to them."""
         for path in self._made:
             path.unlink(missing_ok=True)
         self._made.clear()

@@ -1,10 +1,10 @@
-"""What moves with a state from one backend to another: beside the state, what its runners have noted down.
+"""The records of runners that move with a state from one backend to another.
 
-`state pull --out FILE` writes it to `FILE.runners`, and `state push FILE` into an empty store takes it along:
-the journals (storage that is still to be removed; what was dropped before; exports that are prepared, with
-what they hold) and the accepted descriptions (what to go back to, and that a query has run before). Into any
-store it takes the newest epoch: targets refuse whoever comes with a lower one than they know. Leases and
-statuses are not moved: a runner writes them anew.
+`state pull --out FILE` writes them to `FILE.runners`, and `state push FILE` writes them into an empty store:
+the journals (storage still to be removed; past runs; prepared exports with their holds) and the accepted
+descriptions (what to go back to, and that a query has run before). The newest epoch goes into any store:
+targets refuse a writer with a lower one than they know. Leases and statuses are not moved: a runner writes
+them anew.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _KEY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Belongings:
-    """What is taken along: blobs by key, and the newest epoch (0 in a file of an earlier mzplan)."""
+class RunnerRecords:
+    """The records that move: blobs by key, and the newest epoch (0 in a file of an earlier mzplan)."""
 
     keys: dict[str, bytes]
     epoch: int
 
 
 def beside(file: str) -> Path:
-    """Where the rest of what `state pull --out FILE` wrote is."""
+    """The path of the records beside a state file: `FILE.runners`."""
     return Path(f"{file}.runners")
 
 
-def belongings(store: Store, lineage: str) -> bytes | None:
-    """What runners have noted down; None where that is nothing."""
+def collect_records(store: Store, lineage: str) -> bytes | None:
+    """The file of a store's records, as bytes; None where there are none."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
     found = {}
     for key in filter(_KEY.fullmatch, keys):
@@ -58,10 +58,10 @@ def belongings(store: Store, lineage: str) -> bytes | None:
     return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def read_belongings(data: bytes | None, place: str, lineage: str) -> Belongings:
-    """The inverse. Raises MZ163 for what is damaged, or of another state."""
+def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
+    """The inverse. `place` names the file for people. Raises MZ163 for a damaged one, or of another state."""
     if data is None:
-        return Belongings(keys={}, epoch=0)
+        return RunnerRecords(keys={}, epoch=0)
     try:
         content = reading.mapping(reading.parse(data), "it")
         if reading.integer(content, "format_version") != FORMAT_VERSION:
@@ -80,7 +80,7 @@ def read_belongings(data: bytes | None, place: str, lineage: str) -> Belongings:
             "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
             "take the next runner for an older one (MZ068).",
         ) from None
-    return Belongings(keys=found, epoch=epoch)
+    return RunnerRecords(keys=found, epoch=epoch)
 
 
 def _check(key: str, value: bytes) -> None:
@@ -94,9 +94,9 @@ def _check(key: str, value: bytes) -> None:
     decode(value, key)
 
 
-def bring(store: Store, found: Belongings) -> None:
-    """Write them where nothing is yet. Repeated after a crash, it changes nothing."""
-    bring_epoch(store, found)
+def write_records(store: Store, found: RunnerRecords) -> None:
+    """Write the records that the store does not have yet. Repeated after a crash, it changes nothing."""
+    write_epoch(store, found)
     for key, value in sorted(found.keys.items()):
         try:
             store.backend.write(key, value, expected=None)
@@ -104,14 +104,14 @@ def bring(store: Store, found: Belongings) -> None:
             continue
 
 
-def bring_epoch(store: Store, found: Belongings) -> None:
-    """Have the next runner come with a higher epoch than all of the former place."""
+def write_epoch(store: Store, found: RunnerRecords) -> None:
+    """Make the next runner's epoch higher than all of the store that the records come from."""
     if found.epoch:
         raise_epoch(store.backend, found.epoch)
 
 
 def settle_edit(project: Project) -> None:
-    """An edit of `alter` that was interrupted is finished or forgotten while its own store is at hand."""
+    """Finish or forget an interrupted edit of `alter` while its own store is configured."""
     directory = project.settings.directory
     if (Path(directory) / ".mzplan" / "alter.json").exists():
         from mzplan.operations.alter_journal import settle_left
@@ -120,7 +120,7 @@ def settle_edit(project: Project) -> None:
 
 
 def refuse_open_edit(project: Project) -> None:
-    """MZ164 while such an edit is open: whether it was committed, only the store it began in can tell."""
+    """Raise MZ164 while such an edit is open: only the store it began in shows whether it was committed."""
     path = Path(project.settings.directory) / ".mzplan" / "alter.json"
     if path.exists():
         raise error(

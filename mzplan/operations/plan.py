@@ -1,4 +1,4 @@
-"""validate and plan: what the files mean, and what apply would do. Nothing here changes anything."""
+"""validate and plan: check the files, and show what apply would do. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NO_VALUES: Mapping[str, Any] = {}
 def validate(
     project: Project, reporter: Reporter, remembered: Mapping[str, Any] = _NO_VALUES
 ) -> Configuration:
-    """The static checks alone, with the variables `remembered` of an earlier plan, if any. Raises
-    MzplanError with every problem."""
+    """The static checks alone. `remembered`: variables of an earlier plan. Raises MzplanError with every
+    problem."""
     with reporter.working("reading the files"):
         configuration = project.configuration(remembered)
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
@@ -37,7 +37,7 @@ def validate_live(
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
     """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
 
-    Returns what was reached, and what was found that is no error; raises MzplanError with every problem.
+    Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
     """
     from mzplan.operations.validation import reach, reach_alone, reached, unused
     from mzplan.plan import apply_changes, build_plan
@@ -63,9 +63,9 @@ def make_plan(
     live: bool = False,
     canary: float | None = None,
 ) -> Plan:
-    """What apply would do now. Changes nothing. With `live`, its queries are validated as apply would do it
-    (from here, where no runner is alive), and what is found is among the plan's diagnostics. `canary`:
-    one query of each connection goes first, and has so many seconds to make progress."""
+    """What apply would do now. Changes nothing. With `live`, its queries are validated as by apply (from
+    here, where no runner is alive), and the findings are among the plan's diagnostics. `canary`: one query of
+    each connection goes first, and has so many seconds to make progress."""
     from mzplan.operations.validation import queries_to_validate, reach
     from mzplan.plan import apply_changes
 
@@ -89,8 +89,8 @@ def plan_configuration(
     with_drift: bool = False,
     canary: float | None = None,
 ) -> Plan:
-    """The plan of a configuration: by default of what the files say. `with_drift`: and what has drifted.
-    `canary`: with one query of each connection that goes first."""
+    """The plan of a configuration, by default that of the files. `with_drift`: with what has drifted.
+    `canary`: see make_plan."""
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan import build_plan
     from mzplan.plan.canaries import choose_canaries

@@ -1,4 +1,4 @@
-"""What every verb works with: the project's folder, the way to its runners, and where progress goes."""
+"""What every command works with: the project's folder, its runners, and a reporter of progress."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ class Runners(Protocol):
     """How a command reaches the runners of this machine, without importing the running side."""
 
     def require(self, instance: Instance) -> None:
-        """Raise MzplanError MZ096 where `ensure` would have to start a runner, and what one needs is not
+        """Raise MzplanError MZ096 where `ensure` would have to start a runner, and its packages are not
         installed here. Starts nothing."""
 
     def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ...) -> None:
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
-        schema.description.packages_of). Nothing for other types."""
+        schema.description.packages_of). Does nothing for other types."""
 
     def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
-        """Tell a local runner to look now, and hand it values of `${env:…}` references."""
+        """Wake a local runner, and pass it values of `${env:…}` references."""
 
     def settle(self, instance: Instance) -> None:
-        """A dry instance takes in the commit. Nothing for other types."""
+        """Have a dry instance take in the commit. Does nothing for other types."""
 
     def ended(self, instance: Instance) -> MzplanError | None:
         """Why the embedded runner has ended, when it has; None while one leads, and for other types."""
 
 
 class Reporter(Protocol):
-    """Where progress goes."""
+    """Receives the progress of a command."""
 
     def working(self, text: str | Callable[[], str]) -> AbstractContextManager[None]:
-        """What is being done meanwhile (a function: as far as it has come): said when it takes longer than a
+        """What is being done meanwhile (a function: how far it has come); shown when it takes longer than a
         second."""
 
     def stage(self, text: str) -> None:
-        """What is being done now, always said."""
+        """What is being done now, always shown."""
 
     def detail(self, text: str) -> None:
-        """What only somebody who looks for a cause wants to know."""
+        """A detail for troubleshooting."""
 
     def committing(self, serial: int) -> None:
-        """A serial is about to be written; until `committed` it is open whether it was."""
+        """A serial is about to be written; until `committed` it is unknown whether it was."""
 
     def committed(self, serial: int) -> None:
-        """It is written."""
+        """The serial is written."""
 
     def outcome(self, outcome: Outcome) -> None:
         """A query has converged, was rejected, or failed."""
 
     def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None:
-        """What is still awaited, in which condition, after so many seconds."""
+        """The queries still awaited, each with its condition, after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A project's folder, with what the command line said about variables."""
+    """A project's folder, with the variables of the command line."""
 
     settings: ProjectSettings
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -86,8 +86,8 @@ class Project:
     def configuration(
         self, remembered: Mapping[str, Any] = _NO_VALUES, edited: Mapping[str, bytes] = _AS_WRITTEN
     ) -> Configuration:
-        """What the files say. `remembered` are the variables of an earlier plan; `edited` are contents, by
-        real path, that stand for what is on the disk."""
+        """The configuration of the files. `remembered`: variables of an earlier plan; `edited`: by real path,
+        contents that replace those on the disk."""
         from mzplan.config import load_configuration
 
         directory = self.settings.directory
@@ -107,8 +107,8 @@ def open_project(
     *,
     whole: bool = False,
 ) -> Project:
-    """Read mzplan.yaml of a folder (only that). Raises MzplanError: `whole`, with what is wrong in the other
-    files, too, for whoever reads them next."""
+    """Read mzplan.yaml of a folder (only that). Raises MzplanError; with `whole`, also for mistakes in the
+    other files, as the caller reads them next."""
     from mzplan.config import load_configuration, load_project
 
     try:
@@ -121,7 +121,7 @@ def open_project(
 
 
 def read_state(store: Store, reporter: Reporter) -> State:
-    """The committed state."""
+    """The committed state. Raises MzplanError where it can't be read."""
     with reporter.working("reading the state"):
         state = store.read_state()
     reporter.detail(

@@ -1,4 +1,4 @@
-"""Secrets that have changed behind their references: what they resolve to here, against what is in use."""
+"""Secrets that have changed behind their references: their values here, compared with those in use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mzplan.secrets.references import Secrets, references_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotations:
-    """`queries`: each that runs with an old value, and the references whose value has changed. `unresolved`:
-    references whose value is not known here."""
+    """`queries`: those that run with an old value, each with the references whose value has changed.
+    `unresolved`: references whose value is not known here."""
 
     queries: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
 
     def notice(self) -> Diagnostic | None:
-        """MZ078: what can't be known here."""
+        """MZ078 for the unresolved references; None without any."""
         if not self.unresolved:
             return None
         more = len(self.unresolved) - 5
@@ -37,8 +37,8 @@ class Rotations:
 
 
 def find_rotations(directory: str, state: State, statuses: Mapping[str, Status]) -> Rotations:
-    """Compare every secret that queries run with to what it resolves to here. Costs one slow digest for each
-    secret, and nothing else where none has changed."""
+    """Compare every secret that queries run with to its value here. Costs one slow digest for each secret,
+    and nothing else where none has changed."""
     secrets = Secrets(directory)
     unresolved: set[str] = set()
     queries: dict[Address, set[str]] = {}
@@ -55,7 +55,7 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
         for address, references in _users(state, changed).items() if changed else ():
             resource = state.resources[address]
             seen = status.observations.get(address)
-            held = seen is not None and seen.held is not None  # it is to restart as soon as it may
+            held = seen is not None and seen.held is not None  # it restarts when it is released
             if resource.instance == instance and not resource.paused and not held:
                 queries.setdefault(address, set()).update(references)
     return Rotations(
@@ -76,7 +76,7 @@ def _users(state: State, references: set[str]) -> dict[Address, set[str]]:
     while below:
         address, used = below.pop()
         if address.kind != "connection":
-            found.setdefault(address, set()).update(used)  # and not what reads its collection
+            found.setdefault(address, set()).update(used)  # not the sinks that read its collection
             continue
         below += [(user, used) for user in graph.dependents(address)]
     return found

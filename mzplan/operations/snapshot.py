@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A collection as of a step: all rows of the steps up to it. It can be read as of the steps from `since`
+    """A collection as of a step: all rows of the steps up to and including it. Readable steps: from `since`
     to `upper` (excluded)."""
 
     address: Address
@@ -37,7 +37,7 @@ class Snapshot:
             return self.table.count(where)
 
     def rows(self, where: str | None, *, position: bool) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The rows, bit by bit. Raises MzplanError, also while they are read."""
+        """The rows, in batches. Raises MzplanError, also while they are read."""
         with _readable(self.address):
             schema, batches = self.table.rows(where, position=position)
         return schema, self._read(batches)
@@ -50,8 +50,8 @@ class Snapshot:
 def open_snapshot(project: Project, address: Address, as_of: int | None, reporter: Reporter) -> Snapshot:
     """A source's collection as of a step (None: the newest that is committed).
 
-    Raises MzplanError: MZ190 for what is no source and for a step that is not there (any more, or yet), MZ191
-    for one whose files or log are gone, MZ090 for what the storage did.
+    Raises MzplanError: MZ190 for what is not a source and for a step that is not there (any more, or yet),
+    MZ191 for one whose files or log are gone, MZ090 for a failure of the storage.
     """
     state = read_state(project.store, reporter)
     resource = state.resources.get(address)
@@ -117,7 +117,7 @@ def _refused(address: Address, summary: str, detail: str, hint: str) -> MzplanEr
 
 @contextmanager
 def _readable(address: Address) -> Iterator[None]:
-    """What a storage or the engine did, as an error for people."""
+    """Turns a failure of the storage or the engine into an error for people."""
     try:
         yield
     except GoneError as gone:

@@ -1,4 +1,4 @@
-"""status and drift: what the store says of reality."""
+"""status and drift: reality, as the store shows it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def find_drift(
     statuses: Mapping[str, Status] | None = None,
     rotated: Mapping[Address, tuple[str, ...]] | None = None,
 ) -> tuple[DriftItem, ...]:
-    """State against reality, as far as the status tells. What is not given is read, or found out."""
+    """State compared with reality, as far as the statuses show it. What is not given is read here."""
     from mzplan.operations.rotation import find_rotations
     from mzplan.plan.drift import drift_between
 
@@ -87,14 +87,14 @@ def find_drift(
     return drift_between(state, statuses, alive, rotated, time.time())
 
 
-# How long what has drifted is looked at again while a runner is about to take in another serial, in seconds.
+# How long drift is compared again while a runner is about to take in another serial, in seconds.
 SETTLE = 10.0
 _ON_ITS_WAY = frozenset({"missing-query", "outdated-query", "foreign-query"})
 
 
 def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
-    """The serial, and everything that `drift` looks at: what the status tells, the state's own file, and the
-    storage where it lies on this machine. Raises MzplanError for a store that can't be read."""
+    """The serial, and everything that has drifted: by the statuses, in the state's own file, and in storage
+    that lies on this machine. Raises MzplanError for a store that can't be read."""
     from mzplan.plan.drift import edits_by_hand
 
     store = project.store
@@ -110,11 +110,11 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
     drift = find_drift(project, state, statuses)
     until = time.monotonic() + SETTLE
     while not edits and _is_on_its_way(project, state, statuses, drift) and time.monotonic() < until:
-        time.sleep(0.2)  # somebody has just committed, and a runner takes it in
+        time.sleep(0.2)  # a serial was just committed, and a runner is taking it in
         state, statuses = store.read_state(), store.read_statuses()
         drift = find_drift(project, state, statuses)
-    told = {(item.address, item.kind) for item in drift}
-    stored = [i for i in _missing_storage(project, state, statuses) if (i.address, i.kind) not in told]
+    reported = {(item.address, item.kind) for item in drift}
+    stored = [i for i in _missing_storage(project, state, statuses) if (i.address, i.kind) not in reported]
     return state.serial, tuple(sorted((*edits, *drift, *stored), key=lambda item: (item.address, item.kind)))
 
 
@@ -132,8 +132,8 @@ def _is_on_its_way(
 
 
 def _missing_storage(project: Project, state: State, statuses: Mapping[str, Status]) -> Iterator[DriftItem]:
-    """The collections and checkpoints that queries have written, and that are no longer there, where they
-    lie on this machine. Of a warehouse elsewhere its runner tells, in the status."""
+    """The collections and checkpoints that queries have written and that are gone, in a warehouse on this
+    machine. For one elsewhere its runner reports them in the status."""
     from mzplan.plan.drift import LOST
     from mzplan.warehouse.paths import absolute, local_path
     from mzplan.warehouse.presence import missing_storage
@@ -145,7 +145,7 @@ def _missing_storage(project: Project, state: State, statuses: Mapping[str, Stat
     for name, status in statuses.items():
         lease = project.store.leases.read(name)
         if lease is None or lease.host != socket.gethostname():
-            continue  # the folder of that name is another one where it runs
+            continue  # where it runs, that path is another folder
         instance = state.instances.get(name)
         if instance is None or instance.type == "dry":
             continue

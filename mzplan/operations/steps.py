@@ -20,36 +20,36 @@ from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
 
 Range = tuple[int, int | None]
-"""The first and last step of a range, both in it; None: up to the newest."""
+"""The first and last step of a range, both included; None: up to the newest."""
 Match = Literal["hash", "rows", "unknown"]
 """By what a step is as recorded; `unknown`: there is no record of it."""
 
 
 class Upstream(Protocol):
-    """Reads steps of one source again from where they came from."""
+    """Reads steps of one source again from its upstream."""
 
     keeps_positions: bool
     """Whether `_position` is the same whenever a record is read."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """Of the step's records as the upstream holds them now, without `_position` unless that is kept.
-        Raises GoneError."""
+        """The hash of the step's records as the upstream holds them now, without `_position` unless
+        `keeps_positions`. Raises GoneError."""
 
 
 class Target(Protocol):
-    """What a sink has written, and what it should have."""
+    """The target of a sink: what it has recorded, and what it should contain."""
 
     def recorded(self, step: int) -> Written | None:
-        """What the target has recorded of a step, or holds of it; None where it knows nothing of it (any
+        """What the target has recorded of a step, or contains of it; None where it has no record of it (any
         more). Raises GoneError, MzplanError."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """Of the rows that the step makes of its source's collection. Raises GoneError."""
+        """The hash of the rows that the step makes of its source's collection. Raises GoneError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A step that is not what was recorded of it. A hash is None where none was recorded."""
+    """A step that differs from its record. A hash is None where none was recorded."""
 
     step: int
     recorded_rows: int | None
@@ -60,9 +60,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What verify found. `equal` are the steps that are as recorded; `by_rows` those of them of which no hash
-    was recorded. `unknown` are steps of a sink of which its target has no record (any more). The first
-    difference ends the work."""
+    """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
+    number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more). The
+    first difference ends the work."""
 
     address: Address
     equal: tuple[int, ...]
@@ -97,7 +97,7 @@ def verify(
     reporter: Reporter,
 ) -> Verified:
     """Replay the wanted steps (None: all) from the collection or, with `upstream`, from there, and compare
-    them with what was recorded: of a sink, by its `target`."""
+    them with what was recorded; for a sink, by its `target`."""
     state = read_state(project.store, reporter)
     resource = _resource(state, address)
     if address.kind == "sink" and upstream is not None:
@@ -216,7 +216,7 @@ def _hash_without_positions(history: StepHistory, record: StepRecord) -> Content
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
     """Record that the steps below `before` aren't needed any more. Refused while a sink has yet to read one.
 
-    Their files are not removed here: that is for what reclaims a collection's storage, down to `since`.
+    Their files are not removed here: the runner's maintenance reclaims them, down to `since`.
     """
     with reporter.working("waiting for the lock of the state"):
         lock = project.store.lock("expire", 10.0)
@@ -279,7 +279,7 @@ def _in_range(history: StepHistory, address: Address, wanted: Range | None) -> l
 
 @contextmanager
 def _readable(address: Address) -> Iterator[None]:
-    """What a storage did, as an error for people."""
+    """Turns a failure of the storage into an error for people."""
     try:
         yield
     except OSError as problem:

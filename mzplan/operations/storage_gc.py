@@ -1,4 +1,4 @@
-"""state gc: storage in the warehouse that nothing claims; listed, and removed when that is asked for."""
+"""state gc: storage in the warehouse that nothing claims; listed, and removed on request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mzplan.warehouse.removal import remove_storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """Storage of one generation. `address`: what it was called last; None for an id that this state never
-    had. `changed`: when it was last written to (seconds since the epoch), None where that is not known.
-    `kept`: why it is not removed."""
+    """Storage of one generation. `address`: its last one; None for an id that this state never had.
+    `changed`: when it was last written to (seconds since the epoch), None where that is not known. `kept`:
+    why it is not removed."""
 
     id: str
     generation: int
@@ -48,7 +48,7 @@ def remove_unclaimed(
     project: Project, reporter: Reporter, *, foreign: bool
 ) -> tuple[list[Unclaimed], list[Diagnostic]]:
     """Remove what nothing claims and nothing has written to for `retain_dropped`, under the lock: no import
-    and no commit is under way meanwhile. What could not be removed is told.
+    and no commit is under way meanwhile. Returns what was found, and a diagnostic for each failed removal.
 
     Raises MzplanError MZ193 (exit 7) while a runner has still to take in the newest serial, or an export is
     being prepared.
@@ -75,7 +75,7 @@ def remove_unclaimed(
 
 
 def _remove(project: Project, warehouse: str, place: Place) -> None:
-    """First what it has made on its upstream: that is noted down in the storage, and nowhere else."""
+    """First release what it holds on its upstream: that is recorded in the storage only."""
     from mzplan.connectors.releases import leave
 
     directory = project.settings.directory
@@ -87,9 +87,9 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
     warehouse = _warehouse(project, state)
     with reporter.working(f"looking at {warehouse}"):
         names, forgotten = _history(project.store, state)
-        noted = recorded_places(project.store) | forgotten
+        recorded = recorded_places(project.store) | forgotten
         try:
-            places = unclaimed(places_below(warehouse), places_of(state), noted)
+            places = unclaimed(places_below(warehouse), places_of(state), recorded)
             return [_look(project, warehouse, place, names, foreign) for place in places]
         except OSError as problem:
             raise error(
@@ -101,8 +101,8 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
 
 
 def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]]:
-    """What each id was called last, and all storage that any serial keeps on purpose (`state rm`): a rollback
-    would want it back. Raises MzplanError for a serial that can't be read: then nothing is known."""
+    """The last address of each id, and all storage that any serial keeps on purpose (`state rm`), as a
+    rollback would need it. Raises MzplanError for a serial that can't be read."""
     names: dict[str, Address] = {}
     kept: set[Place] = set()
     for serial in store.serials():

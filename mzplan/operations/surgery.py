@@ -1,5 +1,5 @@
-"""Work on the state itself: rename, forget, adopt, go back, move between backends. Each under the lock, as a
-new serial with the former one in the history; runners follow as they follow any commit."""
+"""Work on the state itself: rename, forget, adopt, roll back, move between backends. Each under the lock, as
+a new serial; runners follow as they follow any commit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mzplan.store.store import Store, serial_key
 DAMAGED = frozenset({"MZ030", "MZ032"})
 
 
-def move(project: Project, runners: Runners, reporter: Reporter, former: Address, new: Address) -> Plan:
+def move(project: Project, runners: Runners, reporter: Reporter, old: Address, new: Address) -> Plan:
     """`state mv`: another name for the same thing."""
-    return _edit(project, runners, reporter, "state mv", lambda state: plan_move(state, former, new))
+    return _edit(project, runners, reporter, "state mv", lambda state: plan_move(state, old, new))
 
 
 def forget(project: Project, runners: Runners, reporter: Reporter, addresses: list[Address]) -> Plan:
-    """`state rm`: out of the state; what is stored stays, and can be imported again."""
+    """`state rm`: out of the state; its storage stays, and can be imported again."""
 
     def keep(plan: Plan, new: State) -> State:
         return replace(new, forgotten={**new.forgotten, **forgotten_by(plan)})
@@ -45,7 +45,7 @@ def roll_back(
     serial: int | None,
     approve: Callable[[Plan], None],
 ) -> Plan:
-    """`state rollback`: what an earlier serial said (None: the last one), as the next serial."""
+    """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial."""
 
     def planned(state: State) -> Plan:
         there = project.store.serials()
@@ -73,8 +73,8 @@ def plan_import(
     id_: str | None,
     generation: int | None,
 ) -> Plan:
-    """`import`: the plan that takes a declared resource in with the checkpoint and table of an id (None: what
-    `state rm` left behind under this name)."""
+    """`import`: the plan that adds a declared resource with the checkpoint and table of an id (None: that of
+    `state rm` under this name)."""
     from mzplan.operations.plan import validate
 
     configuration = validate(project, reporter)
@@ -100,9 +100,9 @@ def plan_import(
 
 
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
-    """`state pull`: the state file (or an earlier serial), byte for byte; what its runners have noted down
-    (see migration), or None; and the instances whose runner is alive. MZ030 where there is none."""
-    from mzplan.operations.migration import belongings, settle_edit
+    """`state pull`: the state file (or an earlier serial), byte for byte; the records of its runners (see
+    migration), or None; and the instances whose runner is alive. Raises MZ030 where there is no state."""
+    from mzplan.operations.migration import collect_records, settle_edit
 
     settle_edit(project)
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
@@ -113,7 +113,7 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
     state = decode_state(blob.data, f"{place_of(project)}")
     led = [name for name in sorted(state.instances) if project.store.leases.leader(name) is not None]
-    return blob.data, belongings(project.store, state.lineage), led
+    return blob.data, collect_records(project.store, state.lineage), led
 
 
 def place_of(project: Project) -> str:
@@ -130,14 +130,14 @@ def push(
     force: bool,
     carried: bytes | None = None,
 ) -> tuple[int, bool]:
-    """`state push`: make a state file the state: in an empty store as it is, with what its runners had noted
-    down (`carried`, see moving); else as a later serial, with the epoch of `carried` alone. Returns the
-    serial, and whether it was written.
+    """`state push`: make a state file the state: in an empty store unchanged, with the records of its runners
+    (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
+    and whether it was written.
 
     Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both,
     and a state that is damaged.
     """
-    from mzplan.operations.migration import bring, bring_epoch, read_belongings, refuse_open_edit
+    from mzplan.operations.migration import read_records, refuse_open_edit, write_epoch, write_records
 
     given = decode_state(data, name)
     refuse_open_edit(project)
@@ -150,7 +150,7 @@ def push(
             exit_code=ExitCode.REFUSED,
         )
     store = project.store
-    noted = read_belongings(carried, f"{name}.runners", given.lineage)
+    records = read_records(carried, f"{name}.runners", given.lineage)
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
             held.enter_context(store.lock("state push", LOCK_WAIT))
@@ -159,32 +159,32 @@ def push(
         except MzplanError as problem:
             if not force or problem.diagnostics[0].code not in DAMAGED:
                 raise
-            bring_epoch(store, noted)
+            write_epoch(store, records)
             new = _over_what_is_damaged(store, given, reporter)
-            _tell(runners, new)
+            _wake(runners, new)
             return new.serial, True
         if state.serial == 0 and not state.lineage:
             new = given
-            bring(store, noted)  # before the commit: whoever follows it finds them
+            write_records(store, records)  # before the commit: a runner that follows it finds them
         elif encode_state(replace(given, serial=state.serial)) == encode_state(state):
-            bring_epoch(store, noted)
+            write_epoch(store, records)
             return state.serial, False
         else:
             if not force:
                 _check_push(given, state, name)
-            bring_epoch(store, noted)
+            write_epoch(store, records)
             new = replace(given, serial=max(given.serial, state.serial + 1))
         reporter.committing(new.serial)
         store.commit(new, state)
         reporter.committed(new.serial)
-    _tell(runners, new)
+    _wake(runners, new)
     return new.serial, True
 
 
 def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> State:
-    """Put a whole state in the place of one that can't be read, which stays in the history."""
+    """Replace a state that can't be read, which stays in the history, with a whole one."""
     there = max(store.serials(), default=0)
-    # Its number, where that much can be made out: a runner that knows it takes only a later one in.
+    # Its serial, where that can be found: a runner that knows it takes in only a later one.
     with suppress(MzplanError):
         there = max(there, store.read_edited().serial)
     with suppress(MzplanError):
@@ -238,7 +238,7 @@ def _edit(
     approve: Callable[[Plan], None] | None = None,
     finish: Callable[[Plan, State], State] | None = None,
 ) -> Plan:
-    """Plan, refuse, commit, wake. Nothing is started or waited for: runners come to it by themselves."""
+    """Plan, refuse, commit, wake. Nothing is started or waited for: runners follow by themselves."""
     from mzplan.plan import apply_changes
 
     store = project.store
@@ -257,19 +257,19 @@ def _edit(
         reporter.committing(new.serial)
         store.commit(new, state)
         reporter.committed(new.serial)
-    _tell(runners, new)
+    _wake(runners, new)
     return plan
 
 
-def _tell(runners: Runners, state: State) -> None:
+def _wake(runners: Runners, state: State) -> None:
     for instance in state.instances.values():
         runners.wake(instance, {})
         runners.settle(instance)
 
 
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:
-    """MZ039 where the warehouse is on this machine and does not have what is to be adopted. Elsewhere the
-    runner finds out."""
+    """Raise MZ039 where the warehouse is on this machine and lacks what is to be adopted. Elsewhere the
+    runner checks it."""
     from mzplan.warehouse.paths import absolute, local_path
 
     place = local_path(absolute(project.settings.directory, warehouse))

@@ -1,6 +1,6 @@
 """Live validation: what queries need is reached, where they will run or from here. Changes nothing.
 
-Where a runner of the instance is alive, it is asked: it has the network, the secrets and the checkpoints.
+A live runner of the instance validates: it has the network, the secrets and the checkpoints.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
-from mzplan.operations.follower import ask
+from mzplan.operations.follower import request_validation
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, InlinedConnection, describe
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project, Reporter, Runners
 
-AT_ONCE = 8  # checks from here
+AT_ONCE = 8  # parallel checks from here
 _NO_VALUES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """A connection, and the queries through which it was reached; by itself where nothing uses it. `why`:
-    why it was not, if so."""
+    """A connection, and the queries through which it was reached; without any where nothing uses it. `why`:
+    why it was not reached, "" where it was."""
 
     address: Address
     queries: tuple[Address, ...]
@@ -42,11 +42,11 @@ class Reach:
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
     """The queries of a plan that are validated before it is committed, as they will be in the state `new`."""
-    asked = [change.address for change in plan.changes if is_validated(change)]
+    changed = [change.address for change in plan.changes if is_validated(change)]
     going_on = [
-        a for a in plan.goes_on if a not in asked and a in new.resources and not new.resources[a].paused
+        a for a in plan.goes_on if a not in changed and a in new.resources and not new.resources[a].paused
     ]
-    return [new.resources[address] for address in (*asked, *going_on)]
+    return [new.resources[address] for address in (*changed, *going_on)]
 
 
 def reach(
@@ -59,16 +59,16 @@ def reach(
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
-    """Have queries of a state validated by the runners of their instances. Returns everything they found.
+    """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
-    Where no runner is alive: from here, if so asked, else not at all (the runner will, before it stops
-    anything). `environment` are values of `${env:…}` references to hand to local runners.
+    Where no runner is alive: with `from_here` by this process, else not at all (the runner will do it before
+    it stops anything). `environment`: values of `${env:…}` references for local runners.
     """
-    asked: dict[str, list[ResourceState]] = {}
+    by_instance: dict[str, list[ResourceState]] = {}
     for query in queries:
-        asked.setdefault(query.instance, []).append(query)
+        by_instance.setdefault(query.instance, []).append(query)
     found: list[Diagnostic] = []
-    for name, resources in sorted(asked.items()):
+    for name, resources in sorted(by_instance.items()):
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
         if instance.type == "dry":
             reporter.detail(f"instance {name} is dry: its queries reach nothing, so nothing is validated")
@@ -80,7 +80,7 @@ def reach(
             reporter.stage(f"Validating {number} on instance {name}")
             reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with reporter.working(f"the runner of instance {name} validates {number}"):
-                found += _ask(project, runners, instance, descriptions, environment)
+                found += _by_runner(project, runners, instance, descriptions, environment)
         elif from_here:
             reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with reporter.working(f"validating {number} from here"):
@@ -90,14 +90,14 @@ def reach(
     return found
 
 
-def _ask(
+def _by_runner(
     project: Project,
     runners: Runners,
     instance: Instance,
     descriptions: tuple[Description, ...],
     environment: Mapping[str, str],
 ) -> list[Diagnostic]:
-    return ask(
+    return request_validation(
         project.store,
         instance.name,
         descriptions,
@@ -107,8 +107,8 @@ def _ask(
 
 
 def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
-    """Check queries from this process, without Spark: with its network, its environment, its files. Where
-    the warehouse is not on this machine, checkpoints are left to the runner."""
+    """Check queries from this process, without Spark: with its network, environment and files. Where the
+    warehouse is not on this machine, checkpoints are left to the runner."""
     from mzplan.connectors.catalogue import Connectors
     from mzplan.connectors.checks import check_description
     from mzplan.secrets.references import Secrets
@@ -128,7 +128,7 @@ def check_here(descriptions: Sequence[Description], directory: str, warehouse: s
 def reach_alone(
     project: Project, reporter: Reporter, state: State, connections: Sequence[Address]
 ) -> list[Diagnostic]:
-    """Reach connections that nothing uses, from here: there is no place where their queries would run."""
+    """Reach connections that nothing uses, from here: they have no queries, so no instance either."""
     from mzplan.connectors.connection_checks import check_connection
     from mzplan.schema.description import inline_connection
     from mzplan.secrets.references import Secrets
@@ -149,7 +149,7 @@ def reach_alone(
 
 
 def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:
-    """What the checks of these resources find, in their order; several at once."""
+    """The findings of the checks, in order of the resources; AT_ONCE run in parallel."""
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(checks)):
         todo.put(number)
@@ -177,13 +177,13 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
 
 
 def _once(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """A package that is missing here is told of once, however many queries need it."""
-    told: set[str] = set()
+    """A package that is missing here is reported once, however many queries need it."""
+    reported: set[str] = set()
     for diagnostic in found:
         if diagnostic.code != MISSING:
             yield diagnostic
-        elif diagnostic.summary not in told:
-            told.add(diagnostic.summary)
+        elif diagnostic.summary not in reported:
+            reported.add(diagnostic.summary)
             yield replace(diagnostic, address=None)
 
 
@@ -197,7 +197,7 @@ def unused(state: State) -> list[Address]:
 
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:
-    """A defect of one connector, which must not hide what the others found."""
+    """A defect of one connector, which must not hide the findings of the others."""
     return Diagnostic(
         code="MZ064",
         summary=f"The check of {address} broke down: {type(problem).__name__}",
