@@ -1,4 +1,4 @@
-"""The console sink: rows on the runner's standard output, for trying things out. At least once."""
+"""The console sink: rows on the runner's standard output, for trying out. At least once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class ConsoleSink:
-    """Prints `sink.debug step 3: {"id":1,…}`, one line a row, at most `rows` of each micro-batch."""
+    """Prints `sink.debug step 3: {"id":1,…}`, one line for each row, at most `rows` of each micro-batch."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Nothing to ask."""
+        """Nothing is checked."""
         return Probe()
 
     def route(self, query: ResolvedQuery) -> str:
         return "standard output"
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Nothing."""
+        """Nothing is recorded."""
         raise nothing_recorded(query, "What the console has shown is gone.")
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:

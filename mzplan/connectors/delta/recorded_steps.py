@@ -13,8 +13,8 @@ from mzplan.warehouse.collection_log import CollectionLog
 
 
 class DeltaRecorded:
-    """The table itself: each commit names the query and its step. Of an append, the rows of the files that
-    the commit has added; of a MERGE, only how many rows it was given."""
+    """Reads the table's log: each commit names the query and its step. For an append, the rows of the files
+    that the commit has added; for a MERGE, only the number of rows in its source."""
 
     def __init__(self, query: ResolvedQuery, query_id: str | None):
         self.keys: Sequence[str] = query.body["key"] if query.body["mode"] == "upsert" else ()

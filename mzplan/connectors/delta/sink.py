@@ -1,4 +1,4 @@
-"""The delta sink: Spark's own Delta stream for append, MERGE for upsert; exactly once, both."""
+"""The delta sink: Spark's own Delta stream for append, MERGE for upsert; both exactly once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class DeltaSink:
-    """Writes a Delta table, created when it is missing. A column that `select` gains is added to it."""
+    """Writes a Delta table, created when it is missing. A new column of `select` is added to it."""
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether its folder can be written, and a table that is there has the columns of the key."""
+        """Whether its folder can be written, and an existing table has the columns of the key."""
         folder = folder_of(query)
         found = target_problems(query, folder) or _without_key(query, folder)
         return Probe(diagnostics=tuple(found))
@@ -34,14 +34,14 @@ class DeltaSink:
         return route(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """As far as the table's log goes back; of an upsert only rows."""
+        """As far back as the table's log goes; for an upsert only the number of rows."""
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, path)
         if run.begins and empties_target(run):
-            # Nothing of this generation is in it yet: a crash before its first batch only repeats this.
+            # The table has nothing of this generation yet: a crash before its first batch only repeats this.
             _empty(rows.sparkSession, path)
         if run.query.body["mode"] != "upsert":
             appended = rows.drop(POSITION).writeStream.format("delta").outputMode("append")
@@ -68,9 +68,9 @@ def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 
     try:
         fields = DeltaTable(str(local)).schema().fields
-    except DeltaError:  # just being created, or of a feature that only Spark knows: Spark will tell
+    except DeltaError:  # being created, or with a feature that only Spark supports: Spark will report it
         return []
-    # As Spark resolves names: without regard to case.
+    # As Spark resolves names: ignoring case.
     there = {field.name.lower() for field in fields}
     missing = [key for key in query.body.get("key", ()) if key.lower() not in there]
     if not missing:
@@ -100,12 +100,12 @@ def _empty(session: SparkSession, path: str) -> None:
 
 
 def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
-    """The latest row of each key of the batch into the table, which is created when it is missing."""
+    """Merge the latest row of each key of the batch into the table, which is created when it is missing."""
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
     fields = [field for field in latest.schema.fields if field.name != CHANGE]
     ddl = ", ".join(f"{quoted(field.name)} {ddl_of(field.dataType)}" for field in fields)
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
-    # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, leaves a new column out, in silence.
+    # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
     merge(latest, step, table, keys)

@@ -10,7 +10,7 @@ from mzplan.warehouse.paths import absolute, local_path
 
 
 class FilesAdoption:
-    """See Adopts: all that it has read must lie below the source's folder."""
+    """See Adopts: every file that the other query has read must be below the source's folder."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> str:
         return absolute(directory, connection["path"], body["path"])

@@ -1,7 +1,7 @@
 """Reading what a files sink has written, without Spark: each row once.
 
-Spark's file sink lists what counts in `_spark_metadata`; a file that is not listed is what a killed attempt
-has left. Spark itself follows the list; other readers can ask here for the files:
+Spark's file sink lists the valid files in `_spark_metadata`; a file that is not listed was left by a killed
+attempt. Spark itself follows the list; other readers can get it here:
 
     from mzplan.connectors.files.manifest import committed_files
     table = pyarrow.parquet.ParquetDataset(committed_files("/lake/orders")).read()
@@ -19,15 +19,15 @@ _VERSION = "v1"
 
 
 def committed_files(folder: str | Path) -> list[str]:
-    """The paths of the files that count, in the order of their steps. Empty before the first step.
+    """The paths of the valid files, in the order of their steps. Empty before the first step.
 
-    Raises ValueError for a list that this version does not know. A step that is being written just now is in
-    the list whole, or not yet.
+    Raises ValueError for a list in an unknown version. A step that is just being written is in the list
+    whole, or not at all.
     """
     log = Path(folder) / LOG
     batches = {path.name: path for path in log.iterdir()} if log.is_dir() else {}
     compacted = [int(name.removesuffix(_COMPACT)) for name in batches if name.endswith(_COMPACT)]
-    # A compacted entry holds all before it, and itself.
+    # A compacted entry contains all entries before it, and its own.
     start = max(compacted, default=-1)
     later = sorted(int(name) for name in batches if name.isdecimal() and int(name) > start)
     names = ([f"{start}{_COMPACT}"] if compacted else []) + [str(number) for number in later]
@@ -43,6 +43,6 @@ def _files(entry: Path) -> list[str]:
 
 
 def listed_path(uri: str) -> str:
-    """A path of the list, as a path or, in an object store, as its URI."""
+    """An entry of the list as a local path or, in an object store, as its URI."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri

@@ -18,8 +18,8 @@ from mzplan.warehouse.replay import GoneError
 
 
 class FilesRecorded:
-    """The list in the folder, and the files that it names for a step: their rows, and of Parquet the hash.
-    The list is merged every ten steps; which of the older files are of which step is not known then."""
+    """Reads the list in the folder, and the files that it names for a step: their rows, and for Parquet the
+    hash. The list is merged every ten steps; then it is unknown which older file is of which step."""
 
     keys: Sequence[str] = ()
 
@@ -39,7 +39,7 @@ class FilesRecorded:
         return Written(rows=sum(_count(file, self._format) for file in listed))
 
     def _newest_of(self, step: Step) -> list[str] | None:
-        """The files of the step whose entry is a merged one: those that no entry before it has."""
+        """The files of a step whose entry is a merged one: those that no entry before it has."""
         merged = self._entry(f"{step}.compact")
         before: set[str] = set()
         for earlier in range(step - 1, -1, -1):

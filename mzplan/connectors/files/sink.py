@@ -1,4 +1,4 @@
-"""The files sink: Spark's own file stream, which lists what counts in `_spark_metadata`."""
+"""The files sink: Spark's own file stream, which lists the valid files in `_spark_metadata`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 
 
 class FilesSink:
-    """Adds files to a folder: exactly once, for readers that follow the log in it."""
+    """Adds files to a folder: exactly once, for readers that follow the list in it."""
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
@@ -34,7 +34,7 @@ class FilesSink:
         return Probe(diagnostics=tuple(found))
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """What the files hold that the list names; only rows, unless they are Parquet."""
+        """The content of the files that the list names; only numbers of rows, unless they are Parquet."""
         return FilesRecorded(query)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
@@ -47,8 +47,8 @@ class FilesSink:
 
 
 def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
-    """See that no other query has written here: Spark leaves out batches whose number is in the log
-    already, so a query that begins would lose its first ones, in silence."""
+    """Remove or refuse what another query has written here: Spark skips batches whose number is in the list
+    already, so a new query would silently lose its first ones."""
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
@@ -63,7 +63,7 @@ def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
             "give the sink a folder of its own, or remove what is in this one.",
             address=run.query.address,
         )
-    # The files first: a crash in between only repeats this. Nothing but what Spark's writer made.
+    # The files first: a crash in between only repeats this. Only files that Spark's writer made.
     for status in system.listStatus(path):
         if status.isFile() and str(status.getPath().getName()).startswith("part-"):
             system.delete(status.getPath(), False)

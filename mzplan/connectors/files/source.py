@@ -28,7 +28,7 @@ class FilesSource:
     """Reads each file of a folder once, line by line, in the order of their modification."""
 
     position = "STRUCT<path: STRING, row_group: BIGINT, row: BIGINT>"
-    """`row_group` is the byte at which the task that read the line began; `row` grows along the lines."""
+    """`row_group`: the byte at which the task that read the line began; `row` grows along the lines."""
     guarded = False
     keeps_positions = False
 
@@ -55,9 +55,9 @@ class FilesSource:
         use_s3(spark, query, folder)
         reader = spark.readStream.option("maxFilesPerTrigger", body["max_files_per_trigger"])
         match format_["type"]:
-            case "csv":  # read by Spark, which alone knows the first line of a file
+            case "csv":  # read by Spark: only it knows which line is the first of a file
                 options = csv_options(format_)
-                # A header that has other names, or another order, is an error.
+                # A header with other names, or in another order, is an error.
                 heading = {"header": str(format_["header"]).lower(), "enforceSchema": "false"}
                 reader = reader.format("csv").schema(f"{ddl(columns)}, {CORRUPT} STRING")
                 records = _records(reader.options(**options, **heading).load(folder), _row())
@@ -80,14 +80,14 @@ class FilesSource:
         end: Any,
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
-        """See Replays: the files that were noted down."""
+        """See Replays: the files that were recorded."""
         return replay(spark, self, query, {}, files())
 
 
 def _records(rows: DataFrame, row: Expression | str) -> Records:
     from pyspark.sql import functions as f
 
-    # Columns that say where a row is come before anything is made of it: Spark knows them at the scan only.
+    # Columns for the position of a row come first: Spark knows them only at the scan.
     place = f.struct(
         f.col("_metadata.file_path").alias("path"),
         f.col("_metadata.file_block_start").alias("row_group"),
@@ -103,8 +103,8 @@ def _records(rows: DataFrame, row: Expression | str) -> Records:
 
 
 def _row() -> Expression:
-    """What grows along the lines that one task reads. Spark has no row number for text, and refuses
-    monotonically_increasing_id in streams; a clock that only goes forward is as good for ordering."""
+    """A number that grows along the lines that one task reads. Spark has no row number for text, and refuses
+    monotonically_increasing_id in streams; a monotonic clock is as good for ordering."""
     from pyspark.sql import functions as f
 
     return f.reflect(f.lit("java.lang.System"), f.lit("nanoTime")).cast("bigint")

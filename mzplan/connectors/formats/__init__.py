@@ -1,6 +1,6 @@
-"""What records hold: formats and envelopes → columns, malformed records kept aside, schemas of a registry.
+"""The content of records: formats and envelopes → columns, dead letters, schemas of a registry.
 
-May not know from which server a record comes.
+May not depend on the server that a record comes from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`on_error: dead-letter`: malformed records are kept aside, with their place and what is wrong with them."""
+"""`on_error: dead-letter`: malformed records are kept aside, with their position and the reason."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ COLUMNS = (
     "source STRING, reason STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "key BINARY, value BINARY, step BIGINT, kept_at TIMESTAMP"
 )
-# What tells that a letter is there, when its step is run again. `timestamp`: a topic that was made anew has
-# the same offsets.
+# Identifies a letter, so that a step that is run again finds it. `timestamp`: a topic that was deleted and
+# created again has the same offsets.
 LETTER = ("source", "step", "topic", "partition", "offset", "timestamp")
 
 
 @dataclass(slots=True)
 class DeadLetters:
-    """Those of one source, in one run of its query. `send` takes those that a topic is to have, as columns
-    `key`, `value` and `headers`; `counted` how many a step has, once they are kept."""
+    """Dead letters of one source, in one run of its query. `send` sends them to a topic, as columns `key`,
+    `value` and `headers`; `counted` receives their number in a step, once they are kept."""
 
     query: ResolvedQuery
     send: Callable[[DataFrame], None]
@@ -42,10 +42,9 @@ class DeadLetters:
 
     @contextmanager
     def apart(self, batch: DataFrame, step: int) -> Iterator[DataFrame]:
-        """Keep the malformed records of a micro-batch aside; what it yields are the rows of all others, which
-        are written next. In a table each record is there once, also when the step is run again; in a topic it
-        may then be there twice."""
-        # Read and parsed once. Both sides see the same, also where a schema turns up in between.
+        """Keep the malformed records of a micro-batch aside; yields the rows of all others. When the step is
+        run again, a table still has each letter once; a topic may have it twice."""
+        # Read and parsed once, so that both parts agree, also where a schema is registered in between.
         batch.persist()
         try:
             bad = batch.where(f"{DEAD} IS NOT NULL")
@@ -78,18 +77,18 @@ class DeadLetters:
         table = f"delta.{quoted(folder)}"
         session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) USING DELTA")
         if self._may_repeat:
-            # Record by record: under another schema, the step may have other dead letters than the last time.
+            # Record by record: under another schema, the step may have other dead letters than before.
             return add_missing(letters, table, LETTER)
         return append(letters, step, folder)
 
 
 def folder_of(query: ResolvedQuery) -> str:
-    """Where the table is; relative to the project."""
+    """The folder of the table, relative to the project."""
     return absolute(query.directory, query.body["dead_letter"]["path"])
 
 
 def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:
-    """Whether malformed records can be kept aside. `probe` looks whether a topic can be written."""
+    """Whether malformed records can be kept aside. `probe` checks whether a topic can be written."""
     place = query.body["dead_letter"]
     if "path" in place:
         return _check_folder(query, folder_of(query))
@@ -107,7 +106,7 @@ def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tupl
 
 def _check_folder(query: ResolvedQuery, folder: str) -> tuple[Diagnostic, ...]:
     local = local_path(folder)
-    if local is None:  # what Spark can reach there, Spark alone knows
+    if local is None:  # only Spark can check what it can reach there
         return ()
     nearest = next((path for path in (local, *local.parents) if path.exists()), Path("/"))
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
@@ -127,7 +126,7 @@ def _problem(query: ResolvedQuery, summary: str, detail: str, hint: str) -> Diag
 
 
 def _records(letters: DataFrame) -> DataFrame:
-    """As they were, with what is known of them in headers."""
+    """The original records, with what is known of them in headers."""
     from pyspark.sql import functions as f
 
     names = ("source", "reason", "topic", "partition", "offset", "step")

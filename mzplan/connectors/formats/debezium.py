@@ -1,6 +1,6 @@
-"""The envelope `debezium`: a record tells of a change of a row, by the row `before` and `after` it, and `op`:
-c (created), u (updated), r (read, for a snapshot), d (deleted). Nothing else in it is looked at. In JSON it
-may be the `payload` beside a `schema`, as Kafka Connect writes it unless told otherwise.
+"""The envelope `debezium`: a record is a change of a row, with the row `before` and `after` it, and `op`: c
+(created), u (updated), r (read, for a snapshot), d (deleted). Everything else in it is ignored. In JSON it
+may be the `payload` beside a `schema`, which is Kafka Connect's default.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _OP, _KEY, _KEPT = "_mzplan_op", "_mzplan_key", "_mzplan_before"
 _OPENED, _MOVED = "_mzplan_opened", "_mzplan_moved"
 _OPS = ("c", "u", "r", "d")
-# What Debezium writes for a value that PostgreSQL did not send: one stored out of line, of a row that was
-# updated without it. As a text; and where bytes are written as texts, in base64 or as digits.
+# Debezium's placeholder for a value that PostgreSQL did not send: one stored out of line, in a row that was
+# updated without changing it. As text; and for bytes that are written as text, in base64 or as digits.
 _PLACEHOLDER = "__debezium_unavailable_value"
 _PLACEHOLDERS = (
     _PLACEHOLDER,
@@ -33,20 +33,21 @@ _STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSin
 
 
 def members(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """What of an envelope is read, as columns."""
+    """The fields of an envelope that are read, as columns."""
     row = f"STRUCT<{','.join(replace(column, nullable=True).as_field for column in columns)}>"
     return Column("before", row), Column("after", row), Column("op", "STRING")
 
 
 def without_tombstones(rows: DataFrame) -> DataFrame:
-    """The records but those without a value: Debezium writes one after each delete, for Kafka to forget the
-    key."""
+    """The records except those without a value: Debezium writes one after each delete, for Kafka's
+    compaction.
+    """
     return rows.where("value IS NOT NULL")
 
 
 def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """Records of JSON with what is in their envelopes, in a column more. (Not where it is used: Spark would
-    parse a record as often as it is.)"""
+    """Records of JSON with one more column for the content of their envelopes. (An expression instead would
+    be evaluated, and so the record parsed, at each use.)"""
     from pyspark.sql import functions as f
 
     inner = ddl(members(columns))
@@ -57,9 +58,9 @@ def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debezium:
-    """See Envelope. `key` is the records' key; `row` are the columns that they hold, `columns` those of the
-    collection's key among them, `beside` the names of those that come with records (`include`). `avro`: the
-    records are DECODED, else `opened`; then both are `split`."""
+    """See Envelope. `key`: the records' key; `row`: the columns in the records; `columns`: those of them in
+    the collection's key; `beside`: names of key columns that come with records (`include`). `avro`: the
+    records are DECODED, otherwise `opened`; both are `split` afterwards."""
 
     key: Expression
     row: tuple[Column, ...]
@@ -68,8 +69,8 @@ class Debezium:
     avro: bool = False
 
     def split(self, rows: DataFrame) -> DataFrame:
-        """The records; an update that changes the key twice: as the delete of the row before it, too.
-        Debezium writes them so by itself if it is the primary key that changes, and else it does not."""
+        """The records, with a delete of the old row added for each update that changes the key. Debezium
+        itself does this only for a change of the primary key."""
         from pyspark.sql import functions as f
 
         if not self.columns:
@@ -83,7 +84,7 @@ class Debezium:
         return rows.select("*", f.explode(f.when(is_moved & differs, both).otherwise(one)).alias(_MOVED))
 
     def parsed(self) -> Parsed:
-        """How the row that a record tells of is read: that before a delete, else that after the change."""
+        """The parser of the changed row: the one before a delete, otherwise the one after the change."""
         from pyspark.sql import functions as f
 
         row = f.when(self._op() == "d", self._member("before")).otherwise(self._member("after")).alias(RECORD)
@@ -152,8 +153,8 @@ class Debezium:
         return f.when(f.col(_OP) == "d", f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """Of a delete only the key counts: the rest of the row before it may be NULL, whatever its columns
-        say (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
+        """See Envelope. Of a delete only the key counts: its other columns may be NULL even if they are NOT
+        NULL (PostgreSQL's REPLICA IDENTITY DEFAULT)."""
         from pyspark.sql import functions as f
 
         keyless = f.lit(False)
@@ -188,7 +189,7 @@ class Debezium:
         return f.when((f.col(_OP) == "d") & lacks, f.lit(text)).otherwise(otherwise)
 
     def _unknown(self) -> dict[str, Expression]:
-        """By name: whether a column has Debezium's placeholder."""
+        """By name: whether a column holds Debezium's placeholder."""
         from pyspark.sql import functions as f
 
         found: dict[str, Expression] = {}
@@ -226,8 +227,7 @@ class Debezium:
         return f.when(payload.isNotNull(), payload.getField(name)).otherwise(plain)
 
     def _key(self) -> Expression:
-        """The key's columns, from the record's own key: a struct, whose fields are NULL where they can't be
-        told."""
+        """The key's columns, from the record's own key: a struct, whose fields are NULL where unknown."""
         from pyspark.sql import functions as f
 
         if self.avro:

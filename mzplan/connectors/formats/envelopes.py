@@ -1,4 +1,4 @@
-"""Envelopes: what a record does to a keyed collection, beside the columns that it holds."""
+"""Envelopes: the effect of a record on a keyed collection, around the columns that it holds."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 class Envelope(Protocol):
-    """Expressions over the records of one source. `given` are of records; the others are of rows that hold
-    what is given, by its `names`, and the record as `j` (see formats.Parsed)."""
+    """Expressions over the records of one source. Those of `given` are over records; the others are over rows
+    with the values of `given`, by `names`, and the record as `j` (see parsers.Parsed)."""
 
     def required(self, columns: Sequence[Column]) -> list[Column]:
         """The columns that a record holds; those of the key have a value."""
 
     def given(self) -> list[Expression]:
-        """What has to go along with each record for the other methods."""
+        """Values that the other methods need of each record."""
 
     @property
     def names(self) -> list[str]:
-        """The names of what is given."""
+        """The names of the values of `given`."""
 
     def own(self, column: Column, value: Expression) -> Expression:
-        """A column of the collection: `value`, or what the record's key says."""
+        """A column of the collection: `value`, or the value in the record's key."""
 
     def change(self) -> Expression:
-        """`_change`."""
+        """The value of `_change`."""
 
     def malformed(self, beside: dict[str, Expression], broken: Expression) -> Expression:
-        """Whether a record can't be used; `broken`: whether it could not, were it a row. `beside`: what came
-        with the record, by name."""
+        """Whether a record can't be used. `broken`: whether its row can't; `beside`: what came with the
+        record, by name."""
 
     def reason(self, otherwise: Expression) -> Expression:
-        """Why it can't."""
+        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""

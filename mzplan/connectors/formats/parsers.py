@@ -1,4 +1,4 @@
-"""What each format makes of a record: one struct of the user's columns, and whether it is broken."""
+"""The parser of each format: a record → one struct of the user's columns, and whether it is broken."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 RECORD = "r"
 BEFORE = f'{{"{RECORD}":'
-DECODED = "_mzplan_decoded"  # where what tasks have made of avro records is
-KEY_DECODED = "_mzplan_decoded_key"  # and of their keys
+DECODED = "_mzplan_decoded"  # the column of avro records that tasks have decoded
+KEY_DECODED = "_mzplan_decoded_key"  # and that of their keys
 _MAX_BYTES = (1 << 31) - 1
-CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't make sense of
+CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
     """Expressions over records. `record`: a struct that holds the columns, itself or in its field `inner`;
-    `text`: the record as it came, None where its format has already seen to the text.
+    `text`: the original record, None where its format has already checked the text.
 
-    The others are of rows that hold the record as `j`, and are asked of few: whether it is `broken`, the
-    `source` of a broken one (its text, kept by Spark's parser; so rows need not carry theirs along), what was
-    `given` for a column before its type, and what can be wrong with a whole record (`reasons`), most telling
-    first."""
+    The others are over rows that hold the record as `j`, and mostly evaluated for broken records only:
+    whether it is `broken`; the `source` of a broken one (its text, kept by Spark's parser, so that rows need
+    not carry it); what was `given` for a column before its conversion; and what can be wrong with a whole
+    record (`reasons`), the most specific first."""
 
     record: Expression
     text: Expression | None
@@ -41,8 +41,8 @@ class Parsed:
 
 
 def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str) -> Parsed:
-    """How a format reads records whose bytes or text are in the column `value`. (Of avro the rows must have
-    been `decoded` before, see avro.stream.)"""
+    """The parser of a format, for records whose bytes or text are in the column `value`. (Rows of avro must
+    be `decoded` before, see avro.stream.)"""
     from pyspark.sql import functions as f
 
     match format_["type"]:
@@ -60,8 +60,8 @@ def parsed_by(format_: Mapping[str, Any], columns: Sequence[Column], value: str)
 
 
 def unframed(value: Expression) -> Expression:
-    """Bytes of JSON without what a schema registry's serializer has put before them: a zero, with which no
-    JSON begins, and the schema's id in four bytes."""
+    """Bytes of JSON without the prefix of a schema registry's serializer: a zero, with which no JSON begins,
+    and the schema's id in four bytes."""
     from pyspark.sql import functions as f
 
     is_framed = f.substring(value, 1, 1) == f.lit(bytes(1))
@@ -69,7 +69,7 @@ def unframed(value: Expression) -> Expression:
 
 
 def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
-    """Options of Spark's CSV parser. With defaults as mzplan's schema has them."""
+    """Options of Spark's CSV parser. The defaults are those of mzplan's schema."""
     quote = format_.get("quote", '"')
     return {
         "sep": format_.get("delimiter", ","),
@@ -82,7 +82,7 @@ def csv_options(format_: Mapping[str, Any]) -> dict[str, str]:
 
 
 def already_columns(columns: Sequence[Column], corrupt: str | None, options: Mapping[str, str]) -> Parsed:
-    """Of rows that Spark has read into columns by itself; `corrupt` holds the text of those it could not."""
+    """The parser of rows that Spark has read into columns itself; `corrupt`: the text of unreadable ones."""
     from pyspark.sql import functions as f
 
     fields = [f.col(quoted(column.name)) for column in columns]
@@ -116,12 +116,11 @@ def _nothing(column: Column) -> Expression:
 
 
 def _json(columns: Sequence[Column], text: Expression) -> Parsed:
-    """A field that is missing is NULL; a field that no column names is ignored. Names are compared with
-    their case, as JSON's are."""
+    """A missing field is NULL; a field without a column is ignored. Names are case-sensitive, as in JSON."""
     from pyspark.sql import functions as f
 
-    # Inside an object of our own, so that anything after the record's end is broken JSON, too:
-    # Spark's parser stops at the first closing brace and would lose what follows in silence.
+    # Wrapped in another object, so that anything after the record's end is broken JSON, too: Spark's parser
+    # stops at the first closing brace and would silently ignore what follows.
     parsed = f.from_json(
         f.concat(f.lit(BEFORE), text, f.lit("}")),
         f"{RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
@@ -144,7 +143,7 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
 
 
 def _decoded(record: Expression) -> Parsed:
-    """Of rows that hold the columns of a record, or why there are none (see avro.decoder)."""
+    """The parser of rows with a record's columns, or the reason why there are none (see avro.decoder)."""
     from pyspark.sql import functions as f
 
     reason = f.col("j.e")
@@ -161,7 +160,7 @@ def _decoded(record: Expression) -> Parsed:
 
 
 def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]) -> Parsed:
-    """A record has as many fields as there are columns; an empty one without quotes is NULL."""
+    """A record has as many fields as there are columns; an empty field without quotes is NULL."""
     from pyspark.sql import functions as f
 
     parsed = f.from_csv(text, f"{ddl(columns)}, {CORRUPT} STRING", dict(options))
@@ -175,7 +174,7 @@ def _csv(columns: Sequence[Column], text: Expression, options: Mapping[str, str]
 def _of_csv_text(
     columns: Sequence[Column], options: Mapping[str, str], source: Expression
 ) -> tuple[Callable[[Column], Expression], tuple[tuple[Expression, str | Expression], ...]]:
-    """What is wrong with a line: asked only of one that is malformed, so it may be parsed again."""
+    """What is wrong with a line. Evaluated only for malformed ones, which may be parsed again."""
     from pyspark.sql import functions as f
 
     texts = ", ".join(f"{quoted(column.name)} STRING" for column in columns)
@@ -193,7 +192,7 @@ def _of_csv_text(
 
 
 def _single(column: Column, value: Expression, *, is_text: bool) -> Parsed:
-    """The record is the column. One without a value is NULL."""
+    """The whole record is the column. A record without a value is NULL."""
     from pyspark.sql import functions as f
 
     return Parsed(

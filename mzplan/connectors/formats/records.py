@@ -1,7 +1,7 @@
-"""Records → columns, for every source: what it has read, checked, or a failure that names the record.
+"""Records → checked columns, for every source, or a failure that names the record.
 
-One meaning for all formats: a record is malformed when it is not of its format, when a value doesn't fit its
-column, or when a NOT NULL column has none. What each format makes of a record is in parsers.py.
+The same rules hold for all formats: a record is malformed when it is not of its format, when a value doesn't
+fit its column, or when a NOT NULL column has none. The parsers of formats are in parsers.py.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import ArrayType
 
 MALFORMED = "MZ066"
-_BLANK = 16  # bytes: blank texts longer than that are told as broken, and cost nothing to find
+_BLANK = 16  # bytes: longer blank texts are reported as broken, and cost nothing to find
 DEAD = "_mzplan_dead"
-"""With `on_error: dead-letter` the last column: of a malformed record its key and value, and what is wrong;
-NULL of all others."""
-LEFT_OUT = "mzplan_left_out"  # the name under which a stream reports how many it has skipped
-_AT = "_mzplan_at"  # the position, beside columns that may be called anything but `_mzplan_…`
-MARK = "mzplan"  # what a failure raised inside Spark begins with: `mzplan[MZ066]: …`
+"""With `on_error: dead-letter` the last column: key and value of a malformed record, and what is wrong with
+it; NULL for all others."""
+LEFT_OUT = "mzplan_left_out"  # the metric for the number of skipped records
+_AT = "_mzplan_at"  # the position; no user's column begins with `_mzplan_`
+MARK = "mzplan"  # begins the message of a failure raised inside Spark: `mzplan[MZ066]: …`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What a source reads. `value` is the column of their bytes or text; `where` says of a position which
-    record it is ("topic orders, partition 0, offset 12"); `included` are columns beside the value. `envelope`
-    says what a record does to a keyed collection. `came`: where the records' bytes are as they came, if those
-    of `value` are not."""
+    """The records that a source reads. `value`: the column of their bytes or text; `where`: the text that
+    names the record of a position ("topic orders, partition 0, offset 12"); `included`: columns beside the
+    value; `envelope`: the effect of a record on a keyed collection; `came`: the column of the original bytes,
+    if `value` is another form."""
 
     rows: DataFrame
     value: str
@@ -51,12 +51,12 @@ def parse_records(
 ) -> DataFrame:
     """The columns of the record, the included ones, and `_position`; with an envelope `_change`. A malformed
     record raises an error that names it (`on_error: fail`), is left out (`skip`), or has the column `DEAD`
-    (`dead-letter`; then the rows read have a `key`, too)."""
+    (`dead-letter`; then `records.rows` must have a `key`, too)."""
     return checked(records, parsed_by(format_, columns, records.value), columns, on_error)
 
 
 def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_error: str) -> DataFrame:
-    """The columns, from what a format has made of the records."""
+    """The same as parse_records, with the parser of a format."""
     from pyspark.sql import functions as f
 
     envelope = records.envelope
@@ -67,7 +67,7 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
         raw = {"key": "key", "value": records.came or records.value}
         given += [f.col(place).alias(f"_mzplan_raw_{name}") for name, place in raw.items()]
     included = [expression.alias(_x(i)) for i, (_, expression) in enumerate(records.included)]
-    # What is wrong with a text is asked here, and not of a copy in each row: that would cost a tenth.
+    # What is wrong with a text is computed here, not from a copy in each row: that would cost a tenth.
     made = records.rows.select(
         *_flags(parsed), records.position.alias(_AT), *given, *included, parsed.record.alias("j")
     )
@@ -99,23 +99,23 @@ def checked(records: Records, parsed: Parsed, columns: Sequence[Column], on_erro
         return made.select(*own, *beside, f.col(_AT).alias(POSITION), *change, dead)
     what = (f.lit(f"{MARK}[{MALFORMED}]: "), records.where(f.col(_AT)), f.lit(": "), reason)
     failure = f.raise_error(f.concat(*what)).cast(made.schema[_AT].dataType)
-    # With the position, which every collection stores: the struct of all columns would be built once more.
+    # With the position, which every collection stores: otherwise the struct of all columns is built twice.
     position = f.when(malformed, failure).otherwise(f.col(_AT))
     return made.select(*own, *beside, position.alias(POSITION), *change)
 
 
 def _x(index: int) -> str:
-    """Where an included column is."""
+    """The name of an included column."""
     return f"_mzplan_x{index}"
 
 
 def _own(envelope: Envelope | None, column: Column, value: Expression) -> Expression:
-    """A column of the record, by its name."""
+    """A column of the record, under its name."""
     return (envelope.own(column, value) if envelope is not None else value).alias(column.name)
 
 
 def _within(name: str, parsed: Parsed) -> str:
-    """Where the columns are, in what a format has made of a record."""
+    """The path of a column in the parsed record."""
     return f"{name}.{parsed.inner}" if parsed.inner else name
 
 
@@ -144,7 +144,7 @@ def _malformed(
 
 
 def _flags(parsed: Parsed) -> list[Expression]:
-    """`u`: whether the record is no text. Where it needs a value, `n`: it has none, and `b`: it is blank."""
+    """`u`: the record is not UTF-8. For a format that needs a value, `n`: it has none; `b`: it is blank."""
     from pyspark.sql import functions as f
 
     if parsed.text is None:
@@ -157,7 +157,7 @@ def _flags(parsed: Parsed) -> list[Expression]:
 
 
 def _bad_texts(included: Sequence[tuple[Column, Expression]]) -> dict[str, Expression]:
-    """By name: whether an included STRING is no text. Keys are bytes, and not every target takes those."""
+    """By name: whether an included STRING is not UTF-8. Keys are bytes, which not every target takes."""
     from pyspark.sql import functions as f
 
     return {
@@ -176,7 +176,7 @@ def _is_too_long(parsed: Parsed, column: Column) -> Expression:
 def _reason(
     parsed: Parsed, columns: Sequence[Column], included: Sequence[tuple[Column, Expression]]
 ) -> Expression:
-    """Why a record is malformed. Names columns, never values: they may be nobody's business."""
+    """Why a record is malformed. Names columns, never values: they may be confidential."""
     from pyspark.sql import functions as f
 
     given = {column.name: parsed.given(column) for column in columns}

@@ -1,4 +1,4 @@
-"""schema-registry connections: whether a topic's schema is there, and fits the columns."""
+"""schema-registry connections: whether a topic's schema exists and fits the columns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mzplan.schema.columns import Column
 ROLE = "schema_registry"
 """The property that names the schema-registry connection of a source or sink."""
 Compare = Callable[[tuple[str, ...]], tuple[list[str], list[str]]]
-"""A schema's texts → what is wrong, and what is doubtful."""
+"""A schema's texts → errors, and warnings."""
 
 
 def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagnostic, ...]:
-    """Whether the records of the topic's schema can be read as these columns."""
+    """The reasons why records of the topic's schema can't be read as these columns."""
     within = "after" if (query.body.get("envelope") or {}).get("type") == "debezium" else None
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", lambda schemas: avro_readable(schemas, columns, within))
@@ -30,7 +30,7 @@ def check_source(query: ResolvedQuery, columns: Sequence[Column]) -> tuple[Diagn
 
 
 def check_sink(query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[Diagnostic, ...]:
-    """Whether what the sink writes is what the topic's schema allows."""
+    """The reasons why the topic's schema does not allow what the sink writes."""
     if query.body["format"]["type"] == "avro":
         return _check(query, "AVRO", _avro(outputs))
     return _check(query, "JSON", lambda schemas: writable(json.loads(schemas[-1]), outputs))
@@ -54,8 +54,8 @@ def latest(query: ResolvedQuery) -> Subject:
 
 
 def reach(registry: ResolvedConnection, directory: str, address: Address) -> Diagnostic | None:
-    """Whether a registry answers and lets the connection in, whatever is looked up there."""
-    found = _ask(
+    """Whether a registry answers and accepts the connection's login; None if so."""
+    found = _looked_up(
         registry, directory, address, "", lambda through: list_subjects(registry, directory, through)
     )
     return found if isinstance(found, Diagnostic) else None
@@ -81,7 +81,7 @@ def _compare(
     where = f"{query.connections[ROLE].address}, subject {_subject(query)}, version {found.version}"
     if found.type != type_:
         plain = "plain JSON" if type_ == "JSON" else type_
-        text = f"its schema is of type {found.type}, and {query.address} {_does(query)} {plain}"
+        text = f"its schema is of type {found.type}, and {query.address} {_verb(query)} {plain}"
         return (_unfit(query, where, [text]),)
     try:
         wrong, doubtful = problems_of(found.schemas)
@@ -99,7 +99,7 @@ def _subject(query: ResolvedQuery) -> str:
 
 def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Diagnostic:
     subject = _subject(query)
-    found = _ask(
+    found = _looked_up(
         registry,
         query.directory,
         query.address,
@@ -110,18 +110,18 @@ def _latest(query: ResolvedQuery, registry: ResolvedConnection) -> Subject | Dia
     return found
 
 
-def _does(query: ResolvedQuery) -> str:
+def _verb(query: ResolvedQuery) -> str:
     return "reads" if query.address.kind == "source" else "writes"
 
 
-def _ask(
+def _looked_up(
     registry: ResolvedConnection,
     directory: str,
     address: Address,
     subject: str,
     question: Callable[[Through | None], Subject | None],
 ) -> Subject | Diagnostic | None:
-    """The answer, or why there is none."""
+    """The answer, or a Diagnostic of why there is none."""
     host, port = server_of(registry)
     try:
         with through_tunnel(registry, host, port, directory, address) as through:
@@ -176,7 +176,7 @@ def _diagnostic(
 
 
 def _unfit(query: ResolvedQuery, where: str, what: list[str], severity: bool = False) -> Diagnostic:
-    """MZ128: an error, or a warning of what may be meant so."""
+    """MZ128: an error, or a warning of what may be intended."""
     return Diagnostic(
         severity="warning" if severity else "error",
         code="MZ128",

@@ -1,8 +1,8 @@
 """A registry's schema against columns.
 
-Of a JSON schema: what Spark's JSON reader takes, and what its writer makes. Only the fields of the object
-itself are compared, and only where the schema says their type outright; a `$ref`, `oneOf` and the like are
-left to the records. Of an Avro schema: what avro.values makes of its records, at any depth.
+JSON schemas: by what Spark's JSON reader takes and its writer makes. Only the fields of the object itself are
+compared, and only where the schema declares their type directly; `$ref`, `oneOf` and the like are not checked
+before a record arrives. Avro schemas: by avro.values, at any depth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mzplan.schema.columns import Column
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _FRACTIONS = ("DECIMAL", "FLOAT", "DOUBLE")
 _TEXTS = ("STRING", "CHAR", "VARCHAR")
-# What Spark's JSON reader makes of a value, by the value's type; all become text.
+# The types that Spark's JSON reader can make of a value, by the value's type; text is always possible.
 _READ: Mapping[str, tuple[str, ...]] = {
     "integer": (*_INTEGERS, *_FRACTIONS, "TIMESTAMP"),
     "number": _FRACTIONS,
@@ -25,7 +25,7 @@ _READ: Mapping[str, tuple[str, ...]] = {
     "array": ("ARRAY",),
     "object": ("STRUCT", "MAP"),
 }
-# What its writer makes of a column.
+# The type that its writer makes of a column.
 _WRITTEN: Mapping[str, str] = {
     **dict.fromkeys(_INTEGERS, "integer"),
     **dict.fromkeys(_FRACTIONS, "number"),
@@ -39,8 +39,8 @@ _WRITTEN: Mapping[str, str] = {
 def readable(
     schema: object, columns: Sequence[Column], within: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """What is wrong, and what is doubtful, about reading records of this schema as these columns; `within`:
-    as columns of what that field of theirs holds."""
+    """Errors, and warnings, about reading records of this schema as these columns; `within`: the field of the
+    records that holds the columns."""
     wrong: list[str] = []
     doubtful: list[str] = []
     fields, _ = _fields(schema)
@@ -61,7 +61,7 @@ def readable(
 def avro_readable(
     schemas: Sequence[str], columns: Sequence[Column], within: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """The same of an Avro schema (the texts of those that it refers to, and last its own)."""
+    """The same for an Avro schema (the texts of those that it refers to, and last its own)."""
     from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
     from mzplan.connectors.formats.avro.values import UnfitError, reader
     from mzplan.endpoints.arrow import arrow_type
@@ -88,7 +88,7 @@ def avro_readable(
 
 
 def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list[str]]:
-    """What is wrong, and what is doubtful, about writing these columns into records of this schema."""
+    """Errors, and warnings, about writing these columns into records of this schema."""
     wrong: list[str] = []
     doubtful: list[str] = []
     fields, closed = _fields(schema)
@@ -114,7 +114,7 @@ def writable(schema: object, outputs: Sequence[Output]) -> tuple[list[str], list
 
 
 def _fields(schema: object) -> tuple[Mapping[str, Any] | None, bool]:
-    """The fields of the object that a schema describes (None: it does not say), and whether there may be no
+    """The fields of the object that a schema describes (None: it lists none), and whether it forbids
     others."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
         return None, False
@@ -122,7 +122,7 @@ def _fields(schema: object) -> tuple[Mapping[str, Any] | None, bool]:
 
 
 def _types(field: object) -> list[str]:
-    """The types that a field may have but null; none where it does not say."""
+    """The types of a field except null; none where they are not declared."""
     if not isinstance(field, Mapping) or any(word in field for word in ("$ref", "oneOf", "anyOf", "allOf")):
         return []
     given = field.get("type")
@@ -135,7 +135,7 @@ def _is_read(type_: str, column: str) -> bool:
 
 
 def _made(column: str | None) -> str | None:
-    """The JSON type of a written column; None where only Spark could tell its type."""
+    """The JSON type of a written column; None where only Spark knows its type."""
     return _WRITTEN.get(_base(column), "string") if column is not None else None
 
 

@@ -1,5 +1,5 @@
-"""The envelope `upsert`: records that say the latest of their key, and tombstones, which have a key and no
-value and delete. What a record says of its row comes from its value; of a tombstone there is only the key.
+"""The envelope `upsert`: records with the latest row of their key, and tombstones, which have a key and no
+value, and delete it. A record's row comes from its value; a tombstone has only the key.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _OTHER = ": it begins with a schema's id, as the keys of a schema registry do. I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstones:
-    """Of the records of one topic. `value` and `key` are their bytes; `columns` those of the collection's key
-    that records hold themselves, `beside` the names of those that come with them (`include`); `format` says
-    how the records' keys are written: text, json or avro (decoded before, see avro.stream)."""
+    """See Envelope. `value` and `key`: the records' bytes; `columns`: those of the collection's key that are
+    in the records, `beside`: the names of those that come with them (`include`); `format`: that of the
+    records' keys: text, json or avro (decoded before, see avro.stream)."""
 
     value: Expression
     key: Expression
@@ -38,7 +38,7 @@ class Tombstones:
         return [replace(column, nullable=False) if column.name in names else column for column in columns]
 
     def given(self) -> list[Expression]:
-        """What has to go along with each record for the other methods."""
+        """Values that the other methods need of each record."""
         from pyspark.sql import functions as f
 
         gone = self.value.isNull()
@@ -50,11 +50,11 @@ class Tombstones:
 
     @property
     def names(self) -> list[str]:
-        """The names of what is given."""
+        """The names of the values of `given`."""
         return [_GONE, _KEY, _WIRE] if self.columns else [_GONE]
 
     def own(self, column: Column, value: Expression) -> Expression:
-        """A column of the collection: `value`, or of a tombstone what its key says."""
+        """A column of the collection: `value`, or for a tombstone the value in its key."""
         from pyspark.sql import functions as f
 
         if column.name not in {one.name for one in self.columns}:
@@ -62,7 +62,7 @@ class Tombstones:
         return f.when(f.col(_GONE), f.col(f"{_KEY}.{quoted(column.name)}")).otherwise(value)
 
     def change(self) -> Expression:
-        """`_change`."""
+        """The value of `_change`."""
         from pyspark.sql import functions as f
 
         return f.when(f.col(_GONE), f.lit(DELETE)).otherwise(f.lit(UPSERT)).alias(CHANGE)
@@ -78,15 +78,15 @@ class Tombstones:
         return f.when(f.col(_GONE), self._lacks_key() | keyless).otherwise(broken | keyless)
 
     def reason(self, otherwise: Expression) -> Expression:
-        """Why it can't."""
+        """Why the record can't be used; `otherwise` where it is not for the envelope's sake."""
         from pyspark.sql import functions as f
 
         if self.columns:
             what = ", ".join(str(replace(column, nullable=True)) for column in self.columns)
             how = {"text": "as text", "json": "as JSON", "avro": "in Avro"}[self.format]
             text = f"it has no value, so its key says what to delete, but the key is not {what} {how}"
-            said = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
-            otherwise = f.when(f.col(_GONE) & self._lacks_key(), said).otherwise(otherwise)
+            reason = f.concat(f.lit(text), f.when(f.col(_WIRE), f.lit(_OTHER)).otherwise(f.lit("")))
+            otherwise = f.when(f.col(_GONE) & self._lacks_key(), reason).otherwise(otherwise)
         if not self.beside:
             return otherwise
         text = "the record has no key, which is the key of its row"
@@ -101,8 +101,8 @@ class Tombstones:
         return found
 
     def _is_wire(self) -> Expression:
-        """Whether the key is one of a schema registry's serializers: a zero, then the schema's id. It may be
-        UTF-8, so as a text it would name a row that never was, and nothing would be deleted, in silence."""
+        """Whether the key is written by a schema registry's serializer: a zero, then the schema's id. It may
+        be valid UTF-8: read as a text it would name no row, and silently nothing would be deleted."""
         from pyspark.sql import functions as f
 
         if self.format == "avro" or any(column.type == "BINARY" for column in self.columns):
@@ -110,7 +110,7 @@ class Tombstones:
         return f.coalesce(f.substring(self.key, 1, 1) == f.lit(bytes(1)), f.lit(False))
 
     def _parsed(self) -> Expression:
-        """The key's columns: a struct, whose fields are NULL where they can't be told."""
+        """The key's columns: a struct, whose fields are NULL where unknown."""
         from pyspark.sql import functions as f
 
         if self.format == "avro":
@@ -122,7 +122,7 @@ class Tombstones:
             is_bytes = column.type == "BINARY"
             value = self.key if is_bytes else text.try_cast(spark_type(column.type))
             return f.struct(value.alias(column.name))
-        # Inside an object of our own, so that nothing may follow, and a bare value can be parsed, too.
+        # Wrapped in an object, so that nothing may follow, and a bare value can be parsed, too.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
         options = {
             "mode": "PERMISSIVE",

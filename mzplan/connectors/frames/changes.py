@@ -1,9 +1,9 @@
-"""What a sink reads of a keyed collection: its change feed, as rows that come and rows that go.
+"""What a sink reads of a keyed collection: its change feed, as deleted and inserted rows.
 
-An update is both: the row as it was goes, the row as it is comes. `select` and `where` see each of them by
-itself, so that a row which leaves the `where` leaves the target, and one whose key in the target changes
-leaves its old place. Of one key of the target, the last event counts: in the order of the table's versions,
-within one what goes before what comes, then by the source's positions.
+An update is both: the old row is deleted, the new one inserted. `select` and `where` apply to each of them,
+so that a row which no longer meets the `where` is removed from the target, and so is the old row of one whose
+key in the target changes. Of one key of the target, the last event counts: in the order of the table's
+versions, within one version deletes before inserts, then by the source's positions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHANGE_FEED = {"readChangeFeed": "true"}
-VERSION, THERE = "_version", "_there"  # the first fields of `_position` in what a sink is given
+VERSION, THERE = "_version", "_there"  # the first fields of `_position` in a sink's rows
 
 
 def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """The user's columns, and `_position` with two more fields in front: the table's version, and 1 for a row
-    that comes, 0 for one that goes."""
+    """The user's columns, and `_position` with two more fields in front: the table's version, and 1 for an
+    inserted row, 0 for a deleted one."""
     from pyspark.sql import functions as f
 
     comes = f.col("_change_type").isin("insert", "update_postimage").cast("int")
@@ -34,7 +34,7 @@ def with_order(feed: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def with_change(rows: DataFrame) -> DataFrame:
-    """The same rows, and `_change`, as SinkConnector.write takes them."""
+    """The same rows with `_change`, as SinkConnector.write takes them."""
     from pyspark.sql import functions as f
 
     comes = f.col(f"{POSITION}.{THERE}") == 1

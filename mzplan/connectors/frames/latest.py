@@ -1,4 +1,4 @@
-"""Upserts: of each key, the row that comes last."""
+"""Upserts: the last row of each key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LATEST = "_mzplan_latest"
 
 
 def latest_rows(batch: DataFrame, keys: Sequence[str], *, position: bool = False) -> DataFrame:
-    """The latest row of each key of a micro-batch, without `_position` unless that is wanted; of a keyed
-    collection with its `_change`."""
+    """The latest row of each key of a micro-batch; `_position` only with `position`; for a keyed collection
+    with its `_change`."""
     from pyspark.sql import functions as f
 
     wanted = [quoted(column) for column in batch.columns if position or column != POSITION]
     grouped = batch.groupBy(*(f.col(quoted(key)) for key in keys))
-    # The grouped columns are there, too; so what is made has a name that no column has.
+    # The grouped columns stay, so the result needs a name that no column has.
     latest = grouped.agg(f.max_by(f.struct(*wanted), f.col(POSITION)).alias(_LATEST))
     return latest.select(*(f"{_LATEST}.{column}" for column in wanted))

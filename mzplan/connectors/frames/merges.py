@@ -1,5 +1,5 @@
-"""Changes into a Delta table: one MERGE a micro-batch, in one commit that names its step. For keyed
-collections, and for the delta sink."""
+"""Merging changes into a Delta table: one MERGE for each micro-batch, in one commit that names its step. For
+keyed collections, and for the delta sink."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _VERSION = "spark.databricks.delta.write.txnVersion"
 
 
 def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False) -> None:
-    """Merge rows, one for each key, into a Delta table that is there (`table` as SQL names it). With a column
-    `_change`, those that say `delete` take the row of their key away; all others update or insert it.
-    `guarded`: a change counts only when its `_position` is greater than that of the row that is there.
+    """Merge rows, one for each key, into an existing Delta table (`table`: its name in SQL). With a column
+    `_change`, `delete` removes the row of the key; all others update or insert it. `guarded`: a change counts
+    only when its `_position` is greater than that of the existing row.
 
-    The whole of it is one commit, and none if the table has seen this step of the query already: Delta skips
-    a commit whose (application, version) it knows. So a micro-batch that a killed driver had written, and
-    Spark had not noted down, changes nothing when it is run again.
+    This is one commit, and none if the table has this step of the query already: Delta skips a commit whose
+    (application, version) it knows. So a micro-batch that a killed driver had written, and Spark had not
+    recorded, changes nothing when it is run again.
     """
     session = rows.sparkSession
     rows.createOrReplaceTempView(_VIEW)
@@ -34,7 +34,7 @@ def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarde
     if CHANGE in rows.columns:
         deletes = f"s.{CHANGE} = '{DELETE}'"
         stored = [quoted(column) for column in rows.columns if column != CHANGE]
-        # Without the table's name: one that it does not have yet is found among those of the rows only so.
+        # Without the table's name: only so a column that the table lacks is found among those of the rows.
         updates = ", ".join(f"{column} = s.{column}" for column in stored)
         actions = (
             f"{_when('MATCHED', deletes, *newer)} DELETE {_when('MATCHED', f'NOT {deletes}', *newer)} "
@@ -47,15 +47,15 @@ def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarde
 
 
 def append(rows: DataFrame, step: int, folder: str) -> None:
-    """Add rows to the Delta table in a folder: one commit that names its step, and none if the table has seen
-    that step, as Spark's own Delta sink does it."""
+    """Add rows to the Delta table in a folder: one commit that names its step, and none if the table has that
+    step already, as by Spark's own Delta sink."""
     query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
     writer = rows.write.format("delta").mode("append")
     writer.option("txnAppId", query_id).option("txnVersion", step).save(folder)
 
 
 def add_missing(rows: DataFrame, table: str, keys: Sequence[str]) -> None:
-    """Add to a Delta table those rows of which it has none with the same values in `keys`."""
+    """Add to a Delta table the rows whose values in `keys` it does not have yet."""
     session = rows.sparkSession
     rows.createOrReplaceTempView(_VIEW)
     for setting in (_APPLICATION, _VERSION):
@@ -69,7 +69,7 @@ def _when(what: str, *conditions: str) -> str:
 
 
 def _name_step(session: SparkSession, step: int) -> None:
-    """Have the next commits of this session, which is the query's own, named after the query and the step."""
+    """Name the next commits of this session, which is the query's own, after the query and the step."""
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     session.conf.set(_APPLICATION, query_id or "")
     session.conf.set(_VERSION, str(step))

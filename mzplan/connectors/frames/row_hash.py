@@ -1,5 +1,5 @@
-"""The content hash of a step, by Spark: see mzplan.warehouse.content_hash, which says what it is and does
-without."""
+"""The content hash of a step, computed by Spark. mzplan.warehouse.content_hash defines it, and computes it
+without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row_hash(rows: DataFrame) -> Expression:
 
 
 def sums(hash_: Expression) -> dict[str, Expression]:
-    """The aggregates of which `of_sums` makes the content hash, by name."""
+    """The aggregates, by name, from which `of_sums` makes the content hash."""
     from pyspark.sql import functions as f
 
     return {
@@ -37,7 +37,7 @@ def sums(hash_: Expression) -> dict[str, Expression]:
 
 
 def of_sums(found: Mapping[str, Any]) -> ContentHash:
-    """The content hash from what the aggregates `sums` gave."""
+    """The content hash from the values of the aggregates `sums`."""
     return ContentHash.of_sums(int(found["rows"]), found["high"], found["low"])
 
 
@@ -62,7 +62,7 @@ def observed(rows: DataFrame) -> DataFrame:
 
 
 def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
-    """What a micro-batch of an `observed` stream reported (the JSON of a StreamingQueryProgress)."""
+    """The content hash in the progress of an `observed` stream (JSON of a StreamingQueryProgress)."""
     found = (progress.get("observedMetrics") or {}).get(OBSERVATION)
     return of_sums(found) if found else None
 
@@ -77,8 +77,8 @@ def _free_name(rows: DataFrame) -> str:
 
 
 def _hashable(value: Expression, type_: DataType) -> Expression:
-    """Maps as arrays of their entries: Spark hashes no maps, for equal ones may differ in order. Here they
-    are hashed in the order in which they were read and are stored."""
+    """Maps as arrays of their entries: Spark hashes no maps, as equal ones may differ in order. Here they are
+    hashed in the order in which they were read and are stored."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 

@@ -22,9 +22,9 @@ _ALWAYS = (
 
 
 def ship(*modules: str) -> None:
-    """From now on, what Spark's tasks use of these modules, and of what every output uses, is sent along. So
-    a shipped module imports nothing else of mzplan's, and other packages only inside functions. An armed
-    failpoint travels, too."""
+    """From now on, Spark's tasks carry the code of these modules, and of those that every output uses. So a
+    shipped module imports nothing else of mzplan's, and other packages only inside functions. An armed
+    failpoint is sent, too."""
     from pyspark import cloudpickle
 
     for name in (*_ALWAYS, *modules):
@@ -32,7 +32,7 @@ def ship(*modules: str) -> None:
 
 
 def one_row(values: Mapping[str, Any], types: Mapping[str, DataType]) -> RecordBatch:
-    """What a task reports; a value that is missing is NULL."""
+    """A task's report as a batch of one row; a missing value is NULL."""
     import pyarrow as pa
 
     columns = [build([values.get(name)], type_) for name, type_ in types.items()]

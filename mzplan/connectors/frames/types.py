@@ -1,4 +1,4 @@
-"""The user's columns as Spark wants them in a table or a parser: a few types it has only on paper."""
+"""The user's columns as types that Spark accepts in a table or a parser: it lacks a few of SQL's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TEXT = re.compile(r"(?:VAR)?CHAR\((\d+)\)\Z")
 
 
 def spark_type(type_: str) -> str:
-    """`VARCHAR(20)` → `STRING`, and nothing NOT NULL within: what a record must hold is checked when it is
-    read; in a table it would only stand in the way of adding such a column later."""
+    """`VARCHAR(20)` → `STRING`, and without NOT NULL within: that is checked when a record is read; in a
+    table it would only prevent adding such a column later."""
     return _SIZED_TEXT.sub("STRING", type_).replace(" NOT NULL", "")
 
 
 def longest(type_: str) -> int | None:
-    """The most characters that a CHAR(n) or VARCHAR(n) holds; None for any other type."""
+    """The maximal number of characters of a CHAR(n) or VARCHAR(n); None for any other type."""
     match = _TEXT.match(type_)
     return int(match[1]) if match else None
 
@@ -33,7 +33,7 @@ def ddl(columns: Sequence[Column]) -> str:
 
 
 def ddl_of(type_: DataType) -> str:
-    """A type of Spark's as its SQL takes it: simpleString() leaves names as they are, with a hyphen, too."""
+    """A Spark type as DDL, with quoted names: simpleString() leaves even names with a hyphen unquoted."""
     from pyspark.sql import types as t
 
     match type_:
@@ -48,5 +48,5 @@ def ddl_of(type_: DataType) -> str:
 
 
 def quoted(name: str) -> str:
-    """A Spark identifier."""
+    """A quoted identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -9,7 +9,7 @@ from mzplan.warehouse.foreign_query import Left
 
 
 class KafkaAdoption:
-    """See Adopts: it must have read the same topic, and no other."""
+    """See Adopts: the other query must have read the same topic, and no other."""
 
     def folder(self, directory: str, connection: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         return None

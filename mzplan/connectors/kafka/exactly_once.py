@@ -1,12 +1,12 @@
 """The kafka sink, exactly once: a step's records and its step record in one transaction (see output).
 
-One task writes a step, so a step is there whole or not at all, and what was mapped to which partition by
-a failed attempt is never seen. A run's first batch claims the sink: the step record gets the lease's epoch,
-in a transaction of its own. From then on a runner of an older epoch sees it before it touches the
-transactional id, and its own open transaction is over.
+One task writes a step, so a step is there whole or not at all, and the partitions that a failed attempt chose
+are never visible. A run's first batch claims the sink: the step record gets the lease's epoch, in a
+transaction of its own. From then on a runner of an older epoch sees it before it uses the transactional id,
+and its own open transaction is aborted.
 
-The record is forgotten by Kafka when nothing was written for `offsets.retention.minutes` (a week) or the
-topic was deleted. `delivery.json` beside the checkpoint tells these cases from a sink that begins.
+Kafka forgets the record when nothing was written for `offsets.retention.minutes` (a week), or when the topic
+is deleted. `delivery.json` beside the checkpoint distinguishes these cases from a new sink.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mzplan.model.durations import milliseconds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Attempts at one step when others, or ourselves a moment ago, are in the way; seconds between them. An older
-# runner that was pushed aside gives the newer one this long to note down that it has taken over.
+# Attempts at one step while another writer, or this one's previous attempt, holds the transactional id;
+# seconds between them. A fenced older runner gives the newer one this long to record that it has taken over.
 _TRIES = 4
 _PAUSE_S = 1.0
 
@@ -57,8 +57,8 @@ def compare_target(
 
 
 class ExactlyOnce:
-    """Writes the batches of one run, one after the other. `identify` gives the topic's identity, as a probe
-    finds it. Raises MzplanError."""
+    """Writes the batches of one run, one after the other. `identify` returns the topic's identity, as a probe
+    does. Raises MzplanError."""
 
     def __init__(self, run: SinkRun, identify: Callable[[], Mapping[str, Any]]):
         query = run.query
@@ -74,7 +74,7 @@ class ExactlyOnce:
         self._record: StepRecord | None = None
 
     def write(self, records: DataFrame, step: int) -> None:
-        """The records of a step (`value`, perhaps `key`, and their hash): all of them, or nothing."""
+        """Write the records of a step (`value`, perhaps `key`, and their hash): all of them, or none."""
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         one = records.coalesce(1)
         for attempt in range(_TRIES):
@@ -86,7 +86,7 @@ class ExactlyOnce:
         raise self._problems.pushed_aside(self._name)
 
     def _attempt(self, records: DataFrame, record: StepRecord, step: int) -> bool:
-        """Whether the step is written. If not: `_record` is what there is now, or None, to claim it again."""
+        """Whether the step is written. If not, `_record` is the current one, or None to claim again."""
         match record.verdict(step):
             case "gap":
                 raise self._problems.lost(
@@ -112,30 +112,30 @@ class ExactlyOnce:
         if found["outcome"] != "written":
             return self._failed(found["outcome"], found["detail"], found["seconds"])
         self._record = self._parsed(found["record"])
-        for text in found["told"]:
+        for text in found["warnings"]:
             self._run.warn(differs(self._run, text, fails=False))
         failpoint(Failpoint.SINK_WRITTEN)
         return True
 
     def _failed(self, outcome: str, detail: str, seconds: float) -> bool:
-        """False where another attempt is due. Raises MzplanError for all else."""
+        """False where another attempt is due. Raises MzplanError for any other failure."""
         if outcome in FENCED and seconds * 1000 < self._timeout_ms:
-            return False  # by a newer runner, which the record will tell; or by one that has already given up
+            return False  # by a newer runner, as the record will show; or by one that has already given up
         if outcome == "differs":
             raise MzplanError(differs(self._run, detail, fails=True))
         if outcome != CHANGED:
             raise self._problems.of(outcome, detail, self._transaction())
-        # Somebody else writes; or the record is gone.
+        # Another run writes; or the record is gone.
         self._record = None
         return False
 
     def _transaction(self) -> Transaction:
         return Transaction(self._client, self._name, self._topic, self._timeout_ms)
 
-    # ── whose steps these are
+    # ── the writer of the steps
 
     def _claim(self, step: int, query_id: str) -> StepRecord | None:
-        """Note down that this run writes, before `step`; the record then. None: another attempt is due."""
+        """Record, before `step`, that this run writes; returns the record. None: another attempt is due."""
         target = self._target()
         began = time.monotonic()
         transaction = self._transaction()
@@ -144,7 +144,7 @@ class ExactlyOnce:
             found = self._parsed(text) if text is not None else None
             ours = self._begin(found, step, query_id, target)
             if ours != found:
-                transaction.note(text, ours.step, ours.text)
+                transaction.commit_record(text, ours.step, ours.text)
         except StopError as stop:
             self._failed(stop.outcome, stop.detail, time.monotonic() - began)
             return None
@@ -156,7 +156,7 @@ class ExactlyOnce:
             transaction.close()
         self._record = ours
         failpoint(Failpoint.SINK_CLAIMED)
-        self._note(target)
+        self._record_delivery(target)
         return ours
 
     def _target(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class ExactlyOnce:
     def _begin(
         self, found: StepRecord | None, step: int, query_id: str, target: Mapping[str, Any]
     ) -> StepRecord:
-        """What the record must say before this run writes."""
+        """The record to commit before this run writes. Raises MzplanError where it may not write."""
         description = self._run.query.description
         fresh = StepRecord(
             generation=description.generation,
@@ -180,7 +180,7 @@ class ExactlyOnce:
             raise self._problems.newer(found)
         note = self._run.checkpoint.delivery()
         if note is None or note.get("delivery") != "exactly-once":
-            return fresh  # a sink that begins; or one that wrote at least once, without steps, until now
+            return fresh  # a new sink; or one that was at least once until now, without steps
         if note.get("target") != target:
             if self._run.query.body.get("on_target_change") == "accept":
                 return fresh
@@ -194,7 +194,7 @@ class ExactlyOnce:
             raise self._problems.lost(f"steps up to {found.step} come from another checkpoint")
         return replace(found, epoch=self._run.epoch)
 
-    def _note(self, target: Mapping[str, Any]) -> None:
+    def _record_delivery(self, target: Mapping[str, Any]) -> None:
         note = {"delivery": "exactly-once", "target": dict(target)}
         if self._run.checkpoint.delivery() != note:
             self._run.checkpoint.record_delivery(note)
@@ -207,5 +207,5 @@ class ExactlyOnce:
 
 
 def transactional_id(query: ResolvedQuery) -> str:
-    """The id under which a sink writes, and the group of its step record."""
+    """The transactional id of a sink, which is also the group of its step record."""
     return f"mzplan.{query.description.id}"

@@ -1,4 +1,4 @@
-"""One Kafka connection in two dialects: Java's client (inside Spark) and librdkafka (in the probe)."""
+"""Options of one Kafka connection for two clients: Java's (inside Spark) and librdkafka (in the probe)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
 
-# A dead broker must not hold a query, or the end of one, for minutes.
+# A dead broker must not hold up a query, or its stop, for minutes.
 _JAVA_DEFAULTS = {
     "request.timeout.ms": "8000",
     "default.api.timeout.ms": "10000",
@@ -20,23 +20,23 @@ _JAVA_DEFAULTS = {
     "reconnect.backoff.max.ms": "2000",
 }
 _CONSUMER_DEFAULTS = {
-    # Spark asks only for records that are there; the default, 500, would be waited for in every micro-batch
-    # whose consumer still has a request under way from the one before.
+    # Spark requests only records that are there; the default, 500, would delay every micro-batch whose
+    # consumer still has a request of the previous one under way.
     "fetch.max.wait.ms": "50",
 }
 _PRODUCER_DEFAULTS = {
     "max.block.ms": "15000",
     "delivery.timeout.ms": "30000",
-    # Spark's tasks send one record after the other: a moment's wait fills a request with many.
+    # Spark's tasks send single records: a short wait collects many in one request.
     "linger.ms": "5",
 }
 _LIBRDKAFKA_DEFAULTS: dict[str, Any] = {
     "socket.timeout.ms": 5000,
     "socket.connection.setup.timeout.ms": 4000,
     "reconnect.backoff.max.ms": 1000,
-    "log_level": 0,  # else librdkafka complains on standard error by itself
+    "log_level": 0,  # otherwise librdkafka writes to standard error
 }
-# Of the options that a connection passes through, those that librdkafka has under the same name and meaning.
+# Options of a connection that have the same name and meaning in librdkafka.
 _SHARED_OPTIONS = (
     "client.id",
     "client.dns.lookup",
@@ -58,7 +58,7 @@ _LOGIN_MODULES = {
 
 
 def client_body(link: ResolvedConnection) -> Mapping[str, Any]:
-    """What the functions below take: the connection's body, with its aws connection in place of the name."""
+    """The argument of the functions below: the connection's body, with its aws connection's body inlined."""
     return {**link.body, AWS: link.connections[AWS]} if AWS in link.connections else link.body
 
 
@@ -102,7 +102,7 @@ def writer_options(connection: ResolvedConnection, directory: str, topic: str) -
 
 
 def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Options of librdkafka, as far as reaching, authenticating and asking for metadata goes."""
+    """Options of librdkafka, for reaching, authenticating and requesting metadata."""
     security = connection["security"]
     options = {**_LIBRDKAFKA_DEFAULTS, "bootstrap.servers": ",".join(connection["brokers"])}
     options["security.protocol"] = security["protocol"]
@@ -125,15 +125,15 @@ def librdkafka_options(connection: Mapping[str, Any], directory: str) -> dict[st
 
 
 def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Options of librdkafka's transactional producer, and of the consumer that goes with it; what Java's
-    producer has under another name is translated. Raises OSError when a PEM file can't be read."""
+    """Options of librdkafka's transactional producer and its consumer; those of Java's producer that have
+    another name are translated. Raises OSError when a PEM file can't be read."""
     options = librdkafka_options(connection, directory)
     own = connection["options"]
     return {**options, **{theirs: own[ours] for ours, theirs in _PRODUCER_OPTIONS.items() if ours in own}}
 
 
 def jaas(mechanism: str, username: str, password: str) -> str:
-    """A JAAS configuration line. Whatever a password holds, it stays inside its quotes."""
+    """A JAAS configuration line, with username and password escaped inside their quotes."""
     module = _LOGIN_MODULES[mechanism]
     return f'{module} required username="{_escaped(username)}" password="{_escaped(password)}";'
 

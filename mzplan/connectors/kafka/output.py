@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mzplan.endpoints")
 
-REPORT = "outcome STRING, detail STRING, record STRING, seconds DOUBLE, told ARRAY<STRING>"
-"""What an attempt returns: `written`, with the record as it is now; `changed` (somebody else writes), with
-the record that is there; `differs` (compare: fail); or the name of Kafka's error; and what was said. A
-missing record is NULL. `told` are warnings."""
+REPORT = "outcome STRING, detail STRING, record STRING, seconds DOUBLE, warnings ARRAY<STRING>"
+"""The result of an attempt. `outcome`: `written` (`record`: the new one), `changed` (another writer;
+`record`: the one that is there), `differs` (compare: fail), or the name of Kafka's error; `detail`: its
+message. A missing record is NULL."""
 
 
 class KafkaOutput:
     """An OutputEndpoint: a step's records and its step record in one transaction, which begins with the first
-    record that is to be written. The columns of a batch are `key` (perhaps), `value`, and HASH.
+    record to be written. The columns of a batch are `key` (perhaps), `value`, and HASH.
 
-    `writer` says whose record it must be (its steps don't matter). With `takes_over`, one that is missing or
-    of an older run becomes ours with the first step; without, that is a StopError CHANGED, for the driver to
-    decide. Keyless records go, batch by batch, to one partition after the other: the same ones on a replay.
+    `writer`: the run that the step record must be of (its steps don't matter). With `takes_over`, a missing
+    record, or one of an older run, is replaced with the first step; without, it is a StopError CHANGED, for
+    the driver to decide. Records without a key go, batch by batch, to one partition after the other: a replay
+    chooses the same ones.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class KafkaOutput:
             tell=self._tell,
         )
         if not replay.repeats:
-            self._begin()  # while the first records are on their way
+            self._begin()  # while the first records are being read
         self._replay, self._batches = replay, 0
 
     def push_buffer(self, batch: RecordBatch) -> None:
@@ -97,7 +98,7 @@ class KafkaOutput:
             self._give_up()
 
     def expire_step(self, step: Step) -> None:
-        """While a step is written, this goes with it; else it is a transaction of its own."""
+        """Within a step it is part of its transaction; otherwise it is a transaction of its own."""
         checked_step(step)
         if self._replay is not None:
             self.record = self.record.without(step)
@@ -111,7 +112,7 @@ class KafkaOutput:
                 self._give_up()
 
     def close(self) -> None:
-        """A step that is under way is given up."""
+        """Abort a step that is under way."""
         self._replay = None
         self._transaction.close()
 
@@ -165,7 +166,7 @@ class KafkaOutput:
 
 
 def push_step(output: KafkaOutput, step: Step, batches: Iterable[RecordBatch]) -> None:
-    """One step, from its start to its end."""
+    """Push one step, from its start to its end."""
     output.start_step(step)
     output.expire_step(max(0, step - KEPT_STEPS))
     for batch in batches:
@@ -183,12 +184,12 @@ def report(
     partitions: int,
     compare: Compare,
 ) -> Mapping[str, Any]:
-    """Push a step, and say what came of it, as REPORT has it. Raises only what `batches` raises."""
+    """Push a step, and return its result as REPORT. Raises only what `batches` raises."""
     import confluent_kafka
 
     began = time.monotonic()
-    told: list[str] = []
-    output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, tell=told.append)
+    warnings: list[str] = []
+    output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, tell=warnings.append)
     record: str | None = None
     try:
         push_step(output, step, batches)
@@ -203,13 +204,13 @@ def report(
     finally:
         output.close()
     seconds = time.monotonic() - began
-    return {"outcome": outcome, "detail": detail, "record": record, "seconds": seconds, "told": told}
+    return {"outcome": outcome, "detail": detail, "record": record, "seconds": seconds, "warnings": warnings}
 
 
 def task(
     transaction: Transaction, writer: StepRecord, step: Step, partitions: int, compare: Compare
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
-    """A function for mapInArrow that writes the one partition of a step."""
+    """A function for mapInArrow that writes a step, which is one partition."""
     ship(
         "mzplan.connectors.kafka.transaction",
         "mzplan.connectors.kafka.step_record",
@@ -226,7 +227,7 @@ def task(
             "detail": pa.string(),
             "record": pa.string(),
             "seconds": pa.float64(),
-            "told": pa.list_(pa.string()),
+            "warnings": pa.list_(pa.string()),
         }
         yield one_row(found, types)
 

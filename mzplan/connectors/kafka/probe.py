@@ -1,6 +1,6 @@
-"""Asking a Kafka cluster: is it there, does it let us in, is the topic there, and which one is it?
+"""Probing a Kafka cluster: is it there, does it accept the login, is the topic there, and which one is it?
 
-No pyspark. Every question has a time limit, and one admin client serves all sources of a connection.
+No pyspark. Every request has a time limit, and one admin client serves all queries of a connection.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuer
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
-# A client is kept this long after it was made, and so is the news that a cluster can't be reached.
+# Seconds that a client is kept after it was made, and so is a failure to reach a cluster.
 _KEEP_CLIENT_S = 60.0
 _KEEP_FAILURE_S = 3.0
 _SLICE_S = 0.4
-# Told by the client when nothing listens at any address: no use in waiting for the full time limit, but
-# for once more than the first try (a broker that restarts just then).
+# Reported by the client when nothing listens at any address: waiting for the full time limit is of no use,
+# but one retry is (a broker may be restarting).
 _GIVE_UP_S = 1.5
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have none
 
 
 @dataclass(slots=True)
 class _Client:
-    """An admin client and what went wrong in it, newest last."""
+    """An admin client and its errors, newest last."""
 
     admin: AdminClient
     problems: list[KafkaError]
@@ -46,21 +46,21 @@ class _Failed(Exception):  # noqa: N818 - a finding on its way to a Diagnostic
 
 
 class KafkaProbe:
-    """Probes sources and sinks; keeps clients and failures for a moment, by connection."""
+    """Probes sources and sinks; keeps clients and failures for a short time, by connection."""
 
     def __init__(self) -> None:
         self._clients: Memo[_Client] = Memo(_KEEP_CLIENT_S)
         self._failures: Memo[_Failed | None] = Memo(_KEEP_FAILURE_S)
 
     def probe(self, query: ResolvedQuery, *, writes: bool = False) -> Probe:
-        """Metadata, authentication and the topic; its identity as `upstream`. Never raises for a server."""
+        """Metadata, authentication and the topic; `upstream`: its identity. Never raises for a server."""
         try:
-            return Probe(upstream=self._ask(query, writes))
+            return Probe(upstream=self._identity(query, writes))
         except _Failed as found:
             return Probe(diagnostics=(_diagnostic(query, found),))
 
     def reach(self, query: ResolvedQuery) -> Diagnostic | None:
-        """Whether the cluster answers and lets the connection in, whatever is read or written there."""
+        """Whether the cluster answers and accepts the connection's login; None if so."""
         try:
             options = librdkafka_options(client_body(query.link), query.directory)
         except OSError as problem:
@@ -101,7 +101,7 @@ class KafkaProbe:
         position: str | None,
         last_times: LastTimes,
     ) -> str:
-        """Where a moved source goes on: `{"topic": {"0": 17, …}}`. Raises MzplanError."""
+        """The position from which a moved source goes on: `{"topic": {"0": 17, …}}`. Raises MzplanError."""
         topic = query.body["topic"]
         try:
             options = librdkafka_options(client_body(query.link), query.directory)
@@ -118,7 +118,7 @@ class KafkaProbe:
                 elif policy == "reset-latest":
                     found[partition] = end[partition]
                 elif times:
-                    # Records may lie in other partitions there: the earliest time of all loses none.
+                    # Records may be in other partitions there: with the earliest of all times none is lost.
                     earliest = min(times.values())
                     when = times.get(partition, earliest) if position else earliest
                     at = _offset_at(client, query, topic, partition, when)
@@ -131,7 +131,7 @@ class KafkaProbe:
             raise MzplanError(_diagnostic(query, failed)) from None
         return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
 
-    def _ask(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
+    def _identity(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
         try:
             options = librdkafka_options(client_body(query.link), query.directory)
         except OSError as problem:
@@ -149,12 +149,12 @@ class KafkaProbe:
             raise
 
     def _reach(self, key: str, query: ResolvedQuery, options: Mapping[str, Any]) -> _Failed | None:
-        """Whether the cluster answers; asked by one thread for all that want to know."""
+        """Why the cluster can't be reached, None if it can; one thread does this for all that wait."""
         try:
             client = self._client(key, options)
             _answer(client, query, client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S))
         except _Failed as failed:
-            self._clients.drop(key)  # else it would go on trying in the background
+            self._clients.drop(key)  # otherwise it would keep trying in the background
             return failed
         return None
 
@@ -169,19 +169,19 @@ class KafkaProbe:
 
 
 def _require_token(options: Mapping[str, Any]) -> None:
-    """See that a token can be had, where the client will ask for one: it would wait, and not say why."""
+    """Get a token before the client needs one: it would wait, and report no reason. Raises _Failed."""
     if "oauth_cb" not in options:
         return
     try:
         options["oauth_cb"]("")
-    except ModuleNotFoundError:  # told of as such
+    except ModuleNotFoundError:  # reported as a missing extra
         raise
-    except Exception as problem:  # whatever AWS's client says
-        said = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
+    except Exception as problem:  # anything that AWS's client raises
+        message = str(problem).splitlines()[0][:300] if str(problem) else type(problem).__name__
         raise _Failed(
             "MZ051",
             "AWS gives no credentials for Kafka",
-            f"{said.rstrip('.')}.",
+            f"{message.rstrip('.')}.",
             "check the aws connection: its key and role; without a key, where the query runs must have one "
             "(AWS_ACCESS_KEY_ID, an instance profile, …).",
         ) from None
@@ -209,9 +209,9 @@ def _identify(client: _Client, query: ResolvedQuery, writes: bool) -> dict[str, 
 
 
 def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
-    """What a future brings, within the time limit; polled meanwhile, for the client tells only then what
-    is wrong. Metadata is asked for by describe_…, never by list_topics: that may create the topic."""
-    began, told = time.monotonic(), len(client.problems)
+    """The result of a future, within the time limit. Raises _Failed. The client is polled meanwhile: it
+    reports errors only then. Use describe_… for metadata, never list_topics: that may create the topic."""
+    began, earlier = time.monotonic(), len(client.problems)
     while True:
         try:
             return future.result(_SLICE_S)
@@ -221,7 +221,7 @@ def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
             failure = None
         client.admin.poll(0)
         waited = time.monotonic() - began
-        problems = client.problems[told:]
+        problems = client.problems[earlier:]
         names = {problem.name() for problem in problems}
         if (
             failure is not None
@@ -246,7 +246,7 @@ def _offsets(
 
 
 def _offset_at(client: _Client, query: ResolvedQuery, topic: str, partition: int, when: int) -> int:
-    """The offset of the first record of that time (milliseconds since the epoch) or later; -1 for none."""
+    """The offset of the first record at or after a time (milliseconds since the epoch); -1 for none."""
     wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when)}
     (future,) = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S).values()
     return int(_answer(client, query, future).offset)
@@ -255,7 +255,7 @@ def _offset_at(client: _Client, query: ResolvedQuery, topic: str, partition: int
 def compare_upstreams(
     query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Diagnostic | None:
-    """Whether offsets of the recorded topic mean the same on the one that was found (None: they do)."""
+    """None if offsets of the recorded topic are valid in the one that was found; a Diagnostic otherwise."""
     topic = found["topic"]
     if recorded.get("cluster_id") and found["cluster_id"] != recorded["cluster_id"]:
         what = f"Kafka cluster {found['cluster_id']} instead of {recorded['cluster_id']}"
@@ -294,7 +294,7 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
 
 
 def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[KafkaError]) -> _Failed:
-    """From what the client says: which of our codes it is, in words for a person."""
+    """The client's errors as one of mzplan's codes, for people."""
     by_name = {problem.name(): problem for problem in (*problems, *([failure] if failure else []))}
     where = route(query)
     for name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM"):
@@ -302,16 +302,16 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
             return _Failed(
                 "MZ051",
                 "Kafka refused the credentials",
-                f"{where}: {_said(by_name[name])}.",
+                f"{where}: {_message(by_name[name])}.",
                 "check security.protocol, sasl.mechanism, username and password of the connection.",
             )
     for name in ("_SSL", "_BAD_MSG", "_TRANSPORT"):
-        # A broker that wants the client's certificate ends the connection, and only the words tell why.
+        # A broker that requires a client certificate closes the connection; only the text shows why.
         if name in by_name and (name != "_TRANSPORT" or "SSL routines" in by_name[name].str()):
             return _Failed(
                 "MZ051",
                 "Kafka and the connection don't agree on encryption",
-                f"{where}: {_said(by_name[name])}.",
+                f"{where}: {_message(by_name[name])}.",
                 "check security.protocol, ssl.ca and ssl.certificate of the connection: is this listener "
                 "PLAINTEXT or TLS, who signed its certificate, and does it ask for the client's?",
             )
@@ -320,17 +320,17 @@ def _classify(query: ResolvedQuery, failure: KafkaError | None, problems: list[K
         return _not_allowed(query, topic)
     if by_name.keys() & {"UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"}:
         return _no_topic(query, topic)
-    told = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
+    known = [by_name[name] for name in ("_RESOLVE", "_TRANSPORT") if name in by_name]
     return _Failed(
         "MZ050",
         "Kafka can't be reached",
-        f"{where}: {_said(told[0]) if told else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
+        f"{where}: {_message(known[0]) if known else f'no answer within {PROBE_TIMEOUT_S:.0f} s'}.",
         "check brokers of the connection, and that the broker runs and is reachable from here.",
     )
 
 
-def _said(problem: KafkaError) -> str:
-    """librdkafka's words without its thread names and states."""
+def _message(problem: KafkaError) -> str:
+    """librdkafka's message without its thread names and states."""
     text = str(problem.str()).partition(" (after ")[0]
     return text.partition("/bootstrap: ")[2] or text
 
@@ -371,7 +371,7 @@ def _first(query: ResolvedQuery) -> str:
 
 
 def route(query: ResolvedQuery) -> str:
-    """Which connection, and where it goes: for people."""
+    """The connection and its brokers, for people."""
     return f"{query.link.address} ({', '.join(query.link.body['brokers'])})"
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a transaction in Kafka, in words for people."""
+"""Failures of a Kafka transaction, as errors for people."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ _UNREACHABLE = {"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_W
 
 
 class Problems:
-    """Of one sink."""
+    """The errors of one sink."""
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
         self._where = f"{route(query)}, topic {query.body['topic']}"
 
-    def of(self, name: str, said: str, transaction: Transaction) -> MzplanError:
-        """Of an error of Kafka's, by its name."""
+    def of(self, name: str, text: str, transaction: Transaction) -> MzplanError:
+        """The error for one of Kafka's, by its name and text."""
         if name in _DENIED:
             return self._denied(name, transaction.name)
         if name in _UNREACHABLE:
             return self._error(
                 "MZ050",
                 "Kafka can't be reached",
-                f"{said or name}. Nothing of the step counts; it is tried again.",
+                f"{text or name}. Nothing of the step counts; it is tried again.",
                 "check that the brokers run and are reachable from where the query runs.",
             )
         if name in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
             return self._error(
-                "MZ051", "Kafka refused the credentials", f"{said}.", "check security of the connection."
+                "MZ051", "Kafka refused the credentials", f"{text}.", "check security of the connection."
             )
         if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
-            return self._error("MZ052", f"Topic {transaction.topic} does not exist", f"{said}.", "create it.")
+            return self._error("MZ052", f"Topic {transaction.topic} does not exist", f"{text}.", "create it.")
         if name in FENCED or name == "INVALID_TRANSACTION_TIMEOUT":
             return self._too_long(name, transaction.timeout_ms)
         return self._error(
             "MZ059",
             f"Kafka refused a batch of {self._query.address}",
-            f"{said or name} ({name}). Nothing of the step counts.",
+            f"{text or name} ({name}). Nothing of the step counts.",
             "correct the topic's settings or the sink's select and where; the batch is tried again.",
         )
 

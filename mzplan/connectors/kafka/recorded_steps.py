@@ -17,7 +17,7 @@ from mzplan.endpoints.replay import Written
 
 
 class KafkaRecorded:
-    """The step record: the last steps."""
+    """Reads the step record, which holds the last steps."""
 
     def __init__(self, query: ResolvedQuery):
         if query.body["delivery"] != "exactly-once":

@@ -39,7 +39,7 @@ _JSON = {
 
 
 class KafkaSink:
-    """Writes rows to a topic that exists: all of them, or of each micro-batch the latest of each key."""
+    """Writes rows to an existing topic: all of them, or the latest of each key in each micro-batch."""
 
     def __init__(self) -> None:
         self._probe = KafkaProbe()
@@ -48,8 +48,8 @@ class KafkaSink:
         return route(query)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """Whether the topic is there and may be written, is the one that was written until now, and has a
-        schema that allows the columns."""
+        """Whether the topic is there and may be written, is the one written so far, and has a schema that
+        allows the columns."""
         found = self._probe.probe(query, writes=True)
         more = (*self._other_target(query, found), *check_sink(query, outputs))
         return replace(found, diagnostics=(*found.diagnostics, *more))
@@ -64,7 +64,7 @@ class KafkaSink:
         return (other,) if other is not None else ()
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
-        """Exactly once: of the last steps, rows and hash."""
+        """If exactly once: rows and hash of the last steps."""
         return KafkaRecorded(query)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
@@ -78,7 +78,7 @@ class KafkaSink:
             def write_step(batch: DataFrame, step: int) -> None:
                 steps.write(as_records(batch, keys, encoder, hashed=True), step)
         else:
-            # First of all: from here on, what the target remembers of steps is not the whole truth.
+            # First: from here on, the target's record of steps is incomplete.
             run.checkpoint.record_delivery({"delivery": body["delivery"]})
             require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query.link, run.query.directory, body["topic"])
@@ -97,7 +97,7 @@ class KafkaSink:
                 raise
 
         if body["mode"] != "upsert":
-            # Here, not in the batch: Spark reads only what comes into foreachBatch.
+            # Here, not in the batch: Spark reads only the columns that foreachBatch receives.
             rows = rows.drop(POSITION)
         return rows.writeStream.foreachBatch(write_batch)
 
@@ -109,22 +109,22 @@ class KafkaSink:
 
 
 def _encoder(run: SinkRun) -> Encoder:
-    """Writes with the schema that is the subject's latest now. Raises MzplanError."""
+    """An encoder with the subject's current latest schema. Raises MzplanError."""
     found = schema_to_write(run.query, run.outputs)
     ship_tasks()
     return Encoder(schemas=found.schemas, id=found.id, mark=f"{MARK}[{UNWRITABLE}]")
 
 
 def ship_tasks() -> None:
-    """Have what tasks encode with sent to the executors."""
+    """Send the code that encodes in tasks to the executors."""
     ship("mzplan.connectors.formats.avro.encoder", "mzplan.connectors.formats.avro.schema")
 
 
 def as_records(
     rows: DataFrame, keys: Sequence[str], encoder: Encoder | None = None, *, hashed: bool = False
 ) -> DataFrame:
-    """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer wants them; then, if
-    asked for, the row's content hash. A row that is deleted becomes a tombstone: a record without a value."""
+    """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer takes them; with
+    `hashed` the row's content hash, too. A deleted row becomes a tombstone: a record without a value."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 

@@ -29,11 +29,11 @@ from mzplan.schema.source_columns import included_columns, record_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# How long a task waits for records that the broker said it has, in milliseconds. Spark's default, two
-# minutes, would keep a core that long when a broker dies in the middle of a batch.
+# Milliseconds that a task waits for records that the broker has reported. Spark's default, two minutes, would
+# occupy a core that long when a broker dies in the middle of a batch.
 _POLL_TIMEOUT_MS = 20_000
 _EARLIEST = -2  # as an offset in the options of Spark's Kafka source
-_CAME = "_mzplan_came"  # a record's value as it came, where it is not read so
+_CAME = "_mzplan_came"  # a record's original value, where another form of it is read
 
 
 class KafkaSource:
@@ -47,8 +47,8 @@ class KafkaSource:
         self._probe = KafkaProbe()
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and what the schema
-        registry says of it."""
+        """The topic's identity, `{type, cluster_id, topic, topic_id, partitions}`; and whether its schema in
+        the registry fits."""
         found = self._probe.probe(query)
         if ROLE in query.connections:
             columns = record_columns(query.description.type, query.body)
@@ -119,7 +119,7 @@ class KafkaSource:
 def _parsed(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], envelope: Envelope | None
 ) -> tuple[DataFrame, Parsed]:
-    """The records, and how they are read."""
+    """The rows with the columns that parsing needs, and the parser's expressions."""
     format_ = query.body["format"]
     is_avro = format_["type"] == "avro"
     if isinstance(envelope, Debezium):
@@ -180,10 +180,10 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
 
 
 def _between(start: Any, end: Any) -> dict[str, str]:
-    """Options of a batch that reads exactly what is between two of Spark's offsets."""
+    """Options of a batch that reads exactly the records between two of Spark's offsets."""
     (topic,) = end
     partitions = sorted(map(int, end[topic]))
-    # One that came after `start` was read from its beginning.
+    # A partition added after `start` was read from its beginning.
     first = {str(p): start.get(topic, {}).get(str(p), _EARLIEST) for p in partitions}
     return {
         "assign": json.dumps({topic: partitions}),

@@ -1,4 +1,4 @@
-"""The step record of an exactly-once Kafka sink: who writes, and which steps are written.
+"""The step record of an exactly-once Kafka sink: its writer, and the steps that are written.
 
 This module is sent to the executors whole (see task_code).
 """
@@ -17,8 +17,8 @@ from mzplan.warehouse.content_hash import ContentHash
 EMPTY = str(ContentHash())
 UNKNOWN = ""
 KEPT_STEPS = 40
-"""So many steps before the last one are remembered, too: with them the record has at most some 2,000 bytes,
-and the brokers take 4,096 (`offset.metadata.max.bytes`)."""
+"""Number of steps before the last one that are kept: with them the record has at most some 2,000 bytes, and
+brokers accept 4,096 (`offset.metadata.max.bytes`)."""
 
 Verdict = Literal["write", "replay", "later", "gap"]
 Older = tuple[tuple[int, int, str], ...]
@@ -26,10 +26,9 @@ Older = tuple[tuple[int, int, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """`step` is the last one written (-1: none), `rows` and `hash` are its count and content hash (UNKNOWN:
-    of a sink that began later than its checkpoint). `older` are the same three of steps before it, in order.
-    `epoch` is that of the newest runner, which notes it down before it writes: older ones see it, and stop.
-    """
+    """`step`: the last one written (-1: none); `rows`, `hash`: its count and content hash (UNKNOWN: the sink
+    began later than its checkpoint); `older`: the same three for steps before it, in order. `epoch`: of the
+    newest runner, which records it before it writes; older ones see it, and stop."""
 
     generation: int
     epoch: int
@@ -41,7 +40,7 @@ class StepRecord:
 
     @classmethod
     def parse(cls, text: str) -> StepRecord:
-        """Raises ValueError for what is no step record."""
+        """The inverse of `text`. Raises ValueError for what is not a step record."""
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("no mapping")
@@ -63,15 +62,15 @@ class StepRecord:
 
     @property
     def text(self) -> str:
-        """As it stands in the metadata of a committed offset."""
+        """The record as stored in the metadata of a committed offset."""
         return json.dumps(self.fields(), sort_keys=True, separators=(",", ":"))
 
     def fields(self) -> Mapping[str, Any]:
         return asdict(self)
 
     def verdict(self, step: Step) -> Verdict:
-        """What is to be done with a step: `write` what comes next; `replay` the last one; `later`: steps
-        after it are written already; `gap`: steps before it are missing."""
+        """What to do with a step: `write` the next one; `replay` the last one; `later`: steps after it are
+        written already; `gap`: steps before it are missing."""
         if step == self.step + 1:
             return "write"
         if step > self.step:
@@ -79,27 +78,27 @@ class StepRecord:
         return "replay" if step == self.step else "later"
 
     def written(self) -> dict[Step, Written]:
-        """What is known of the steps that are written."""
+        """The written steps that are still recorded."""
         listed = self.older if self.step < 0 else (*self.older, (self.step, self.rows, self.hash))
         return {step: Written(rows=rows, digest=hash_ or None) for step, rows, hash_ in listed}
 
-    def with_step(self, step: Step, note: Written) -> StepRecord:
-        """What the record becomes when a step is written (again)."""
-        known = {**self.written(), step: note}
+    def with_step(self, step: Step, written: Written) -> StepRecord:
+        """The record after a step is written (again)."""
+        known = {**self.written(), step: written}
         last = max(known)
         listed = [(s, known[s].rows, known[s].digest or UNKNOWN) for s in sorted(known)]
-        # One that this sink began after was not written by it.
+        # An UNKNOWN step was not written by this sink.
         older = tuple(one for one in listed[:-1] if one[1:] != (0, UNKNOWN))
         return replace(self, step=last, rows=listed[-1][1], hash=listed[-1][2], older=older)
 
     def without(self, before: Step) -> StepRecord:
-        """What it becomes when steps before that one are forgotten; the last one never is."""
+        """The record without steps before this one; the last one always stays."""
         return replace(self, older=tuple(one for one in self.older if one[0] >= before))
 
     def is_newer_than(self, other: StepRecord) -> bool:
-        """Whether this one's writer has replaced the other's."""
+        """Whether this record's writer has replaced the other's."""
         return (self.generation, self.epoch) > (other.generation, other.epoch)
 
     def is_by(self, writer: StepRecord) -> bool:
-        """Whether it is of the same run of the same query."""
+        """Whether it is of the same run of the same query as `writer`."""
         return (self.generation, self.epoch, self.query) == (writer.generation, writer.epoch, writer.query)

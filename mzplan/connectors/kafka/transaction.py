@@ -1,12 +1,12 @@
-"""One transaction after the other under one transactional id: records, and with them the step record.
+"""Transactions under one transactional id, one after the other: records, and with them the step record.
 
 This module is sent to the executors whole (see task_code): they need confluent-kafka, no mzplan.
 
-The step record is the committed offset, with metadata, of a consumer group of the sink's own: Kafka commits
-it with the transaction's records, and it needs no topic and no right beyond those of a consumer. It is
-compared before anything is written, twice: before `init_transactions`, so that a runner which was cut off
-does not fence the one that has taken over (which has noted down its epoch there); and after it, when
-whatever an earlier producer has left is decided.
+The step record is the metadata of an offset that is committed for a consumer group of the sink's own: Kafka
+commits it with the transaction's records, and it needs no topic and no right beyond those of a consumer. It
+is compared twice before anything is written: before `init_transactions`, so that a runner which was cut off
+does not fence the one that has taken over (and has recorded its epoch there); and after it, when an earlier
+producer's open transaction has been ended.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-# Seconds: the most that a request to the coordinator may take, and that a full queue may stand still.
+# Seconds that a request to the coordinator may take, and that a full queue may make no progress, at most.
 _ANSWER_S = 20.0
 _STALL_S = 30.0
-# How long an open transaction that touches the step record is waited for: commits take milliseconds.
+# Seconds to wait for an open transaction that includes the step record: commits take milliseconds.
 _SETTLES_S = 3.0
 _BETWEEN_TRIES_S = 0.1
 _PASSING = {
@@ -35,11 +35,11 @@ _PASSING = {
 }
 
 CHANGED = "changed"
-"""The outcome of a StopError when the record is not the one that was expected."""
+"""The outcome of a StopError when the record is not the expected one."""
 
 
 class StopError(Exception):
-    """The transaction can't go on: the name of an error, what was said, and (CHANGED) the record that is
+    """The transaction can't go on: the name of an error, its message, and (CHANGED) the record that is
     there."""
 
     def __init__(self, outcome: str, detail: str, record: str | None = None):
@@ -48,9 +48,9 @@ class StopError(Exception):
 
 
 class Transaction:
-    """`client` are librdkafka's settings (with secrets: never shown); `name` is the transactional id and the
-    group of the step record, which stands at partition 0 of the topic. Every method but `close` raises
-    StopError or KafkaException."""
+    """`client`: librdkafka's settings (with secrets: never shown); `name`: the transactional id and the group
+    of the step record, which is kept for partition 0 of the topic. Every method but `close` raises StopError
+    or KafkaException."""
 
     def __init__(self, client: Mapping[str, Any], name: str, topic: str, timeout_ms: int):
         self.client = dict(client)
@@ -64,9 +64,9 @@ class Transaction:
         return self._producer is not None
 
     def read(self) -> str | None:
-        """The group's committed offset. While a transaction that touches it is open, this waits for a moment;
-        then it is what was committed before. A writer that was killed in the middle leaves its transaction
-        open until its time limit, and nobody but the next writer ends it sooner."""
+        """The step record; None without one. While a transaction that includes it is open, this waits for
+        _SETTLES_S, and then returns what was committed before. A killed writer leaves its transaction open
+        until its time limit; only the next writer ends it sooner."""
         return self._read(settled=False)
 
     def _read(self, *, settled: bool) -> str | None:
@@ -84,7 +84,7 @@ class Transaction:
                 try:
                     return self._before_open_transactions()
                 except confluent_kafka.KafkaException:
-                    pass  # it is not that: the broker does not answer
+                    pass  # not an open transaction: the broker does not answer
             time.sleep(_BETWEEN_TRIES_S)
 
     def _committed(self, consumer: Any, seconds: float) -> str | None:
@@ -97,7 +97,7 @@ class Transaction:
                 raise confluent_kafka.KafkaException(found.error)
             return found.metadata or "" if found.offset >= 0 else None
         except confluent_kafka.KafkaException:
-            # What keeps it from an answer (a missing right, say) is told only here.
+            # The reason (a missing right, for example) is reported only here.
             message = consumer.poll(0)
             if message is not None and message.error() is not None:
                 self.problems.append(message.error())
@@ -113,12 +113,12 @@ class Transaction:
             consumer.close()
 
     def begin(self, seen: str | None) -> None:
-        """Fence whoever writes under this id, unless the record is no longer what was `seen`: then StopError
-        CHANGED. Of two of ours that do this at once, one is fenced."""
+        """Fence any other writer under this id, unless the record is no longer the one `seen`: then StopError
+        CHANGED. Of two writers that do this at once, one is fenced."""
         import confluent_kafka
 
         producer = confluent_kafka.Producer(self._producer_settings())
-        producer.poll(0.02)  # connected, the coordinator is found at once; else after a pause
+        producer.poll(0.02)  # once connected, the coordinator is found at once; otherwise after a pause
         producer.init_transactions(_ANSWER_S)
         self.expect(seen)
         producer.begin_transaction()
@@ -131,7 +131,7 @@ class Transaction:
             raise StopError(CHANGED, "", found)
 
     def send(self, messages: list[dict[str, Any]], partition: int) -> None:
-        """Records (`value`, perhaps `key`) to a partition, or (-1) where their keys belong."""
+        """Send records (`value`, perhaps `key`) to a partition, or (-1) to those of their keys."""
         still_since = None
         while messages:
             taken = self._producer.produce_batch(self.topic, messages, partition=partition)
@@ -146,13 +146,13 @@ class Transaction:
             now = time.monotonic()
             still_since = now if taken or still_since is None else still_since
             if now - still_since > _STALL_S:
-                told = self.problems[-1].str() if self.problems else "no record was taken"
-                raise StopError("_TIMED_OUT", told)
+                message = self.problems[-1].str() if self.problems else "no record was taken"
+                raise StopError("_TIMED_OUT", message)
             self._producer.poll(0.02)
         self._producer.poll(0)
 
     def add_record(self, step: int, record: str) -> None:
-        """The step record, which is what is to be seen from the commit on."""
+        """Add the step record, which becomes visible with the commit."""
         import confluent_kafka
 
         entry = confluent_kafka.TopicPartition(self.topic, 0, step + 1, metadata=record)
@@ -160,19 +160,19 @@ class Transaction:
         self._producer.send_offsets_to_transaction([entry], group, _ANSWER_S)
 
     def commit(self) -> None:
-        """All that was sent, and the step record."""
+        """Commit the records that were sent, and the step record."""
         self._producer.commit_transaction(_STALL_S)
         self._producer = None
 
-    def note(self, seen: str | None, step: int, record: str) -> None:
-        """A transaction of nothing but the step record."""
+    def commit_record(self, seen: str | None, step: int, record: str) -> None:
+        """Commit a transaction that contains only the step record."""
         self.begin(seen)
         self.add_record(step, record)
         self.commit()
 
     def give_up(self) -> None:
-        """So that nobody who reads committed records waits for the transaction's end. If this fails, too, the
-        next attempt ends it, or the broker after its timeout."""
+        """Abort, so that readers of committed records need not wait for the transaction's end. If this fails,
+        too, the next attempt ends it, or the broker after its timeout."""
         import confluent_kafka
 
         producer, self._producer = self._producer, None
@@ -185,7 +185,7 @@ class Transaction:
             return
 
     def close(self) -> None:
-        """Give up what is open, and leave the brokers."""
+        """Abort an open transaction, and close the connections."""
         self.give_up()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
@@ -210,7 +210,7 @@ class Transaction:
 
     def _producer_settings(self) -> dict[str, Any]:
         return {
-            # Keys go where Java's client, and so Spark's own writer, sends them.
+            # Keys go to the same partitions as with Java's client, and so with Spark's own writer.
             "partitioner": "murmur2_random",
             "linger.ms": 5,
             "queue.buffering.max.kbytes": 131072,
@@ -223,11 +223,12 @@ class Transaction:
         }
 
     def cause(self, failure: Any) -> Any:
-        """The cause rather than what followed from it: of a timeout, that nobody listens."""
+        """The cause of a failure rather than its effect: for a timeout, that nothing listens."""
         if failure.name() not in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_WAIT_COORD"):
             return failure
-        told = [p for p in self.problems if p.name() in ("_AUTHENTICATION", "_SSL", "_RESOLVE", "_TRANSPORT")]
-        return next(iter([*self._denials(), *told]), failure)
+        names = ("_AUTHENTICATION", "_SSL", "_RESOLVE", "_TRANSPORT")
+        causes = [problem for problem in self.problems if problem.name() in names]
+        return next(iter([*self._denials(), *causes]), failure)
 
     def _denials(self) -> list[Any]:
         return [p for p in self.problems if p.name().endswith("_AUTHORIZATION_FAILED")]

@@ -1,4 +1,4 @@
-"""The local source: each append is one durable step. And the files of rows that `mzplan append` takes."""
+"""The local source: each append is one durable step; and the files of rows that `mzplan append` takes."""
 
 from __future__ import annotations
 

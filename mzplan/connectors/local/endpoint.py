@@ -1,14 +1,14 @@
 """The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
 
     <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
-    <storage>/00000000000000000008-<hash of the id>+1.arrow  step 8, of the append that has begun with step 7
+    <storage>/00000000000000000008-<hash of the id>+1.arrow  step 8, of the append that began with step 7
     <storage>/expired.json                                   the first step that is not expired, and the ids
-                                                             of appends that are: so a repeated one is known
+                                                             of expired appends, to recognise repeated ones
 
-A step is there when its file and those of all steps before it are: each is written under another name,
-fsynced, renamed. So an append of several steps writes the first one last, and is there whole or not at all.
-Appends of several processes take turns by a lock of the kernel; in an object store, which has none, the
-caller keeps others out.
+A step is there when its file and those of all steps before it are. Each file is written under another name,
+fsynced, renamed; an append of several steps writes the first one last, so it is there whole or not at all.
+Appends of several processes take turns by a file lock; in an object store, which has none, the caller keeps
+others out.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _DIGITS = 20
 _EXPIRED = "expired.json"
 KEPT_IDS = 100_000
-"""Of so many expired appends, the newest, the ids are remembered."""
-# Steps that aren't needed any more are discarded so many at a time, or when they have become so many bytes.
+"""Number of expired appends, the newest, whose ids are kept."""
+# Expired steps are removed when there are so many of them, or so many bytes.
 _DISCARD = 64
 _BATCH_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What an append did. `repeated`: an append with its id was there, as `step`, and nothing was written;
-    `differs` then says that it had other rows."""
+    """The result of an append. `repeated`: an append with its id was there, as `step`, and nothing was
+    written; `differs`: it had other rows."""
 
     step: Step
     rows: int
@@ -49,7 +49,7 @@ class Appended:
 
 
 class StaleStepError(Exception):
-    """The step that is next is not the expected one; nothing was written."""
+    """The next step is not the expected one; nothing was written."""
 
     def __init__(self, expected: Step, next_step: Step):
         super().__init__(f"the next step is {next_step}, not {expected}")
@@ -58,8 +58,8 @@ class StaleStepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What lies in the folder: the steps from the first that is not expired, the file of each step, expired
-    ids, and the files after a step that is not there: of an append that was killed, or goes on."""
+    """The content of the folder: the steps that are not expired, the file of each, expired ids, and the files
+    after a missing step, which are of a killed or running append."""
 
     start: Step
     stop: Step
@@ -69,7 +69,7 @@ class _View:
 
 
 class LocalSteps:
-    """The steps in one folder. Raises OSError for what the storage did."""
+    """The steps in one folder. Raises OSError for a failure of the storage."""
 
     def __init__(self, storage: str):
         self._folder = open_folder(storage)
@@ -94,15 +94,15 @@ class LocalSteps:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[Turn]:
-        """While no other append can write."""
+        """A context in which no other append can write."""
         with self._folder.lock():
             view = self._look()
             self._tidy(view)
             yield Turn(self._folder, view)
 
     def _tidy(self, view: _View) -> None:
-        """Remove what a killed append has left. Raises OSError where steps were lost: those after them may
-        have been read, so no other ones may take their numbers."""
+        """Remove the files of a killed append. Raises OSError where steps were lost: the steps after them may
+        have been read, so their numbers must not be used again."""
         lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
         if lost:
             raise OSError(
@@ -113,7 +113,7 @@ class LocalSteps:
             self._folder.delete(view.left[step])
 
     def read(self, step: Step) -> RecordBatchFileReader:
-        """A step's rows. Raises StepError when they are not to be had."""
+        """A step's rows. Raises StepError when they can't be read."""
         view = self._look()
         found = self._open(view.files[step]) if step in view.files and step >= view.start else None
         if found is None:
@@ -123,7 +123,7 @@ class LocalSteps:
         return found
 
     def expire(self, step: Step) -> None:
-        """Discard steps before this one when they have become many, but always keep the newest."""
+        """Remove steps before this one when they have become many; the newest always stays."""
         with self._folder.lock():
             view = self._look()
             if step > view.stop:
@@ -145,7 +145,7 @@ class LocalSteps:
         return self._folder.size([view.files[one] for one in old]) >= 64 << 20
 
     def _look(self) -> _View:
-        # The files first: when what is expired is read later, none that was discarded is thought missing.
+        # The files first: as expired.json is read later, no removed step is taken for a missing one.
         files = {step: name for name in self._folder.names() if (step := _step_of(name)) is not None}
         data = self._folder.read(_EXPIRED)
         try:
@@ -168,7 +168,7 @@ class LocalSteps:
         return None
 
     def _summary(self, name: str) -> tuple[int, str]:
-        """How many rows, and their digest."""
+        """The number of rows, and their digest."""
         reader = self._open(name)
         metadata = reader.schema.metadata if reader is not None else {}
         return int(metadata[b"mzplan.rows"]), metadata[b"mzplan.digest"].decode()
@@ -184,27 +184,27 @@ class LocalSteps:
 
 
 class Turn:
-    """The only one that appends, for now. `view` is of when it began."""
+    """The turn of one append, while it has the lock. `view`: the folder at its beginning."""
 
     def __init__(self, folder: Folder, view: _View):
         self._folder = folder
         self.view = view
 
     def is_known(self, id_: str) -> bool:
-        """Whether an append of this id is there."""
+        """Whether an append of this id has been made."""
         key = _hash(id_)
         return key in self.view.expired or key in map(_key_of, self.view.files.values())
 
     def write(self, steps: Sequence[tuple[str, Table]]) -> None:
-        """Make these the next steps, by their ids; all or none. Once."""
+        """Write the next steps, each with its id; all or none. May be called once."""
         for index, (id_, rows) in reversed(list(enumerate(steps))):
             name = _name(self.view.stop + index, _hash(id_), index)
             self._folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
 
 
 class LocalEndpoint:
-    """A DurableInputEndpoint over the appended steps. A step just beyond them holds what an append brings
-    until it is committed, and is empty if none does."""
+    """A DurableInputEndpoint over the appended steps. The step after them is the next append's, or empty if
+    none is made before it is committed."""
 
     def __init__(self, storage: str, config: Mapping[str, Any]):
         self._steps = LocalSteps(storage)
@@ -230,7 +230,7 @@ class LocalEndpoint:
         if pending is not None and pending[0] == step:
             if step not in self.steps():
                 empty = arrow_schema(columns_of_config(self._config)).empty_table()
-                # Whoever appends at this moment is the step instead.
+                # An append at this moment becomes the step instead.
                 with contextlib.suppress(StaleStepError):
                     self._steps.append(empty, f"empty step {step}", expect=step)
             self._feed(step, pending[1])
@@ -249,7 +249,7 @@ class LocalEndpoint:
 
 
 class LocalFactory:
-    """Makes LocalEndpoints: of `config["storage"]` and `config["columns"]`."""
+    """Makes LocalEndpoints from `config["storage"]` and `config["columns"]`."""
 
     def name(self) -> str:
         return "local"
@@ -274,7 +274,7 @@ def _hash(id_: str) -> str:
 
 
 def _name(step: Step, key: str, index: int = 0) -> str:
-    """`index`: how many steps of the same append come before."""
+    """The name of a step's file. `index`: the number of steps of the same append before it."""
     return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index else ''}.arrow"
 
 

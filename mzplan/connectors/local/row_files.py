@@ -34,14 +34,14 @@ _SUFFIXES: dict[str, Format] = {
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with a record. `line` counts from 1 (of Parquet: rows); None for the whole file."""
+    """What is wrong with a record. `line`: from 1 (for Parquet: the row); None for the whole file."""
 
     line: int | None
     text: str
 
 
 class BadFileError(Exception):
-    """A file that does not fit the columns. `mistakes` are the first ones; `more` are left out."""
+    """A file that does not fit the columns. `mistakes`: the first ones; `more`: the number of others."""
 
     def __init__(self, mistakes: Sequence[Mistake], more: int = 0):
         super().__init__(mistakes[0].text)
@@ -50,12 +50,12 @@ class BadFileError(Exception):
 
 
 def format_of(name: str) -> Format | None:
-    """The format of a file, by the end of its name."""
+    """The format of a file, by its extension; None for an unknown one."""
     return _SUFFIXES.get(name.rpartition(".")[2].lower()) if "." in name else None
 
 
 def read_rows(data: bytes, format_: Format, columns: Sequence[Column]) -> Table:
-    """The rows of a file, of exactly these columns. Raises BadFileError, with its first mistakes."""
+    """The rows of a file, with exactly these columns. Raises BadFileError, with its first mistakes."""
     import pyarrow as pa
 
     if format_ == "parquet":
@@ -71,7 +71,7 @@ Record = tuple[int, dict[str, Any] | Mistake]
 
 
 def _batches(records: Iterator[Record], columns: Sequence[Column], *, is_text: bool) -> list[RecordBatch]:
-    """Each record's line and values (or what is wrong with it) → batches."""
+    """Each record's line and values (or its mistake) → batches. Raises BadFileError."""
     try:
         converters = [(column.name, converter(column, text=is_text)) for column in columns]
     except ValueError as problem:
@@ -161,8 +161,8 @@ def _csv_records(text: str, columns: Sequence[Column]) -> Iterator[Record]:
         line = reader.line_num + 1
         for fields in reader:
             if fields and len(fields) != len(header):
-                said = f"the record has {len(fields)} fields, and the first line {len(header)}"
-                yield line, Mistake(line, said)
+                message = f"the record has {len(fields)} fields, and the first line {len(header)}"
+                yield line, Mistake(line, message)
             elif fields:
                 yield line, {n: v if v != "" else None for n, v in zip(header, fields, strict=True)}
             line = reader.line_num + 1
@@ -196,5 +196,5 @@ def _of_parquet(data: bytes, columns: Sequence[Column]) -> list[RecordBatch]:
             before += batch.num_rows
         return made
     except pa.ArrowException as problem:
-        said = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise BadFileError([Mistake(None, f"the file is not Parquet: {said}")]) from None
+        message = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise BadFileError([Mistake(None, f"the file is not Parquet: {message}")]) from None

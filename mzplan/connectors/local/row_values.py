@@ -1,4 +1,4 @@
-"""Values as they stand in JSON or CSV, made to be of a column's type; a message for a person otherwise."""
+"""Conversion of values in JSON or CSV to a column's type, with messages for people."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mzplan.schema.columns import Column, parse_columns
 Convert = Callable[[Any], Any]
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}\Z")
-_DIGITS = Context(prec=100)  # more than a DECIMAL has, which Python's default has not
+_DIGITS = Context(prec=100)  # more than a DECIMAL has; Python's default is less
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ValueFormError(ValueError):
-    """A value is not of its type. The message says what it is; `path` leads to it below the column."""
+    """A value is not of its type. The message describes the value; `path`: where it is within the column."""
 
     def __init__(self, message: str, path: str = ""):
         super().__init__(message)
@@ -29,9 +29,10 @@ class ValueFormError(ValueError):
 
 
 def converter(column: Column, *, text: bool) -> Convert:
-    """What makes a value of a column: of JSON (with Decimal for what has a point), or of text, as in CSV.
+    """A function that converts a value to a column's type: from JSON (parsed with Decimal for numbers with a
+    point) or, with `text`, from a field of CSV.
 
-    It raises ValueFormError. Raises ValueError at once for a type that text can't hold.
+    The function raises ValueFormError. Raises ValueError at once for a type that text can't hold.
     """
     convert = _of_text(column.type) if text else _of_json(column.type)
     if column.nullable:

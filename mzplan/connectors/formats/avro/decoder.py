@@ -1,7 +1,7 @@
 """Records in Confluent's wire format → columns: a zero, the schema's id in four bytes, and binary Avro.
 
 Each record is read by the schema that it was written with, and its fields are found by name. A record that
-can't be read is none of the task's problems: it comes back with the reason.
+can't be read does not fail the task: it is returned with the reason.
 
 This module is sent to the executors whole (see task_code): they need pyarrow and fastavro, no mzplan.
 """
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from pyarrow import Array, DataType, RecordBatch, Schema
 
 RECORD, REASON = "r", "e"
-"""The fields of what becomes of a record: its columns, and why there are none."""
+"""The fields of a decoded record: its columns, and the reason why there are none."""
 
 _HEADER = 5
 
 
 class UnknownError(Exception):
-    """The registry has no Avro schema of an id, for people."""
+    """The registry has no Avro schema of an id. The message is for people."""
 
 
 class Schemas(Protocol):
-    """Where schemas come from, by their ids."""
+    """A lookup of schemas by their ids."""
 
     def texts(self, id_: int) -> Sequence[str]:
-        """Those that it refers to, and last its own. Raises UnknownError for an id that means nothing, and
-        anything else for a registry that doesn't answer."""
+        """The texts of the schemas that it refers to, and last its own. Raises UnknownError for an unknown
+        id, and anything else for a registry that doesn't answer."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """How records of one schema are read: all of it, and then by column, in order; and of a batch, which rows
-    those are."""
+    """The reader of the records of one schema: of a whole record, and of each column, in order; and the rows
+    of a batch that have this schema."""
 
     whole: Callable[[BytesIO], Any]
     columns: list[tuple[str, Read]]
@@ -49,8 +49,8 @@ class _Written:
 
 
 class Decoder:
-    """Decodes columns of records, each to a struct of `wanted` fields. `latest` is the schema whose defaults
-    stand for fields that a record's own schema lacks."""
+    """Decodes columns of records, each to a struct of `wanted` fields. `latest`: the schema whose defaults
+    are used for fields that a record's own schema lacks."""
 
     def __init__(self, wanted: DataType, schemas: Schemas, latest: AvroSchema | None = None):
         self._wanted = wanted
@@ -60,14 +60,14 @@ class Decoder:
 
     @property
     def type(self) -> DataType:
-        """What `decode` makes."""
+        """The type that `decode` returns."""
         import pyarrow as pa
 
         return pa.struct([pa.field(RECORD, self._wanted), pa.field(REASON, pa.string())])
 
     def decode(self, records: Array) -> Array:
-        """Of BINARY values: for each `{r: the wanted struct, e: why there is none}`. Both are NULL for one
-        that has no value."""
+        """BINARY values → for each `{r: the wanted struct, e: the reason why there is none}`; both NULL for a
+        NULL."""
         import pyarrow as pa
 
         reasons: list[str | None] = [None] * len(records)
@@ -85,7 +85,7 @@ class Decoder:
         return pa.StructArray.from_arrays([found, pa.array(reasons, pa.string())], fields=fields)
 
     def _read(self, row: int, record: bytes) -> str | None:
-        """Keep the values of a record until all are read; or say why it has none."""
+        """Collect the values of a record; or return the reason why it can't be read."""
         if len(record) < _HEADER or record[0]:
             return "the record is not Avro with a schema's id before it"
         id_ = int.from_bytes(record[1:_HEADER], "big")
@@ -100,7 +100,7 @@ class Decoder:
             values = written.whole(data)
         except RecursionError:
             return f"the record is nested too deep, by its schema {id_}"
-        except Exception:  # whatever the bytes make of it
+        except Exception:  # broken bytes can raise anything
             return f"the record is not Avro of its schema {id_}"
         if data.tell() != len(record):
             return f"the record is longer than its schema {id_} says"
@@ -126,7 +126,7 @@ class Decoder:
         place: list[int | None],
         reasons: list[str | None],
     ) -> None:
-        """Make an array of the values. Where some don't fit, of each half, until those are found."""
+        """Make an array of the values. Where some don't fit, halve them until those are found."""
         import pyarrow as pa
 
         try:
@@ -145,7 +145,7 @@ class Decoder:
         parts.append(pa.StructArray.from_arrays(columns, fields=list(self._wanted)))
 
     def _unfit(self, written: _Written, value: Any) -> str:
-        """Which columns don't take the values of a record. Names no value: it may be nobody's business."""
+        """Which columns don't take the values of a record. Names no value: it may be confidential."""
         found = []
         for (name, read), wanted in zip(written.columns, self._wanted, strict=True):
             try:
@@ -165,9 +165,9 @@ class Decoder:
 
 
 def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
-    """What reads a record, as a mapping of all its fields."""
+    """A function that reads a record as a mapping of all its fields."""
     if schema.is_recursive:
-        # The other one is compiled: a record of 10 KB that is nested 5,000 deep ends the process. This one is
+        # The compiled reader crashes the process on a record of 10 KB that is nested 5,000 deep. This one is
         # slower, and raises RecursionError.
         from fastavro._read_py import schemaless_reader
     else:
@@ -176,7 +176,7 @@ def _whole(schema: AvroSchema) -> Callable[[BytesIO], Any]:
 
 
 def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tuple[str, Read]]:
-    """How each wanted field is read. Raises UnfitError that names all that can't be."""
+    """The reader of each wanted field. Raises UnfitError that names all fields without one."""
     if root.type != "record":
         raise UnfitError(f"its schema is {root.type}, and no record")
     there, known = root.fields, latest.fields if latest is not None else {}
@@ -200,12 +200,12 @@ def column_readers(root: Node, wanted: DataType, latest: Node | None) -> list[tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a task does for mapInArrow: it adds a column `into`, of what records in the column `value` hold
-    (`wanted`; `newest` are the texts of the latest schema). Of `value` itself only remains which records have
-    one, unless it is `kept`: their bytes would be sent back for nothing.
+    """The function of a task for mapInArrow: it adds a column `into` with the decoded records of the column
+    `value` (`wanted`: its fields; `newest`: the texts of the latest schema). The values themselves are
+    emptied unless `kept`, to save sending their bytes back.
 
-    `keys`: and a column of that name, of the fields `key_wanted` of the record's key, for deletes: records
-    without a value (`tombstones`), or changes that are deletes and have no row `before` (see debezium)."""
+    `keys`: one more column, with the fields `key_wanted` of the record's key, for deletes: records without a
+    value (`tombstones`), or changes that are deletes and have no row `before` (see debezium)."""
 
     schemas: Schemas
     wanted: Schema
@@ -236,14 +236,14 @@ class Task:
 
 
 def _deletes(changes: Array) -> Array:
-    """Which changes are deletes without a row before them."""
+    """A mask of the changes that are deletes without a row before them."""
     import pyarrow.compute as pc
 
     return pc.and_(pc.equal(changes.field("op"), "d"), pc.is_null(changes.field("before")))
 
 
 def _only(wanted: Array, values: Array) -> Array:
-    """Values where they are wanted; elsewhere NULL."""
+    """The wanted values; NULL elsewhere."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -251,7 +251,7 @@ def _only(wanted: Array, values: Array) -> Array:
 
 
 def _emptied(records: Array) -> Array:
-    """Of each value that there is nothing, but that it is there."""
+    """Each value replaced by an empty one; NULL stays NULL."""
     import pyarrow as pa
 
     bits = records.is_valid().buffers()[1]

@@ -24,9 +24,9 @@ _NAMES = {"NoneType": "NULL", "dict": "a record", "list": "an array"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """For mapInArrow: of each batch the column `value`, a struct, becomes its record; NULL stays NULL.
-    `schemas` are the texts of those that the schema refers to, and last its own; `id` is what the registry
-    calls it. An error for people begins with `mark`: `mzplan[MZ211]: …`."""
+    """For mapInArrow: the structs in the column `value` become records; NULL stays NULL. `schemas`: the texts
+    of those that the schema refers to, and last its own; `id`: its id in the registry. An error for people
+    begins with `mark`: `mzplan[MZ211]: …`."""
 
     schemas: Sequence[str]
     id: int
@@ -57,7 +57,7 @@ class Encoder:
             record.write(header)
             try:
                 schemaless_writer(record, written, plain)
-            except Exception as problem:  # whatever fastavro makes of the value
+            except Exception as problem:  # fastavro can raise anything
                 why = _reason(written, plain, problem)
                 raise RuntimeError(
                     f"{self.mark}: a row can't be written with schema {self.id}: {why}. {_FIX}"
@@ -66,8 +66,8 @@ class Encoder:
 
 
 def _converter(type_: DataType) -> Convert | None:
-    """What makes of pyarrow's Python values those that fastavro takes: maps come as pairs. None where they
-    are the same, so that most rows cost nothing."""
+    """Converts pyarrow's Python values to those that fastavro takes (maps come as pairs). None where nothing
+    is to be converted, so that most rows cost nothing."""
     from pyarrow import types
 
     if types.is_map(type_):
@@ -91,14 +91,14 @@ def _same(value: Any) -> Any:
 
 
 def _reason(written: Any, value: Any, problem: Exception) -> str:
-    """Which field it is, without its value: errors are read by more people than rows are."""
+    """The field that does not fit, without its value: errors are read by more people than rows are."""
     from fastavro.validation import ValidationError, validate
 
     try:
         validate(value, written, strict=False)
     except ValidationError as found:
         first = found.errors[0]
-        allowed = " or ".join(_said(one.schema) for one in found.errors if one.field == first.field)
+        allowed = " or ".join(_type_text(one.schema) for one in found.errors if one.field == first.field)
         there = type(first.datum).__name__
         return f"{first.field} is {allowed} there, and {_NAMES.get(there, there)} in the row"
     except Exception:
@@ -106,9 +106,9 @@ def _reason(written: Any, value: Any, problem: Exception) -> str:
     return type(problem).__name__ if not str(problem) else str(problem).splitlines()[0][:200]
 
 
-def _said(schema: Any) -> str:
+def _type_text(schema: Any) -> str:
     if isinstance(schema, list):
-        return " or ".join(_said(one) for one in schema)
+        return " or ".join(_type_text(one) for one in schema)
     if isinstance(schema, dict) and "symbols" in schema:
         return f"one of {', '.join(schema['symbols'][:10])}"
     if isinstance(schema, dict):

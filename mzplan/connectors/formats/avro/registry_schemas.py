@@ -1,4 +1,4 @@
-"""The schemas of records, for tasks: asked for by id, and kept as long as the Python process lives.
+"""The schemas of records, for tasks: fetched by id, and kept as long as the Python process lives.
 
 This module is sent to the executors whole (see task_code); with a tunnel, they need asyncssh as well.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from mzplan.connectors.formats.avro.decoder import UnknownError
 from mzplan.connectors.network.registry_http import RegistryError, Server, get, schema_texts, schema_type
 
-# Between questions to a registry that doesn't answer, in seconds. Then the task fails, and with it the query,
+# Seconds between requests to a registry that doesn't answer. Then the task fails, and with it the query,
 # which is started again as after any failure.
 _WAITS = (0.5, 1.0, 2.0, 4.0)
 _KEPT = "_mzplan_schemas"
@@ -25,9 +25,9 @@ _KEPT = "_mzplan_schemas"
 
 @dataclass(slots=True, kw_only=True)
 class RegistrySchemas:
-    """Of one registry. `run` is the query's: what another run has been told is not used. `known` are the
-    schemas that need not be asked for. `elsewhere` opens an SSH tunnel to it, and gives its local port.
-    `name` is the connection's, `mark` begins an error for people: `mzplan[MZ125]: …`."""
+    """The schemas of one registry. `run`: the query's run; schemas fetched by another run are not used.
+    `known`: schemas that need not be fetched. `elsewhere` opens an SSH tunnel to it, and returns its local
+    port. `name`: the connection's; `mark` begins an error for people: `mzplan[MZ125]: …`."""
 
     server: Server
     run: str
@@ -49,25 +49,25 @@ class RegistrySchemas:
     def _patiently(self, id_: int) -> Sequence[str]:
         for wait in (*self.waits, None):
             try:
-                return self._ask(id_)
+                return self._fetched(id_)
             except UnknownError:
                 raise
             except RegistryError as problem:
                 if problem.why == "missing":
                     raise UnknownError(f"its schema {id_} is not in {self.name}") from None
                 if wait is None or problem.why in ("refused", "forbidden"):
-                    raise RuntimeError(self._said(problem, id_)) from None
+                    raise RuntimeError(self._error(problem, id_)) from None
             except (OSError, TimeoutError) as problem:
                 if wait is None:
-                    raise RuntimeError(self._said(RegistryError("unreachable", str(problem)), id_)) from None
-            except Exception as problem:  # the tunnel's, whose class is not known here
+                    raise RuntimeError(self._error(RegistryError("unreachable", str(problem)), id_)) from None
+            except Exception as problem:  # of the tunnel, whose class is not known here
                 if wait is None:
                     text = f"its SSH tunnel can't be opened: {problem}"
-                    raise RuntimeError(self._said(RegistryError("unreachable", text), id_)) from None
+                    raise RuntimeError(self._error(RegistryError("unreachable", text), id_)) from None
             time.sleep(wait)
         raise AssertionError("the last wait is None")
 
-    def _ask(self, id_: int) -> Sequence[str]:
+    def _fetched(self, id_: int) -> Sequence[str]:
         with contextlib.ExitStack() as opened:
             port = opened.enter_context(self.elsewhere()) if self.elsewhere is not None else None
             found = get(self.server, f"/schemas/ids/{id_}", port)
@@ -75,7 +75,7 @@ class RegistrySchemas:
                 raise UnknownError(f"its schema {id_} is of type {schema_type(found)}, and not AVRO")
             return schema_texts(lambda path: get(self.server, path, port), found)
 
-    def _said(self, problem: RegistryError, id_: int) -> str:
+    def _error(self, problem: RegistryError, id_: int) -> str:
         refused = problem.why in ("refused", "forbidden")
         code, what = ("MZ126", "refuses us") if refused else ("MZ125", "can't be reached")
         text = " ".join(problem.text.split())
@@ -85,8 +85,8 @@ class RegistrySchemas:
 
 
 def _kept(run: str) -> dict[int, Sequence[str]]:
-    """What this process has been told. Code that is sent along is made anew for each task, its globals too;
-    so this is kept where they all find it."""
+    """The schemas that this process has fetched in a run. Code that is sent with tasks is created anew for
+    each task, with its globals; so they are kept in a module of their own."""
     module: Any = sys.modules.setdefault(_KEPT, ModuleType(_KEPT))
     runs: dict[str, dict[int, Sequence[str]]] = module.__dict__.setdefault("runs", {})
     return runs.setdefault(run, {})

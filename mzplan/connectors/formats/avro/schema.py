@@ -1,4 +1,4 @@
-"""Avro schemas, as a registry has them.
+"""Parsed Avro schemas of a registry.
 
 This module is sent to the executors whole (see task_code).
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-# How Debezium says what its numbers and texts mean, where Avro has no word for it.
+# Debezium's names for the meaning of numbers and texts, where Avro has no logical type.
 _DEBEZIUM = {
     "io.debezium.time.Date": "date",
     "io.debezium.time.Time": "time-millis",
@@ -25,14 +25,14 @@ _DEBEZIUM = {
 
 
 class SchemaError(ValueError):
-    """No Avro schema, for people."""
+    """A text that is not an Avro schema. The message is for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
-    """`root` as fastavro has parsed it, all names in full; `names` are the named schemas in it. `raw` is the
-    same without logical types: for reading values as they were written. `is_recursive`: a record may hold
-    another one like it, as deep as whoever wrote it liked."""
+    """`root`: parsed by fastavro, with all names in full; `names`: the named schemas in it; `raw`: the same
+    without logical types, to read values as they were written. `is_recursive`: a record may contain another
+    one of its kind, at any depth."""
 
     root: Node
     raw: Any
@@ -41,7 +41,7 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A schema within a schema: what is written there, and all named schemas. Names are looked up."""
+    """A schema within a schema: its definition or name, and all named schemas to look names up in."""
 
     written: Any
     names: Mapping[str, Any]
@@ -79,14 +79,14 @@ class Node:
 
     @property
     def branches(self) -> list[Node]:
-        """Of a union without null; any other schema is its only branch."""
+        """The branches of a union except null; any other schema is its only branch."""
         found = self.definition
         parts = [Node(one, self.names) for one in found] if isinstance(found, list) else [self]
         return [part for part in parts if part.type != "null"]
 
     @property
     def fields(self) -> dict[str, Field]:
-        """Of a record, or of the only record in a union with null; of anything else none."""
+        """The fields of a record, or of the only record in a union with null; {} for any other schema."""
         branches = self.branches
         if len(branches) != 1 or branches[0].type != "record":
             return {}
@@ -106,7 +106,7 @@ class Field:
 
     @property
     def node(self) -> Node:
-        # The type with what is said beside it is what the type says; a field's own words are no type's.
+        # A field's attributes beside `type` (doc, default, …) do not belong to its type.
         return Node(self.written["type"], self.names)
 
     @property
@@ -114,18 +114,18 @@ class Field:
         return str(self.written["name"])
 
     def written_in(self, fields: Mapping[str, Field]) -> Field | None:
-        """Which of these fields, of another schema, this one is: by its name, or one that it had before."""
+        """The field of another schema that corresponds to this one: by its name, or one of its aliases."""
         names = (self.name, *self.written.get("aliases", ()))
         return next((fields[name] for name in names if name in fields), None)
 
     @property
     def default(self) -> Any:
-        """As it would be read from a record; None where there is none."""
+        """The default, as it would be read from a record; None where there is none."""
         return _value(self.node, self.written.get("default"))
 
 
 def parse_avro(texts: Sequence[str]) -> AvroSchema:
-    """From the texts of the schemas that one refers to, and last its own. Raises SchemaError."""
+    """Parse the texts of the schemas that one refers to, and last its own. Raises SchemaError."""
     import fastavro
 
     names: dict[str, Any] = {}
@@ -139,13 +139,13 @@ def parse_avro(texts: Sequence[str]) -> AvroSchema:
         is_recursive = _is_recursive(root, names, set(), set())
     except RecursionError:
         raise SchemaError("its schema is nested too deep") from None
-    except Exception as problem:  # whatever somebody has registered
+    except Exception as problem:  # a registry may contain anything
         raise SchemaError(f"its schema is no Avro schema: {_line(problem)}") from None
     return AvroSchema(root=Node(root, names), raw=raw, is_recursive=is_recursive)
 
 
 def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done: set[str]) -> bool:
-    """Whether a schema leads to a record that it is `within`. `done` are the records that don't."""
+    """Whether a schema contains a record that it is `within`. `done`: the records that don't."""
     if isinstance(written, list):
         return any(_is_recursive(one, names, within, done) for one in written)
     if isinstance(written, str):
@@ -166,7 +166,7 @@ def _is_recursive(written: Any, names: Mapping[str, Any], within: set[str], done
 
 
 def parse_record(texts: Sequence[str]) -> Node:
-    """The same of a schema that is a record. Raises SchemaError."""
+    """The same for a schema that must be a record. Raises SchemaError."""
     root = parse_avro(texts).root
     if root.type != "record":
         raise SchemaError(f"its schema is {root.type}, and no record")
@@ -186,7 +186,7 @@ def _without_logical_types(written: Any) -> Any:
 
 
 def _value(node: Node, default: Any) -> Any:
-    """A default as JSON has it → as fastavro would read it."""
+    """A default in JSON → the value as fastavro would read it."""
     if default is None or not node.branches:
         return None
     branch = node.branches[0]

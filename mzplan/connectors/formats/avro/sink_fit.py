@@ -1,4 +1,4 @@
-"""Whether a sink's columns can be written with an Avro schema, without a loss: known before the first row."""
+"""Whether a sink's columns can be written with an Avro schema without loss, before the first row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from mzplan.connectors.formats.avro.schema import Field, Node
 
-# By Avro's type and logical type: the Arrow types of columns that it takes.
+# By Avro type and logical type: the Arrow types of columns that can be written as it.
 _TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("boolean", ""): ("bool",),
     ("int", ""): ("int8", "int16", "int32"),
@@ -33,8 +33,8 @@ _TAKES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def avro_writable(schemas: Sequence[str], outputs: Sequence[Output]) -> list[str]:
-    """What is wrong about writing these columns with a schema: the texts of those that it refers to, and last
-    its own."""
+    """The errors of writing these columns with a schema. `schemas`: the texts of those that it refers to, and
+    last its own."""
     from mzplan.connectors.formats.avro.schema import SchemaError, parse_record
     from mzplan.connectors.formats.avro.values import type_of
 
@@ -63,7 +63,7 @@ def _takes(node: Node, type_: DataType | None) -> bool:
 
     branches = node.branches
     if type_ is None or len(branches) != 1:
-        return False  # of several types, which one is written would depend on the value
+        return False  # with several types, the written one would depend on the value
     (one,) = branches
     if one.logical == "decimal":
         scale = one.definition.get("scale", 0)
@@ -90,7 +90,7 @@ def _takes_all(fields: Mapping[str, Field], struct: DataType) -> bool:
 
 
 def _is_optional(field: Field) -> bool:
-    """Whether it is written where no column fills it: with its default, or null."""
+    """Whether the field can be written without a column: with its default, or null."""
     definition = field.node.definition
     return "default" in field.written or (
         isinstance(definition, list) and len(field.node.branches) < len(definition)
@@ -98,7 +98,7 @@ def _is_optional(field: Field) -> bool:
 
 
 def _arrow(type_: str) -> DataType | None:
-    """None for a type that only Spark knows, an interval say."""
+    """The Arrow type of a column; None for a type that only Spark knows, such as an interval."""
     from mzplan.endpoints.arrow import arrow_type
 
     try:

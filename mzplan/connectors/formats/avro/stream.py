@@ -1,7 +1,7 @@
 """Avro records of a Kafka stream, decoded by tasks in Python (see decoder).
 
-Spark's own from_avro has to be told the schemas when a query starts: records with a schema that is registered
-later would be lost on it.
+Spark's own from_avro needs the schemas when a query starts: it could not read records with a schema that is
+registered later.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PASSED = ("value", "partition", "offset", "timestamp")
 def decoded(
     rows: DataFrame, query: ResolvedQuery, columns: Sequence[Column], keys: Sequence[Column] = ()
 ) -> DataFrame:
-    """The rows of a Kafka stream with a column more, `DECODED`: of each record the columns, or why there are
-    none. Of `value` only remains whether there is one. With `keys`, columns of the records' keys, the same of
-    those in `KEY_DECODED`, for deletes that need it (see decoder.Task). Raises MzplanError for a registry
-    that does not say what the topic's schema is."""
+    """The rows of a Kafka stream with one more column, `DECODED`: each record's columns, or the reason why
+    there are none. Of `value` remains only whether there is one. With `keys`, columns of the records' keys,
+    the same for those in `KEY_DECODED`, for deletes that need it (see decoder.Task). Raises MzplanError when
+    the registry does not return the topic's schema."""
     from pyspark.sql import types as t
 
     newest = latest(query)
@@ -60,7 +60,7 @@ def decoded(
 
 
 def ship_tasks() -> None:
-    """Have what tasks decode with sent to the executors."""
+    """Send the code that decodes in tasks to the executors."""
     ship(
         "mzplan.connectors.formats.avro.decoder",
         "mzplan.connectors.formats.avro.registry_schemas",
@@ -84,8 +84,8 @@ def _schemas(query: ResolvedQuery, known: Mapping[int, Sequence[str]]) -> Regist
 
 
 def _beside(query: ResolvedQuery) -> list[str]:
-    """What else of a record is wanted: its key, its headers. A record without a value deletes by its key, and
-    one that is malformed may be kept aside with it."""
+    """The other columns that are needed of a record: its key, its headers. A record without a value deletes
+    by its key, and a malformed one is kept aside with it."""
     included = {*included_columns(query.description.type, query.body)}
     if query.keys or query.body["on_error"] == "dead-letter":
         included.add("key")

@@ -1,8 +1,8 @@
 """Values of an Avro schema → Arrow arrays of a wanted type, or why that schema can't be read so.
 
-What is meant: Avro's own promotions (an int is read as a BIGINT, a float as a DOUBLE), logical types as Spark
-has them, and numbers of days, milliseconds or microseconds also as just that. A value that doesn't fit is an
-error of its own (see decoder).
+Supported are Avro's own promotions (an int is read as a BIGINT, a float as a DOUBLE), logical types as in
+Spark, and days, milliseconds or microseconds also as plain numbers. A value that doesn't fit is an error of
+its record (see decoder).
 
 This module is sent to the executors whole (see task_code).
 """
@@ -53,16 +53,16 @@ _CLASSES = {
     "record": dict,
 }
 _WIDER = {"int": "long", "float": "double"}
-_DIGITS = decimal.Context(prec=100)  # with Python's default, those behind the 28th would be rounded
+_DIGITS = decimal.Context(prec=100)  # Python's default would round after 28 digits
 
 
 class UnfitError(Exception):
-    """Values of this schema can't be read as that: `its field … is …, and the column …`."""
+    """Values of a schema can't be read as a type. The message: `its field … is …, and the column …`."""
 
 
 def reader(node: Node, wanted: DataType, name: str, latest: Node | None = None) -> Read:
-    """How values of a schema are read. Where a field of a nested record is missing, the default is taken that
-    the `latest` schema of the same values gives it, or NULL. `name` is the field's, for people.
+    """The reader of a schema's values. A missing field of a nested record gets its default in the `latest`
+    schema of the same values, or NULL. `name`: the field's, for people.
 
     Raises UnfitError.
     """
@@ -75,18 +75,18 @@ def reader(node: Node, wanted: DataType, name: str, latest: Node | None = None) 
 
 
 def missing(field: Any, wanted: DataType, name: str) -> Read:
-    """How a field is read that the records don't have: the default that another schema gives it (`field`, or
-    None), if that fits; else NULL."""
+    """The reader of a field that the records lack: the default of another schema's `field` (None: there is
+    none), if that fits; otherwise NULL."""
     try:
         default = field.default if field is not None else None
         value = _nulls(1, wanted) if default is None else reader(field.node, wanted, name)([default])
-    except Exception:  # of another type: of no use here
+    except Exception:  # a default of another type is not used
         value = _nulls(1, wanted)
     return lambda values: _repeated(value, len(values))
 
 
 def ddl_of(type_: DataType) -> str:
-    """The Spark type, for people."""
+    """An Arrow type as a Spark type, for people."""
     from pyarrow import types
 
     if types.is_decimal(type_):
@@ -106,7 +106,7 @@ def type_of(node: Node) -> str:
 
 
 def _union(node: Node, branches: list[Node], wanted: DataType, name: str, latest: Node | None) -> Read:
-    """Of values that are told apart by their class; each kind must fit by itself."""
+    """The reader of a union: the class of a value decides its branch; each branch must fit by itself."""
     import pyarrow.compute as pc
 
     reads: dict[type, Read] = {}
@@ -160,7 +160,7 @@ def _inner_of(node: Node | None, type_: str, key: str) -> Node | None:
 
 
 def _scalar(node: Node, wanted: DataType, ddl: str) -> Read | None:
-    """None: it doesn't fit."""
+    """The reader of a schema that is no record, array or map; None where it doesn't fit."""
     import pyarrow as pa
 
     match (node.type, node.logical, ddl):
@@ -193,7 +193,7 @@ def _scalar(node: Node, wanted: DataType, ddl: str) -> Read | None:
 
 
 def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
-    """Whatever the logical type."""
+    """The reader that ignores the logical type; None where it doesn't fit."""
     import pyarrow as pa
 
     match (type_, ddl):
@@ -211,7 +211,7 @@ def _plain(type_: str, wanted: DataType, ddl: str) -> Read | None:
 
 
 def _as(*types: DataType) -> Read:
-    """Built as the first type, then cast to the next ones."""
+    """A reader that builds the first type, then casts to the next ones."""
     import pyarrow as pa
 
     def read(values: Sequence[Any]) -> Array:
@@ -237,7 +237,7 @@ def _decimal(scale: int, wanted: DataType) -> Read:
 
 
 def _time(logical: str, wanted: DataType) -> Read:
-    """Of a number of milli-, micro- or nanoseconds since 1970. Of nanoseconds whole microseconds are kept."""
+    """The reader of milli-, micro- or nanoseconds since 1970; nanoseconds lose what is below microseconds."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -246,7 +246,7 @@ def _time(logical: str, wanted: DataType) -> Read:
     def read(values: Sequence[Any]) -> Array:
         numbers = pa.array(values, pa.int64())
         if unit == "nanos":
-            # Towards the past, as a clock would have shown it: a division of integers goes towards zero.
+            # Rounded towards the past, as a clock shows it: a division of integers rounds towards zero.
             rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, 1000), 1000))
             numbers = pc.subtract(pc.divide(numbers, 1000), pc.less(rest, 0).cast(pa.int64()))
         if unit == "millis":
