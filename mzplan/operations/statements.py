@@ -38,7 +38,7 @@ class Wanted:
     text: str
     address: Address
     edits: tuple[PropertyEdit, ...]
-    places: tuple[At, ...]
+    locations: tuple[At, ...]
     name: Name
     shown: tuple[At, ...] = ()
     live: bool | None = None
@@ -77,8 +77,8 @@ def _altered(
         raise MzplanError(meaning.diagnostics)
     there = kind.normalise(resource.body)
     kept = [
-        (edit, place)
-        for edit, place in zip(meaning.edits, meaning.locations, strict=True)
+        (edit, location)
+        for edit, location in zip(meaning.edits, meaning.locations, strict=True)
         # Setting the same value, or a default, again is no edit.
         if edit.remove or kind.normalise(edited(resource.body, [edit])) != there
     ]
@@ -86,7 +86,7 @@ def _altered(
         text=text,
         address=resource.address,
         edits=tuple(edit for edit, _ in kept),
-        places=tuple(place for _, place in kept),
+        locations=tuple(location for _, location in kept),
         name=statement.name,
         shown=clear_locations(statement, kind),
         live=_live(text, statement.validate, live, kind),
@@ -116,7 +116,7 @@ def _rotated(
         text=text,
         address=resource.address,
         edits=tuple(edits),
-        places=(statement.name.at,) * len(edits),
+        locations=(statement.name.at,) * len(edits),
         name=statement.name,
         live=_live(text, None, live, kind),
         rotates=True,
@@ -140,7 +140,7 @@ def _repointed(
         text=text,
         address=resource.address,
         edits=() if same else (PropertyEdit(path=path, value=other.address.name),),
-        places=() if same else (statement.connection.at,),
+        locations=() if same else (statement.connection.at,),
         name=statement.name,
         live=_live(text, statement.validate, live, resource_kind("connection", other.type)),
     )
@@ -202,25 +202,25 @@ def in_statement(
     diagnostic: Diagnostic,
     wanted: Wanted,
     edit: FileEdit,
-    places: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
+    spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
 ) -> Diagnostic:
     """A diagnostic of the edited file, moved to its location in the statement where it is about an edit.
-    `places`: by path of a property, where it begins and ends in the edited file."""
+    `spans`: by path of a property, where it begins and ends in the edited file."""
     where = diagnostic.range
     if diagnostic.address not in (wanted.address, None) or where is None or where.path != edit.path:
         return diagnostic
     edits = list(zip(wanted.edits, wanted.locations, strict=True))
     at = (where.line, where.column)
-    place = next((p for e, p in edits if e.path in places and _within(at, places[e.path])), None)
-    if place is None:
+    location = next((p for e, p in edits if e.path in spans and _within(at, spans[e.path])), None)
+    if location is None:
         if diagnostic.address is None:
             return diagnostic
         # A missing property has no location of its own: it is reported where it was removed, or is needed.
-        place = next((p for e, p in edits if e.remove), edits[0][1])
-    pointed = point(wanted.text, place, diagnostic.code, diagnostic.summary, shown=wanted.shown)
+        location = next((p for e, p in edits if e.remove), edits[0][1])
+    pointed = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
     hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
     return replace(diagnostic, range=pointed.range, excerpt=pointed.excerpt, hint=hint)
 
 
-def _within(at: tuple[int, int], place: tuple[tuple[int, int], tuple[int, int]]) -> bool:
-    return place[0] <= at < place[1]
+def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
+    return span[0] <= at < span[1]

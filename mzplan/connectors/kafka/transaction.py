@@ -146,8 +146,8 @@ class Transaction:
             now = time.monotonic()
             still_since = now if taken or still_since is None else still_since
             if now - still_since > _STALL_S:
-                message = self.problems[-1].str() if self.problems else "no record was taken"
-                raise StopError("_TIMED_OUT", message)
+                text = self.problems[-1].str() if self.problems else "no record was taken"
+                raise StopError("_TIMED_OUT", text)
             self._producer.poll(0.02)
         self._producer.poll(0)
 
