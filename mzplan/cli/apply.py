@@ -155,7 +155,7 @@ def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
-    from mzplan.plan.by_hand import plan_destroy
+    from mzplan.plan.manual_changes import plan_destroy
 
     return _operation(
         invocation, "destroy", lambda state: plan_destroy(state, targets=target), auto_approve, wait
@@ -167,7 +167,7 @@ def _override(name: str, text: str) -> click.Command:
     @click.argument("address", type=QUERY)
     @wait_option
     def called(invocation: Invocation, address: Address, wait: float) -> int:
-        from mzplan.plan.by_hand import OVERRIDES
+        from mzplan.plan.manual_changes import OVERRIDES
 
         planned = OVERRIDES[name]
         return _operation(invocation, name, lambda state: planned(state, [address]), True, wait)

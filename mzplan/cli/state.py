@@ -92,7 +92,7 @@ def state_show(invocation: Invocation, address: Address) -> int:
 @click.argument("new", type=ADDRESS)
 def state_mv(invocation: Invocation, former: Address, new: Address) -> int:
     """Rename a resource: it keeps its checkpoint and collection. Rename it in the files too."""
-    from mzplan.operations.surgery import move
+    from mzplan.operations.state_edits import move
 
     project = invocation.project()
     plan = move(project, invocation.runners(project), invocation.progress, former, new)
@@ -103,7 +103,7 @@ def state_mv(invocation: Invocation, former: Address, new: Address) -> int:
 @click.argument("addresses", nargs=-1, required=True, type=ADDRESS)
 def state_rm(invocation: Invocation, addresses: tuple[Address, ...]) -> int:
     """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
-    from mzplan.operations.surgery import forget
+    from mzplan.operations.state_edits import forget
 
     project = invocation.project()
     given = list(dict.fromkeys(addresses))
@@ -116,7 +116,7 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...]) -> int:
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
 def state_rollback(invocation: Invocation, serial: int | None, auto_approve: bool) -> int:
     """Commit again what an earlier serial said (default: the one before)."""
-    from mzplan.operations.surgery import roll_back
+    from mzplan.operations.state_edits import roll_back
 
     project = invocation.project()
     approve = approval(invocation, auto_approve, "state rollback")
@@ -143,7 +143,7 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> int:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
     from mzplan.operations.migration import beside
-    from mzplan.operations.surgery import pull
+    from mzplan.operations.state_edits import pull
 
     data, carried, led = pull(invocation.project(), serial)
     if out is None:
@@ -172,7 +172,7 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> i
 def state_push(invocation: Invocation, file: str, force: bool) -> int:
     """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
     from mzplan.operations.migration import beside
-    from mzplan.operations.surgery import push
+    from mzplan.operations.state_edits import push
 
     data, name = _read(file)
     rest = beside(file)
@@ -293,7 +293,7 @@ def command_import(
     """
     from mzplan.model.reading import ID
     from mzplan.operations.apply import ApplyOptions, carry_out
-    from mzplan.operations.surgery import plan_import
+    from mzplan.operations.state_edits import plan_import
 
     if id_ is not None and not ID.match(id_):
         raise click.BadParameter(f"{id_!r} is no id: it is the name of a folder.", param_hint="--id")

@@ -32,7 +32,7 @@ def adopt_foreign(
     The originals stay unchanged. Raises MZ165 (exit 7), with every reason, for what can't be adopted."""
     from mzplan.operations.plan import validate
     from mzplan.plan.commit import new_id
-    from mzplan.plan.surgery import plan_adopt
+    from mzplan.plan.state_edits import plan_adopt
     from mzplan.warehouse.paths import absolute
 
     id_ = new_id()

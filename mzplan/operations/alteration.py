@@ -18,7 +18,7 @@ from mzplan.operations.plan import plan_configuration
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.statements import Wanted, find_named, in_statement, misused, wanted_by
 from mzplan.schema.kinds import resource_kind
-from mzplan.sql.parse import parse_statement
+from mzplan.sql.parser import parse_statement
 from mzplan.sql.statements import Statement, ValidateConnection
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import ResourceState
-from mzplan.plan.compare import compare_resources
+from mzplan.plan.comparison import compare_resources
 from mzplan.schema.description import collection_columns
 
 World = Mapping[Address, ResourceState]

@@ -11,7 +11,7 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState
 from mzplan.model.suggestions import did_you_mean
-from mzplan.plan.compare import same_body
+from mzplan.plan.comparison import same_body
 
 Wanted = Mapping[Address, Resource]
 Committed = Mapping[Address, ResourceState]

@@ -16,7 +16,7 @@ from mzplan.model.plan import Change, DriftItem, Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.commit import apply_changes
-from mzplan.plan.compare import compare_resources, same_body
+from mzplan.plan.comparison import compare_resources, same_body
 from mzplan.schema.description import digest_of
 
 MAX_SHOWN = 8  # changes that the error names

@@ -18,7 +18,7 @@ from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.plan.canaries import held_back
 from mzplan.plan.causes import Causes, Dependencies, Reached, ways_to, weigh_references
-from mzplan.plan.compare import compare_resources
+from mzplan.plan.comparison import compare_resources
 from mzplan.plan.difference import Difference, check_known, find_difference, select
 from mzplan.plan.guards import check_changes, check_delivery, check_project, check_replaceable, same_place
 from mzplan.plan.moves import find_moves, moved, moved_references

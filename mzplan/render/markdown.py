@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
-from mzplan.plan.compare import all_fields
+from mzplan.plan.comparison import all_fields
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.plan.compare import all_fields
+from mzplan.plan.comparison import all_fields
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

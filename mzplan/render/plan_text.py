@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from mzplan.model.address import Address
 from mzplan.model.plan import ACTIONS, Action, Change, FieldChange, Plan
 from mzplan.model.words import count
-from mzplan.plan.compare import all_fields
+from mzplan.plan.comparison import all_fields
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.text import Paint, cut, safe, value
 

@@ -27,7 +27,7 @@ from mzplan.plan import build_plan
 from mzplan.plan.canaries import canaries_after, choose_canaries, held_back, without_passed
 from mzplan.plan.drift import drift_between
 from mzplan.plan.file import decode_plan, encode_plan
-from mzplan.plan.surgery import plan_move, plan_rollback
+from mzplan.plan.state_edits import plan_move, plan_rollback
 from mzplan.render.explain import render_stages
 from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json

@@ -12,7 +12,7 @@ from mzplan.model.plan import DriftItem, Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan, ensure_as_observed, ensure_declared, ensure_fresh
-from mzplan.plan.by_hand import plan_destroy, plan_pause, plan_restart
+from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart
 from tests.unit.small_projects import (
     LOCAL,
     at,

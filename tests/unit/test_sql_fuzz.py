@@ -11,7 +11,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.schema.kinds import resource_kind, types_of
 from mzplan.sql.meaning import meaning_of
-from mzplan.sql.parse import parse_statement
+from mzplan.sql.parser import parse_statement
 from mzplan.sql.statements import AlterConnection
 
 KEYWORDS = """

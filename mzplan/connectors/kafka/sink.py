@@ -15,10 +15,10 @@ from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
-from mzplan.connectors.kafka.exactly_once import ExactlyOnce, compare_target
 from mzplan.connectors.kafka.options import writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, route
 from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
+from mzplan.connectors.kafka.transactional_writer import TransactionalWriter, compare_target
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.columns import CHANGE, DELETE, POSITION
@@ -73,7 +73,7 @@ class KafkaSink:
         encoder = _encoder(run) if body["format"]["type"] == "avro" else None
         write_step: Callable[[DataFrame, int], None]
         if body["delivery"] == "exactly-once":
-            steps = ExactlyOnce(run, lambda: self._identify(run.query))
+            steps = TransactionalWriter(run, lambda: self._identify(run.query))
 
             def write_step(batch: DataFrame, step: int) -> None:
                 steps.write(as_records(batch, keys, encoder, hashed=True), step)

@@ -56,7 +56,7 @@ def compare_target(
     return another_target(query, f"{route(query)}: {what}")
 
 
-class ExactlyOnce:
+class TransactionalWriter:
     """Writes the batches of one run, one after the other. `identify` returns the topic's identity, as a probe
     does. Raises MzplanError."""
 

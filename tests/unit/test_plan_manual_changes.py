@@ -7,7 +7,7 @@ import pytest
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.state import State
 from mzplan.plan import build_plan
-from mzplan.plan.by_hand import plan_destroy, plan_pause, plan_restart, plan_resume
+from mzplan.plan.manual_changes import plan_destroy, plan_pause, plan_restart, plan_resume
 from tests.unit.small_projects import (
     actions,
     at,

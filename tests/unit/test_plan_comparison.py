@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mzplan.model.state import ResourceState
-from mzplan.plan.compare import (
+from mzplan.plan.comparison import (
     ABSENT,
     all_fields,
     compare_bodies,
