@@ -56,7 +56,7 @@ def claim(bootstrap: str, topic: str, epoch: int = 1) -> None:
     try:
         seen = one.read()
         before = StepRecord.parse(seen) if seen else FIRST
-        one.note(seen, before.step, replace(before, epoch=epoch).text)
+        one.commit_record(seen, before.step, replace(before, epoch=epoch).text)
     finally:
         one.close()
 
@@ -96,7 +96,7 @@ def test_what_is_remembered_fits_into_a_record(kafka: KafkaBroker, topic: Make) 
         large = large.with_step(step, Written(rows=10_000_000, digest=f"1:{2**64 - step:016x}"))
     assert len(large.text) < 3000
     one = transaction(kafka.bootstrap, name)
-    one.note(None, large.step, large.text)
+    one.commit_record(None, large.step, large.text)
     assert one.read() == large.text
     one.close()
 

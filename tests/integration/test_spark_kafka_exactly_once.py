@@ -183,7 +183,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     # has fenced anybody.
     newer = replace(before, epoch=6)
     claimed = transaction()
-    claimed.note(before.text, newer.step, newer.text)
+    claimed.commit_record(before.text, newer.step, newer.text)
     claimed.close()
     pipe.produce(10)
     ended = lab.ended(pipe.sink)
