@@ -90,8 +90,8 @@ def check(files: dict[str, str | bytes], **options: Any) -> list[str]:
 @example("- &a a\n- *a")
 @example("%YAML 9.9\n---\n")
 @example("sources:\n  x: {connection: 0x}")
-@example("variables: {\"\": {default: null}}")
-@example("variables: {\"\": {\"\": {default: 1}}, default: {}}")
+@example('variables: {"": {default: null}}')
+@example('variables: {"": {"": {default: 1}}, default: {}}')
 def test_any_text_as_a_file(text: str) -> None:
     check({"a.yaml": text.encode("utf-8", "surrogatepass")})
     check({"mzplan.yaml": text.encode("utf-8", "surrogatepass")})
