@@ -8,6 +8,7 @@ from concurrent.futures import Executor as Pool
 
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemoryStorageController
 from mzplan.model.state import Lease
+from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
@@ -22,7 +23,8 @@ def runner_in_memory(
     storage: InMemoryStorage | None = None,
 ) -> Runner:
     """A runner that leads under this lease, which nobody renews."""
-    controller = InMemoryStorageController(store, Secrets("."), pool, executor, storage, clock)
+    gates = gates_of(store, lease.instance, clock)
+    controller = InMemoryStorageController(store, Secrets("."), pool, executor, storage, clock, gates=gates)
     controller.create_instance(lease.instance)
     controller.attach(lease.instance, lease)
-    return Runner(store, controller, pool, clock)
+    return Runner(store, controller, gates, pool, clock)

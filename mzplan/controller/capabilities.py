@@ -98,5 +98,5 @@ class Capabilities:
         wanted = collection.wanted_since
         if attached is None or collection.description.instance != attached[0] or wanted <= collection.since:
             return
-        # Storage is told when the collection is looked at next, not with each of its micro-batches.
+        # Storage follows when the collection is looked at next, not with each of its micro-batches.
         collection.since = wanted

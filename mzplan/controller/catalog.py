@@ -1,10 +1,11 @@
-"""What the controller was told of: collections, exports, and exports that are prepared. No I/O."""
+"""What is wanted, and what is known of it: collections, exports, exports that are prepared. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from mzplan.controller import frontiers
+from mzplan.controller.reconcile import Desired
 from mzplan.controller.types import (
     CollectionDescription,
     CollectionState,
@@ -14,6 +15,7 @@ from mzplan.controller.types import (
     GlobalId,
     IdentifierMissingError,
     IdentifierReusedError,
+    InstanceId,
     Step,
     StorageError,
 )
@@ -22,12 +24,14 @@ from mzplan.schema.description import Description
 
 
 class Catalog:
-    """Commands on it are all or nothing: each looks at everything before it changes anything."""
+    """Commands on it are all or nothing: each looks at everything before it changes anything. `kept`: storage
+    that is somebody's although nothing here runs on it."""
 
     def __init__(self) -> None:
         self.collections: dict[GlobalId, CollectionState] = {}
         self.exports: dict[GlobalId, ExportState] = {}
         self.prepared: dict[GlobalId, CreateExportToken] = {}
+        self.kept: frozenset[Place] = frozenset()
 
     def collection(self, id_: GlobalId) -> CollectionState:
         """Raises IdentifierMissingError."""
@@ -55,6 +59,16 @@ class Catalog:
         """All descriptions, by what they are called."""
         states: list[CollectionState | ExportState] = [*self.collections.values(), *self.exports.values()]
         return {state.description.query.address: state.description for state in states}
+
+    def desired(self, instance: InstanceId) -> dict[Address, Desired]:
+        """What is to run on an instance."""
+        hosted = self.hosted().items()
+        return {a: Desired(description=d.query, paused=d.paused) for a, d in hosted if d.instance == instance}
+
+    def claimed(self) -> set[Place]:
+        """Storage that something here is on, or that is kept."""
+        states: list[CollectionState | ExportState] = [*self.collections.values(), *self.exports.values()]
+        return {state.place for state in states} | self.kept
 
     def readers(self, id_: GlobalId) -> dict[GlobalId, Place]:
         """Where the exports of a collection keep their checkpoints, by id."""

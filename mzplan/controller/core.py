@@ -18,12 +18,14 @@ from mzplan.controller.capabilities import Capabilities
 from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Claims
 from mzplan.controller.executor import CheckResult, Executor
+from mzplan.controller.gate import Gate
 from mzplan.controller.history import was_known
 from mzplan.controller.instances import Instances
 from mzplan.controller.maintenance import Maintenance
+from mzplan.controller.overview import Attached, Overview, QueryState
 from mzplan.controller.pools import WorkPool
 from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Desired
+from mzplan.controller.reconcile import Decision, Memory
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.controller.storage import Storage
 from mzplan.controller.types import (
@@ -58,13 +60,14 @@ log = logging.getLogger("mzplan.controller")
 
 LOCAL = "local"  # the type of sources that are appended to
 BUSY = 0.05  # seconds between looks while something is under way
+SHOWN = 10  # places in a line of the log
 
 
 class Controller:
     """Implements StorageController for the instance that its process leads.
 
-    It knows the instances, collections and exports that it is told of, and runs the queries of the instance
-    that is attached to it. `clock` gives seconds, monotonic.
+    It knows the instances, collections and exports that were created, and runs the queries of the instance
+    that is attached to it, where no gate holds them. `clock` gives seconds, monotonic.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Controller:
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,
         parameters: StorageParameters | None = None,
+        gates: Sequence[Gate] = (),
     ):
         self.store = store
         self.project = store.project
@@ -85,6 +89,7 @@ class Controller:
         self.pool = pool
         self.clock = clock
         self.parameters = parameters or StorageParameters()
+        self.gates = gates
         self.woken = threading.Event()
         self.instances = Instances(store, self._sever)
         self.catalog = Catalog()
@@ -93,16 +98,12 @@ class Controller:
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
         self._initialized = False
-        self._soon = False
-        self._changed = False
-        self._unclaimed: list[Place] = []
-        self._kept: set[Place] = set()
 
     # --- initialization
 
     def initialization_complete(self) -> None:
         self._initialized = True
-        self.woken.set()
+        self.wake()
 
     def update_configuration(self, parameters: StorageParameters) -> None:
         self.parameters = parameters
@@ -111,7 +112,7 @@ class Controller:
         if isinstance(self.pool, WorkPool):
             self.pool.resize(parameters.parallelism)
         self.maintenance.every = parameters.maintain_every
-        self.woken.set()
+        self.wake()
 
     # --- instances
 
@@ -139,8 +140,10 @@ class Controller:
             self.project,
             self.executor,
             self.secrets,
+            self.catalog,
             claims,
             SecretsUsed(before.secrets if before is not None else {}),
+            self.gates,
             self.pool,
             self.woken.set,
             self.clock,
@@ -149,7 +152,16 @@ class Controller:
         self._configure(self.queries)
         for entry in self.store.read_prepared(id_):
             self.catalog.adopt(CreateExportToken(id=entry.id, from_id=entry.from_id, step=entry.step))
-        self._change()
+        self.wake()
+
+    def attached(self) -> Attached | None:
+        lease = self.instances.lease
+        return Attached(lease=lease, lost=self.instances.lost) if lease is not None else None
+
+    def raise_epoch(self, epoch: int) -> None:
+        self._attached()
+        assert self.queries is not None
+        self.queries.epoch = max(epoch, self.queries.epoch)
 
     # --- collections and exports
 
@@ -169,14 +181,14 @@ class Controller:
         places = [one.query.place for _, one in collections]
         try:
             await asyncio.to_thread(self.storage.migrate, places)
-        except OSError as problem:  # each query's own check will tell of it
+        except OSError as problem:  # each query's own check will say so
             log.warning("the layout of storage is not known: %s", problem)
 
     async def create_collections(self, collections: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
         self._attached()
         self.catalog.create_collections(collections)
         self.catalog.restore_holds()
-        self._change()
+        self.wake()
 
     def export(self, id_: GlobalId) -> ExportState:
         return self.catalog.export(id_)
@@ -192,8 +204,6 @@ class Controller:
         return token
 
     def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
-        """The same for many, all or none, with one entry into the journal: a runner that starts has hundreds.
-        (Not in the seed.)"""
         instance = self._attached()
         tokens = self.catalog.to_prepare(wanted)
         after = {**self.catalog.prepared, **{token.id: token for token in tokens}}
@@ -204,21 +214,18 @@ class Controller:
         return tokens
 
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
-        instance = self._attached()
-        if self.catalog.prepared.get(token.id) == token:
-            self._journal_tokens(instance, self.catalog.without([token]))
-            self.catalog.cancel(token)
+        self._cancel([token] if self.catalog.prepared.get(token.id) == token else [])
 
     def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
-        """Cancel what is prepared for exports that are none of these, or for a collection that is gone: a
-        crash, or a command that failed, has left it, and nobody will use it. (Not in the seed.)"""
+        self._cancel(self.catalog.left_prepared(wanted))
+
+    def _cancel(self, tokens: Sequence[CreateExportToken]) -> None:
         instance = self._attached()
-        left = self.catalog.left_prepared(wanted)
-        if left:
-            self._journal_tokens(instance, self.catalog.without(left))
-            for token in left:
-                log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
-                self.catalog.cancel(token)
+        if tokens:
+            self._journal_tokens(instance, self.catalog.without(tokens))
+        for token in tokens:
+            log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
+            self.catalog.cancel(token)
 
     async def create_exports(self, exports: Sequence[tuple[CreateExportToken, ExportDescription]]) -> None:
         instance = self._attached()
@@ -226,7 +233,7 @@ class Controller:
         if exports:
             self._journal_tokens(instance, self.catalog.without([token for token, _ in exports]))
         self.catalog.create_exports(exports)
-        self._change()
+        self.wake()
 
     def drop_sources(self, ids: Sequence[GlobalId]) -> None:
         self._attached()
@@ -237,7 +244,7 @@ class Controller:
         self._attached()
         for id_ in ids:
             self.catalog.collections.pop(id_, None)
-        self._change()
+        self.wake()
 
     def drop_sinks(self, ids: Sequence[GlobalId]) -> None:
         self._attached()
@@ -248,7 +255,7 @@ class Controller:
         self._attached()
         for id_ in ids:
             self.catalog.drop_export(id_)
-        self._change()
+        self.wake()
 
     # --- data and frontiers
 
@@ -289,6 +296,31 @@ class Controller:
 
     # --- work
 
+    def overview(self) -> Overview:
+        queries = self.queries
+        if queries is None or not self._initialized:
+            return Overview()
+        wanted, decisions = queries.desired(), self.decisions
+        left = [a for a, d in decisions.items() if d.shown is not None or a in queries.under_way]
+        states = {}
+        for address in dict.fromkeys([*wanted, *left]):
+            query = wanted[address].description if address in wanted else None
+            states[address] = QueryState(
+                wanted=wanted.get(address),
+                decision=decisions.get(address),
+                memory=queries.memories.get(address) or Memory(),
+                upstream=queries.upstreams.get(address),
+                keeps=self.capabilities.holds_back(query.id) if query is not None else None,
+                reached=self.catalog.reached(query) if query is not None else -1,
+            )
+        return Overview(
+            queries=states,
+            busy=self.busy,
+            maintained=self.maintenance.at_work_on,
+            secrets=queries.digests(),
+            foreign=tuple(self.executor.foreign()),
+        )
+
     @property
     def busy(self) -> bool:
         """Whether something is under way that is worth another look at once."""
@@ -296,14 +328,14 @@ class Controller:
         starting = any(one.condition == "starting" for one in self.decisions.values())
         return starting or (queries is not None and (bool(queries.under_way) or queries.claims.removing))
 
-    def look_soon(self) -> None:
-        """Let the next `ready` wait for a moment only, whatever is under way elsewhere."""
-        self._soon = True
+    def is_open(self) -> bool:
+        return self.executor.is_open()
+
+    def wake(self) -> None:
+        self.woken.set()
 
     async def ready(self) -> None:
-        soon = self.busy or self._soon
-        self._soon = False
-        await asyncio.to_thread(self.woken.wait, BUSY if soon else self.store.backend.idle)
+        await asyncio.to_thread(self.woken.wait, BUSY if self.busy else self.store.backend.idle)
         self.woken.clear()
 
     async def process(self) -> None:
@@ -314,9 +346,7 @@ class Controller:
         if queries is None or not self._initialized:
             return
         queries.harvest()
-        if self._changed:
-            self._take_over(queries)
-        if not self.executor.is_open():
+        if not self.is_open():
             self.decisions = {}
             return
         self.decisions = queries.round()
@@ -337,25 +367,20 @@ class Controller:
         except (OSError, MzplanError) as problem:  # no reason not to run
             log.warning("which storage is unclaimed is not known: %s", problem)
             return
-        self._unclaimed = unclaimed(listed, self._claimed(), noted)
-
-    def unclaimed(self) -> Iterable[Place]:
-        return tuple(self._unclaimed)
+        places = unclaimed(listed, self.catalog.claimed(), noted)
+        if places:
+            names = ", ".join(f"{id_} g{generation}" for id_, generation in places[:SHOWN])
+            more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+            log.info("storage that nothing claims: %s%s (mzplan state gc)", names, more)
 
     def claim_storage(self, places: Iterable[Place]) -> None:
-        """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
-        purpose. (Not in the seed.)"""
-        self._kept = set(places)
-        self._change()
+        self.catalog.kept = frozenset(places)
+        self.wake()
 
     def validate(self, description: Description) -> CheckResult:
-        """Try a description as its query would, without changing anything; any thread may. (Not in the seed:
-        its caller validates before it commands.)"""
         return self.executor.check(description, self.secrets)
 
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
-        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
-        `whole` of it) its upstream or target. Changes nothing; any thread may. (Not in the seed.)"""
         gone = self.executor.missing(description)
         if gone or not whole:
             return gone
@@ -375,7 +400,7 @@ class Controller:
         """The lease is lost (called by the thread that kept it): no query may outlive it."""
         log.error("the lease is lost: %s; stopping every query", self.instances.lost)
         self.close_engine()
-        self.woken.set()
+        self.wake()
 
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped
@@ -392,37 +417,15 @@ class Controller:
     def _attached(self) -> InstanceId:
         return self.instances.require()
 
-    def _change(self) -> None:
-        self._changed = True
-        self.woken.set()
-
     def _was_known(self, kind: str, id_: GlobalId) -> bool:
         return was_known(self.store, self.queries.claims if self.queries is not None else None, kind, id_)
-
-    def _take_over(self, queries: Queries) -> None:
-        """Let the queries be what the catalog says."""
-        instance = self._attached()
-        self._changed = False
-        hosted = self.catalog.hosted()
-        queries.want(
-            {
-                address: Desired(description=one.query, paused=one.paused)
-                for address, one in hosted.items()
-                if one.instance == instance
-            },
-            self._claimed(),
-        )
-
-    def _claimed(self) -> set[Place]:
-        catalog = self.catalog
-        places = {c.place for c in catalog.collections.values()} | {e.place for e in catalog.exports.values()}
-        return places | self._kept
 
     def _observe(self, queries: Queries) -> None:
         """Take uppers and conditions from what runs."""
         uppers: list[tuple[GlobalId, Step]] = []
+        desired = queries.desired()
         for address, decision in self.decisions.items():
-            wanted = queries.desired.get(address)
+            wanted = desired.get(address)
             if wanted is None:
                 continue
             state = self.catalog.state_of(wanted.description)

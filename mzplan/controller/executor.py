@@ -1,7 +1,7 @@
 """The executor: what the runner asks of the engine that hosts the streaming queries.
 
 Two implementations pass one contract suite: SparkExecutor (mzplan.spark) and InMemoryExecutor (dry
-instances and tests). The executor decides nothing: it starts what it is told, and reports what is there.
+instances and tests). The executor decides nothing: it does what it is commanded, and reports what is there.
 """
 
 from __future__ import annotations

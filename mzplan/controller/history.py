@@ -1,4 +1,4 @@
-"""The durable command history: what any controller of this project was ever told."""
+"""The durable command history: what any controller of this project has ever hosted."""
 
 from __future__ import annotations
 

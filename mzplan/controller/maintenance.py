@@ -39,8 +39,8 @@ class Surveyed:
 
 def max_hold(source: Description) -> str | None:
     """For how long a sink that does not read on holds the collection of a source: `30d`; None for ever."""
-    said = resource_kind("source", source.type).with_defaults(source.body).get("max_hold")
-    return str(said) if said is not None else None
+    limit = resource_kind("source", source.type).with_defaults(source.body).get("max_hold")
+    return str(limit) if limit is not None else None
 
 
 class Maintenance:
@@ -115,7 +115,7 @@ class Maintenance:
             self._work = (address, place, self._start(self.storage.maintain, place, since))
 
     def harvest(self) -> None:
-        """Take in how maintenance has ended: what went wrong is said, and tried again later."""
+        """Take in how maintenance has ended: what went wrong is logged, and tried again later."""
         if self._work is None or not self._work[2].done():
             return
         _, place, done = self._work

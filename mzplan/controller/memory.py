@@ -13,6 +13,7 @@ from typing import Any
 from mzplan.controller.append_steps import appended_columns, planned_steps, to_table
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import CheckResult, QueryName, QueryReport
+from mzplan.controller.gate import Gate
 from mzplan.controller.storage import Extent
 from mzplan.controller.types import (
     AppendCommand,
@@ -229,6 +230,7 @@ class InMemoryStorageController(Controller):
         storage: InMemoryStorage | None = None,
         clock: Callable[[], float] = time.monotonic,
         parameters: StorageParameters | None = None,
+        gates: Sequence[Gate] = (),
     ):
         super().__init__(
             store,
@@ -238,4 +240,5 @@ class InMemoryStorageController(Controller):
             pool,
             clock,
             parameters,
+            gates,
         )

@@ -1,8 +1,11 @@
 """The storage controller (seed 004): the one way from mzplan to what runs.
 
-A controller hosts collections (sources) and exports (sinks) on storage instances. It is told what should be,
-and converges: `ready` waits for something to do, `process` does it. What it was told survives it: the
-committed serials are its durable command history, and a journal has what a serial can't carry.
+A controller hosts collections (sources) and exports (sinks) on storage instances. Commands say what should
+be, and it converges: `ready` waits for something to do, `process` does it. Commands survive it: the committed
+serials are their durable history, and a journal has what a serial can't carry.
+
+The runner knows a controller by this protocol alone: the seed's 27 methods, and those that it needs besides,
+of which each says that it is not in the seed.
 
 Every method may raise `NotAttachedError` once another runner has taken the instance over; a command that
 raises has changed nothing. Where the seed panics or leaks, this refuses (docs/controller.md compares each
@@ -11,10 +14,12 @@ method).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.overview import Attached, Overview
 from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
@@ -32,6 +37,8 @@ from mzplan.controller.types import (
     StorageParameters,
 )
 from mzplan.model.address import Place
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.schema.description import Description
 
 
 class StorageController(Protocol):
@@ -44,6 +51,10 @@ class StorageController(Protocol):
     def update_configuration(self, parameters: StorageParameters) -> None:
         """Parallelism, back-off, retention of dropped storage: from now on, without a restart of any
         query."""
+
+    @property
+    def parameters(self) -> StorageParameters:
+        """What `update_configuration` was given last. (Not in the seed.)"""
 
     # --- instances
 
@@ -61,6 +72,13 @@ class StorageController(Protocol):
         to a replica, communication with that replica is severed in favor of the new replica": it finds its
         lease taken, stops its queries, and is fenced from exactly-once targets by the epoch; the queries go
         on from their checkpoints. Raises IdentifierMissingError."""
+
+    def attached(self) -> Attached | None:
+        """The lease under which this process leads an instance; any thread may ask. (Not in the seed.)"""
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Start queries under a higher epoch than the lease's: one that comes from another instance goes on
+        under a higher one than any of its former runner. (Not in the seed.)"""
 
     # --- collections
 
@@ -112,6 +130,14 @@ class StorageController(Protocol):
         collection, IdentifierReusedError for an id that is a collection's. Prepared again: the same
         token."""
 
+    def prepare_exports(self, wanted: Sequence[tuple[GlobalId, GlobalId]]) -> list[CreateExportToken]:
+        """The same for many, all or none, with one entry into the journal: a runner that starts has hundreds.
+        (Not in the seed.)"""
+
+    def keep_prepared(self, wanted: Collection[GlobalId]) -> None:
+        """Cancel what is prepared for exports that are none of these, or for a collection that is gone: a
+        crash, or a command that failed, has left it, and nobody will use it. (Not in the seed.)"""
+
     def cancel_prepare_export(self, token: CreateExportToken) -> None:
         """Release what the token holds; no error when it was used or cancelled before."""
 
@@ -154,11 +180,32 @@ class StorageController(Protocol):
 
     def update_read_capabilities(self, updates: Mapping[GlobalId, Mapping[str, Step | None]]) -> None:
         """Move read capabilities of collections, by holder: forward to a step, or given back (None). Where
-        the since of a collection moves with it, storage is told when it is looked at next (`maintain_every`):
+        the since of a collection moves with it, storage follows when it is looked at next (`maintain_every`):
         small files are merged, and what only older steps need is reclaimed. Ids that are not there are
         ignored."""
 
     # --- work
+
+    def claim_storage(self, places: Iterable[Place]) -> None:
+        """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
+        purpose. (Not in the seed.)"""
+
+    def validate(self, description: Description) -> CheckResult:
+        """Try a description as its query would, without changing anything; any thread may. (Not in the seed:
+        its caller validates before it commands.)"""
+
+    def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
+        """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
+        `whole` of it) its upstream or target. Changes nothing; any thread may. (Not in the seed.)"""
+
+    def is_open(self) -> bool:
+        """Whether the engine is ready, and queries are started; any thread may ask. (Not in the seed.)"""
+
+    def overview(self) -> Overview:
+        """What is known since `process` was called last. (Not in the seed, where status goes elsewhere.)"""
+
+    def wake(self) -> None:
+        """Let `ready` end; any thread may. (Not in the seed.)"""
 
     async def ready(self) -> None:
         """Wait until there is something to process. Can be cancelled at any time."""
@@ -170,8 +217,5 @@ class StorageController(Protocol):
 
     async def reconcile_state(self) -> None:
         """After the first descriptions have been given: stop the queries of this project that none of them
-        claims, and list the storage that nothing claims (`unclaimed`). Queries of other projects are never
-        touched, and no storage is removed."""
-
-    def unclaimed(self) -> Iterable[Place]:
-        """Storage (id, generation) that `reconcile_state` found and nothing claims."""
+        claims, and list in the log the storage that nothing claims (`mzplan state gc` removes it). Queries of
+        other projects are never touched, and no storage is removed."""

@@ -7,14 +7,16 @@ a server.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
+from mzplan.controller.gate import Gate
 from mzplan.controller.identity import RunningIds
 from mzplan.controller.reconcile import (
     DEFAULT_PACE,
@@ -24,7 +26,6 @@ from mzplan.controller.reconcile import (
     Desired,
     Drop,
     Memory,
-    Pace,
     Stop,
     Switch,
     decide,
@@ -35,20 +36,18 @@ from mzplan.controller.reconcile import (
 )
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.address import Address, Place
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, references_of
 from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.runner")
 
-Decide = Callable[[Address, Desired | None, list[QueryReport], Memory, float, Pace], Decision]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How a command ended: `problem` is None when it did what it should. `checked` tells a failed check,
-    which has stopped nothing, from a failed start."""
+    """How a command ended: `problem` is None when it did what it should. `checked`: False for a failed check,
+    which has stopped nothing."""
 
     command: Command
     problem: Diagnostic | None = None
@@ -57,16 +56,18 @@ class Done:
 
 
 class Queries:
-    """Keeps the queries of one project on one engine as they are wanted. `wake` is called when a command has
-    ended; `clock` gives seconds, monotonic."""
+    """Keeps the queries of one instance as the catalog says, or as the first gate that holds one says. `wake`
+    is called when a command has ended; `clock` gives seconds, monotonic."""
 
     def __init__(
         self,
         project: str,
         executor: Executor,
         secrets: Secrets,
+        catalog: Catalog,
         claims: Claims,
         secrets_used: SecretsUsed,
+        gates: Sequence[Gate],
         pool: Pool,
         wake: Callable[[], None],
         clock: Callable[[], float],
@@ -74,32 +75,26 @@ class Queries:
         self.project = project
         self.executor = executor
         self.secrets = secrets
+        self.catalog = catalog
         self.claims = claims
         self.secrets_used = secrets_used
+        self.gates = gates
         self.pool = pool
         self.wake = wake
         self.clock = clock
         self.epoch = 0
         self.pace = DEFAULT_PACE
         self.parallelism = 8  # stops and starts at once
-        # Who leads the instance may have some queries wait for others (see mzplan.runner.canaries).
-        self.decide: Decide = decide
-        self.started: Callable[[Address], None] = lambda address: None
-        self.desired: dict[Address, Desired] = {}
-        self.claimed: set[Place] = set()
         self.memories: dict[Address, Memory] = {a: Memory(accepted=d) for a, d in claims.accepted.items()}
         self.under_way: dict[Address, Future[Done]] = {}
         self.upstreams: dict[Address, Any] = {}
         self.running_ids = RunningIds()
-        self._references: dict[Address, set[str]] = {}
+        self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._accepted_changed = False
 
-    def want(self, desired: Mapping[Address, Desired], claimed: set[Place]) -> None:
-        """What is to run from now on, and which storage somebody claims, whether it runs or not."""
-        self.desired = dict(desired)
-        self._references = {a: references_of(d.description) for a, d in desired.items() if not d.paused}
-        self.claimed = claimed
-        self._accepted_changed |= self.claims.is_left(claimed, {*desired, *self.memories})
+    def desired(self) -> dict[Address, Desired]:
+        """What is to run on this instance."""
+        return self.catalog.desired(self.claims.instance)
 
     def harvest(self) -> None:
         """Take in how commands have ended."""
@@ -112,20 +107,21 @@ class Queries:
 
     def round(self) -> dict[Address, Decision]:
         """Look at each query, and do its next step."""
+        wanted = self.desired()
         reports: dict[Address, list[QueryReport]] = {}
         for report in self.executor.reports():
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
         # Sources first: a sink may wait for its source to come up with a new column.
-        known = {*self.desired, *reports, *self.memories}
+        known = {*wanted, *reports, *self.memories}
         for address in sorted(known, key=lambda one: (one.kind != "source", one)):
             memory = self.memories.get(address) or Memory()
             there = reports.get(address, [])
-            desired = self.desired.get(address)
+            desired = wanted.get(address)
             decision = self.running_ids.strangers(address, desired, there, memory)
             if decision is None:
-                decision = self.decide(address, desired, there, memory, now, self.pace)
+                decision = self._decide(address, desired, there, memory, now)
             if isinstance(decision.command, Switch) and (
                 self.running_ids.is_elsewhere(decision.command, reports)
                 or self.claims.is_going(decision.command.description)
@@ -145,21 +141,53 @@ class Queries:
                 if decision.command is not None:
                     self._carry_out(decision.command)
             decisions[address] = decision
-        self._write_accepted()
+        self._write_accepted(wanted)
         return decisions
+
+    def _decide(
+        self,
+        address: Address,
+        desired: Desired | None,
+        reports: list[QueryReport],
+        memory: Memory,
+        now: float,
+    ) -> Decision:
+        """The next step for one query, which a gate may hold."""
+        if desired is None:
+            return decide(address, None, reports, memory, now, self.pace)
+        holds = (gate.hold(desired.description, memory.accepted) for gate in self.gates)
+        held = next((one for one in holds if one is not None), None)
+        if held is None:
+            return decide(address, desired, reports, memory, now, self.pace)
+        if held.description is None:
+            shown = next((report for report in reports if report.active), None)
+            condition = "running" if shown is not None else held.condition
+            return Decision(command=None, memory=memory, condition=condition, shown=shown)
+        instead = replace(desired, description=held.description)
+        decision = decide(address, instead, reports, memory, now, self.pace)
+        if isinstance(decision.command, Switch) and not held.check:
+            return replace(decision, command=replace(decision.command, check=False))
+        return decision
 
     def reclaim(self, decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""
-        running = {d.description.place for d in self.desired.values()}
-        wanted = {a: d.description for a, d in self.desired.items()}
+        wanted = {a: d.description for a, d in self.desired().items()}
         read = places_read(wanted) | places_read(self._accepted())
-        stopping = any(a not in self.desired and d.shown is not None for a, d in decisions.items())
+        stopping = any(a not in wanted and d.shown is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to what it has lost
-            self.claims.reclaim(self.claimed | running, read, self.pool)
+            self.claims.reclaim(self.catalog.claimed(), read, self.pool)
 
     def digests(self) -> dict[str, str]:
         """Digests of the secrets' values that the queries run with, by reference."""
-        return self.secrets_used.digests(self._references)
+        wanted = self.desired()
+        for address in self._references.keys() - wanted.keys():
+            del self._references[address]
+        for address, one in wanted.items():  # once for each description: to look through it takes its time
+            if address not in self._references or self._references[address][0] is not one.description:
+                self._references[address] = (one.description, references_of(one.description))
+        return self.secrets_used.digests(
+            {address: self._references[address][1] for address, one in wanted.items() if not one.paused}
+        )
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -180,12 +208,13 @@ class Queries:
     def _accepted(self) -> Accepted:
         return {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
 
-    def _write_accepted(self) -> None:
-        """Once a round, however many queries were accepted in it."""
-        if not self._accepted_changed:
-            return
-        self.claims.record(self._accepted(), self.claimed)
-        self._accepted_changed = False
+    def _write_accepted(self, wanted: Mapping[Address, Desired]) -> None:
+        """Once a round, however many queries were accepted in it; also when nothing claims any more what has
+        left this instance."""
+        claimed = self.catalog.claimed()
+        if self._accepted_changed or self.claims.is_left(claimed, {*wanted, *self.memories}):
+            self.claims.record(self._accepted(), claimed)
+            self._accepted_changed = False
 
     # --- on the pool
 
@@ -227,7 +256,8 @@ class Queries:
         self.executor.start(command.description, self.secrets, self.epoch)
         self.secrets_used.started(command.address, values)
         failpoint(Failpoint.RUNNER_STARTED_NEW)
-        self.started(command.address)
+        for gate in self.gates:
+            gate.started(command.address)
         return Done(command=command, upstream=result.upstream)
 
     def _gone(self, description: Description) -> tuple[Diagnostic, ...]:

@@ -80,7 +80,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """Check the description (unless told not to), then stop what runs, then start it."""
+    """Check the description (where `check` says so), then stop what runs, then start it."""
 
     address: Address
     description: Description

@@ -122,7 +122,7 @@ class CollectionState:
 
     `upper`: the next step. `implied`: the read capability that follows from the policy. `holds`: read
     capabilities of others, by who holds them; each keeps what is needed from its step on. `since`: the least
-    of all capabilities, as far as storage was told; it never goes back. `condition` is that of the query.
+    of all capabilities, as far as storage may give up; it never goes back. `condition` is that of the query.
     """
 
     description: CollectionDescription
@@ -190,7 +190,7 @@ class AppendCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLocation:
-    """A runner: this process. `owner` tells it from any other, also one of the same pid on the same
+    """A runner: this process. `owner` distinguishes it from any other, also one of the same pid on the same
     machine."""
 
     owner: str

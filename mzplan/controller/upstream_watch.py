@@ -3,7 +3,7 @@ their checkpoints are of, sinks the target that holds their steps, all their che
 
 A topic that is deleted and created again, a cluster that is put in the place of another, or a folder that
 somebody has removed is not noticed by a query that runs. One query at a time is looked at, each about once a
-minute, and nothing is done but told.
+minute, and nothing is done but reported.
 """
 
 from __future__ import annotations

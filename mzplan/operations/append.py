@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from mzplan.operations.project import Project, Reporter, unknown_address
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column, change_columns
 from mzplan.schema.source_columns import columns_of, keys_of
 from mzplan.warehouse.checkpoints import Checkpoint
-from mzplan.warehouse.paths import absolute, local_path
+from mzplan.warehouse.paths import absolute
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -103,13 +102,12 @@ def _without_key(address: Address) -> MzplanError:
 def _write(
     project: Project, state: State, resource: ResourceState, table: Table, id_: str, expect: int | None
 ) -> Appended:
-    from mzplan.connectors.local.endpoint import LocalSteps, StaleStepError
+    from mzplan.connectors.local.endpoint import StaleStepError, turns
 
     warehouse = absolute(project.settings.directory, state.warehouse)
-    place = Checkpoint.of(warehouse, resource.id, resource.generation).steps
     try:
-        with _alone(project, place):
-            return LocalSteps(place).append(table, id_, expect)
+        with turns(warehouse, [resource.place], project.store.lock_for_append) as there:
+            return there[resource.place].append(table, id_, expect)
     except StaleStepError as stale:
         raise error(
             "MZ084",
@@ -120,24 +118,14 @@ def _write(
             exit_code=ExitCode.REFUSED,
         ) from None
     except OSError as problem:
+        steps = Checkpoint.of(warehouse, *resource.place).steps
         raise error(
             "MZ035",
             f"Cannot write a step of {resource.address}",
-            f"{place}: {problem.strerror or problem}. Nothing was written.",
+            f"{steps}: {problem.strerror or problem}. Nothing was written.",
             "check the warehouse and its rights.",
             address=resource.address,
         ) from None
-
-
-@contextlib.contextmanager
-def _alone(project: Project, place: str) -> Iterator[None]:
-    """Keeps other appends out: by a lock beside the steps, or the store's lock, as an object store has
-    none."""
-    if local_path(place) is not None:
-        yield
-        return
-    with project.store.lock_for_append():
-        yield
 
 
 def _local_source(address: Address, state: State) -> ResourceState:

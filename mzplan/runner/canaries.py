@@ -7,21 +7,11 @@ killed in between, and its successor, do the same. Pure but for the clock that i
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import replace
 
-from mzplan.controller.executor import QueryReport
-from mzplan.controller.reconcile import (
-    DEFAULT_PACE,
-    Decision,
-    Desired,
-    Key,
-    Memory,
-    Pace,
-    Switch,
-    decide,
-    key_of,
-    runs,
-)
+from mzplan.controller.gate import Held
+from mzplan.controller.overview import QueryState
+from mzplan.controller.reconcile import Decision, Key, Memory, key_of, runs
+from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.state import State
@@ -31,7 +21,7 @@ _THEN = "`mzplan apply` goes on with all of them, `mzplan state rollback` goes b
 
 
 class Canaries:
-    """`verdicts` are those that are written down: only they count."""
+    """A gate. `verdicts` are those that are written down: only they count."""
 
     def __init__(self, verdicts: Mapping[Address, Verdict]):
         self.verdicts: Mapping[Address, Verdict] = dict(verdicts)
@@ -54,26 +44,19 @@ class Canaries:
             for held in canary.holds:
                 self._waiting.setdefault(held, []).append(canary)
 
-    def judge(
-        self,
-        decisions: Mapping[Address, Decision],
-        memories: Mapping[Address, Memory],
-        desired: Mapping[Address, Desired],
-        now: float,
-    ) -> dict[Address, Verdict]:
+    def judge(self, queries: Mapping[Address, QueryState], now: float) -> dict[Address, Verdict]:
         """The verdicts that are due now. The caller writes them down, then hands them to `decided`."""
         found = {}
         for address, canary in self._canaries.items():
-            if address in self.verdicts or address not in decisions:
+            state = queries.get(address)
+            if address in self.verdicts or state is None or state.decision is None or state.wanted is None:
                 continue
-            if desired[address].paused:
+            if state.wanted.paused:
                 self._since.pop(address, None)  # it has its whole time once it is resumed
                 continue
             since = self._since.setdefault(address, now)
-            key = key_of(desired[address].description)
-            verdict = _verdict(
-                canary, key, decisions[address], memories.get(address) or Memory(), now - since
-            )
+            key = key_of(state.wanted.description)
+            verdict = _verdict(canary, key, state.decision, state.memory, now - since)
             if verdict is not None:
                 found[address] = verdict
         return found
@@ -87,7 +70,7 @@ class Canaries:
         verdict = self.verdicts.get(address)
         return verdict if verdict is not None and not verdict.passed else None
 
-    def holds(self, address: Address) -> str | None:
+    def reason(self, address: Address) -> str | None:
         """For which canary a query waits, in words; None when it waits for none."""
         for canary in self._waiting.get(address, ()):
             verdict = self.verdicts.get(canary.address)
@@ -100,42 +83,19 @@ class Canaries:
             )
         return None
 
-    def has_released(self, address: Address) -> bool:
-        """Whether a query had to wait, and has to no more."""
-        return address in self._waiting and self.holds(address) is None
+    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+        """A query that waits, and a canary that has failed, are to be as they were last accepted."""
+        waits, failed = self.reason(wanted.address), self.failed(wanted.address)
+        if waits is None and (failed is None or accepted is None or accepted.place != wanted.place):
+            return None
+        if accepted is None or accepted.id != wanted.id:
+            return Held(condition="stopped")  # nothing of it has run yet: it waits with its first start
+        # What failed must stop in any case, whether or not the servers of the former answer.
+        return Held(description=accepted, check=waits is not None)
 
-    def decide(
-        self,
-        address: Address,
-        desired: Desired | None,
-        reports: list[QueryReport],
-        memory: Memory,
-        now: float,
-        pace: Pace = DEFAULT_PACE,
-    ) -> Decision:
-        """As reconcile.decide; a query that is held, and a canary that has failed, are wanted as they were
-        last accepted."""
-        waits, failed = self.holds(address), self.failed(address)
-        if desired is None or (waits is None and failed is None):
-            return decide(address, desired, reports, memory, now, pace)
-        accepted = memory.accepted
-        if waits is None and not _can_go_back(accepted, desired.description):
-            return decide(address, desired, reports, memory, now, pace)
-        if accepted is None or accepted.id != desired.description.id:
-            # Nothing of it has run yet: it waits with its first start.
-            shown = next((report for report in reports if report.active), None)
-            return Decision(
-                command=None, memory=memory, condition="running" if shown else "stopped", shown=shown
-            )
-        decision = decide(address, replace(desired, description=accepted), reports, memory, now, pace)
-        if waits is None and isinstance(decision.command, Switch):
-            # What failed must stop in any case, whether or not the servers of the former answer.
-            return replace(decision, command=replace(decision.command, check=False))
-        return decision
-
-
-def _can_go_back(accepted: Description | None, wanted: Description) -> bool:
-    return accepted is not None and accepted.place == wanted.place
+    def started(self, address: Address) -> None:
+        if address in self._waiting and self.reason(address) is None:
+            failpoint(Failpoint.CANARY_RELEASED)
 
 
 def _verdict(canary: Canary, key: Key, decision: Decision, memory: Memory, waited: float) -> Verdict | None:

@@ -1,5 +1,5 @@
-"""From a committed state to commands for the controller: a pure difference of what it was told and what is
-now committed. A command is one call."""
+"""From a committed state to commands for the controller: a pure difference of what it hosts and what is now
+committed. A command is one call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from mzplan.controller.types import (
     CollectionDescription,
+    CollectionState,
     ExportDescription,
+    ExportState,
     GlobalId,
+    InstanceId,
     LagDuration,
     LagSteps,
     ReadPolicy,
     RetainFrom,
 )
+from mzplan.model.address import Address
 from mzplan.model.durations import seconds
 from mzplan.model.state import State
 from mzplan.schema.description import describe
@@ -56,17 +60,22 @@ Command = DropSinks | DropSources | CreateCollections | CreateExports | SetReadP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a controller was told last, by id."""
+class Wanted:
+    """What a state wants of a controller, by id."""
 
     collections: Mapping[GlobalId, CollectionDescription]
     exports: Mapping[GlobalId, ExportDescription]
 
+    def on(self, instance: InstanceId) -> set[Address]:
+        """The queries of an instance."""
+        described: list[CollectionDescription | ExportDescription] = [
+            *self.collections.values(),
+            *self.exports.values(),
+        ]
+        return {one.query.address for one in described if one.instance == instance}
 
-NOTHING = Told(collections={}, exports={})
 
-
-def wanted_of(state: State, instance: str) -> Told:
+def wanted_of(state: State, instance: str) -> Wanted:
     """What the state wants of an instance: its sources and sinks, and what these have to do with others': the
     collections that its sinks read, and the sinks elsewhere that read its collections."""
     queries = [r for a, r in state.resources.items() if a.kind != "connection"]
@@ -84,25 +93,32 @@ def wanted_of(state: State, instance: str) -> Told:
             exports[resource.id] = ExportDescription(
                 query=describe(resource, state.resources), instance=resource.instance, paused=resource.paused
             )
-    return Told(collections=collections, exports=exports)
+    return Wanted(collections=collections, exports=exports)
 
 
-def commands(told: Told, wanted: Told) -> list[Command]:
-    """What to tell the controller, in this order: sinks go before their sources and come after them."""
+def commands(
+    collections: Mapping[GlobalId, CollectionState], exports: Mapping[GlobalId, ExportState], wanted: Wanted
+) -> list[Command]:
+    """From what a controller hosts to what is wanted, in this order: sinks go before their sources and come
+    after them."""
     found: list[Command] = []
-    sinks = tuple(sorted(told.exports.keys() - wanted.exports.keys()))
-    sources = tuple(sorted(told.collections.keys() - wanted.collections.keys()))
+    sinks = tuple(sorted(exports.keys() - wanted.exports.keys()))
+    sources = tuple(sorted(collections.keys() - wanted.collections.keys()))
     if sinks:
         found.append(DropSinks(ids=sinks))
     if sources:
         found.append(DropSources(ids=sources))
-    collections = tuple(c for i, c in sorted(wanted.collections.items()) if told.collections.get(i) != c)
-    if collections:
-        found.append(CreateCollections(collections=collections))
-        found.append(SetReadPolicy(policies=tuple((c.query.id, policy_of(c)) for c in collections)))
-    exports = tuple(e for i, e in sorted(wanted.exports.items()) if told.exports.get(i) != e)
-    if exports:
-        found.append(CreateExports(exports=exports))
+    sources_now, sinks_now = sorted(wanted.collections.items()), sorted(wanted.exports.items())
+    described = tuple(c for i, c in sources_now if i not in collections or collections[i].description != c)
+    if described:
+        found.append(CreateCollections(collections=described))
+    policies = tuple((i, policy_of(c)) for i, c in sources_now)
+    policies = tuple((i, p) for i, p in policies if i not in collections or collections[i].policy != p)
+    if policies:
+        found.append(SetReadPolicy(policies=policies))
+    written = tuple(e for i, e in sinks_now if i not in exports or exports[i].description != e)
+    if written:
+        found.append(CreateExports(exports=written))
     return found
 
 

@@ -33,9 +33,9 @@ def start(
     packages: Mapping[str, tuple[str, ...]] = _NOTHING,
 ) -> Lease:
     """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting).
-    `packages`: what its Spark will need (see schema.description.packages_of), beside what the state tells.
+    `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
 
-    Raises MZ062 (or what the runner itself said, such as MZ061: no Java) when it ends at once.
+    Raises MZ062 (or what the runner itself reported, such as MZ061: no Java) when it ends at once.
     """
     lease = store.leases.leader(instance)
     if lease is not None:
@@ -104,7 +104,7 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
     lease = store.leases.leader(instance)
     if lease is None or lease.host != socket.gethostname() or not is_alive(lease.pid, lease.pid_started):
         return False
-    if lease.pid_space and not is_of_here(lease):  # in another container, say (older runners don't tell)
+    if lease.pid_space and not is_of_here(lease):  # in another container, say (older runners don't record it)
         return False
     if not lease.pid_started and started_at(lease.pid):
         return False

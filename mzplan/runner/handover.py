@@ -2,7 +2,7 @@
 
 Two runners of different instances never talk to each other; they meet in the store. A live runner has let go
 of a query when its Status does not show it and follows a state that gives it to another instance. Of one
-that lags behind, the states tell that it may take in next. A runner without a lease runs nothing.
+that lags behind, the states say that it may take in next. A runner without a lease runs nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mzplan.controller.executor import QueryReport
-from mzplan.controller.reconcile import Decision, Memory
+from mzplan.controller.gate import Held
 from mzplan.controller.types import InstanceId
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import State
+from mzplan.schema.description import Description
 from mzplan.store.store import Store
 
 BEHIND = 50  # serials; whoever is further behind is waited for, and its past not looked up
@@ -43,7 +43,8 @@ class _Other:
 
 
 class Handover:
-    """Of the runner of `instance`. `clock` gives seconds, monotonic. Raises MzplanError (the store)."""
+    """A gate of the runner of `instance`. `clock` gives seconds, monotonic. Raises MzplanError (the store);
+    `hold` does not."""
 
     def __init__(self, store: Store, instance: InstanceId, clock: Callable[[], float]):
         self._store = store
@@ -85,14 +86,12 @@ class Handover:
         resource = self._state.resources.get(address)
         return resource is not None and resource.instance != self._instance
 
-    def hold(self, address: Address, reports: list[QueryReport], memory: Memory) -> Decision | None:
-        """That a query is not started yet; None where it need not wait."""
-        if address not in self.waiting:
-            return None
-        shown = next((report for report in reports if report.active), None)
-        return Decision(
-            command=None, memory=memory, condition="running" if shown else "starting", shown=shown
-        )
+    def hold(self, wanted: Description, accepted: Description | None) -> Held | None:
+        """A query that waits is not started yet; what runs stays."""
+        return Held() if wanted.address in self.waiting else None
+
+    def started(self, address: Address) -> None:
+        pass
 
     def _queries(self, state: State) -> dict[Address, str]:
         found = state.resources.items()

@@ -1,5 +1,5 @@
-"""The runner: a storage controller in a loop. It follows the store, tells the controller what is committed,
-lets it work, and reports what it sees."""
+"""The runner: a storage controller in a loop. It follows the store, commands what is committed, lets the
+controller work, and reports what it sees."""
 
 from __future__ import annotations
 
@@ -12,33 +12,29 @@ from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
-from mzplan.controller.core import Controller
-from mzplan.controller.executor import QueryReport
 from mzplan.controller.observations import differs, observe
-from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Desired, Memory, Pace
+from mzplan.controller.overview import Overview, QueryState
+from mzplan.controller.protocol import StorageController
+from mzplan.controller.reconcile import Memory
 from mzplan.controller.types import NotAttachedError, StorageError
 from mzplan.controller.upstream_watch import UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Observation, Status
+from mzplan.model.state import Condition, Observation, Status
 from mzplan.runner.answers import Answering
-from mzplan.runner.canaries import Canaries
 from mzplan.runner.commands import (
-    NOTHING,
     Command,
     CreateCollections,
     CreateExports,
     DropSinks,
     DropSources,
     SetReadPolicy,
-    Told,
     commands,
     wanted_of,
 )
-from mzplan.runner.handover import Handover
+from mzplan.runner.gates import Gates
 from mzplan.store.claims import places_of
 from mzplan.store.limits import limited
 from mzplan.store.store import Store
@@ -50,44 +46,35 @@ STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 
 class Runner:
-    """Drives the controller of one instance, which it leads."""
+    """Drives the controller of one instance, which it leads. `gates` are those that the controller has."""
 
     def __init__(
         self,
         store: Store,
-        controller: Controller,
+        controller: StorageController,
+        gates: Gates,
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,
     ):
-        assert controller.queries is not None and controller.instances.attached is not None
+        attached = controller.attached()
+        assert attached is not None
         self.store = store
         self.controller = controller
-        self.queries: Queries = controller.queries
-        self.instance, lease = controller.instances.attached
-        self.epoch = lease.epoch
+        self.instance, self.epoch = attached.lease.instance, attached.lease.epoch
         self.clock = clock
-        before = store.read_status(self.instance)
-        self.canaries = Canaries(before.canaries if before is not None else {})
-        self.handover = Handover(store, self.instance, clock)
-        self.queries.decide = self._decide
-        self.queries.started = self._started
-        self.answering = Answering(store, controller.validate, self.instance, pool, controller.woken.set)
+        self.handover, self.canaries = gates
+        self.answering = Answering(store, controller.validate, self.instance, pool, controller.wake)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
         self.round_seconds = 0.0  # that the last look at everything took
-        self._told: Told = NOTHING
         self._seen_state: str | None = None
         self._failing: dict[str, str | None] = {}  # what can't be looked at, and why
+        self.overview = Overview()
         self.observed: Status | None = None  # the newest, written or not
         self.observed_at = clock()
         self._written: Status | None = None
         self._written_at = float("-inf")
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a start or a stop has not ended yet."""
-        return bool(self.queries.under_way)
 
     # --- one round
 
@@ -98,34 +85,35 @@ class Runner:
     async def round(self) -> bool:
         """The same, in a loop that runs."""
         began = time.perf_counter()
-        if self.controller.instances.lost is not None:  # before the store is asked, which may be the cause
+        attached = self.controller.attached()
+        if attached is not None and attached.lost is not None:  # before the store, which may be the cause
             await self.controller.process()
         await self._follow()
         answering = self._attempt("proposals", self.answering.look, False)
         self._attempt("the runners of other instances", self.handover.look, None)
         await self.controller.process()
+        self.overview = self.controller.overview()
         judged = self._judge()
         self._look_upstream()
         self._report()
         self.round_seconds = time.perf_counter() - began
-        return self.controller.busy or judged or answering
+        return self.overview.busy or judged or answering
 
     def serve(self, stopping: threading.Event) -> None:
         """`run`, from a thread that has no event loop."""
         asyncio.run(self.run(stopping))
 
     async def run(self, stopping: threading.Event) -> None:
-        """Rounds until told to stop. A store that can't be reached is ridden out: the lease decides."""
-        told = ""
+        """Rounds until it is stopped. A store that can't be reached is ridden out: the lease decides."""
+        logged = ""
         while not stopping.is_set():
             try:
-                if await self.round():
-                    self.controller.look_soon()
-                told = ""
+                await self.round()
+                logged = ""
             except MzplanError as problem:
-                if str(problem) != told:  # not each round, while a store is down
+                if str(problem) != logged:  # not each round, while a store is down
                     log.warning("%s", problem)
-                told = str(problem)
+                logged = str(problem)
             await self.controller.ready()
 
     # --- what is wanted
@@ -144,7 +132,7 @@ class Runner:
             if self.serial < 0:
                 raise
             problem = str(found)
-        self._tell_once("the state", f"can't be read; going on with serial {self.serial}", problem)
+        self._log_once("the state", f"can't be read; going on with serial {self.serial}", problem)
 
     def _attempt(self, what: str, look: Callable[[], T], otherwise: T) -> T:
         """What a look at the store gives; where it fails, queries are to be healed all the same."""
@@ -152,10 +140,10 @@ class Runner:
             found, problem = look(), None
         except MzplanError as failed:
             found, problem = otherwise, str(failed)
-        self._tell_once(what, "can't be looked at for now", problem)
+        self._log_once(what, "can't be looked at for now", problem)
         return found
 
-    def _tell_once(self, what: str, how: str, problem: str | None) -> None:
+    def _log_once(self, what: str, how: str, problem: str | None) -> None:
         """Log what goes wrong when it begins, or becomes another problem; None: nothing does any more."""
         if problem not in (None, self._failing.get(what)):
             log.warning("%s %s: %s", what, how, problem)
@@ -175,17 +163,18 @@ class Runner:
             await self.controller.migrate_collections(list(wanted.collections.items()))
         elif self.handover.comes(state):
             # A query that had another runner goes on under a higher epoch than that one's.
-            self.queries.epoch = self.store.leases.next_epoch()
+            self.controller.raise_epoch(self.store.leases.next_epoch())
         self.handover.take_in(state)
         self._limit(state.serial)
-        for command in commands(self._told, wanted):
-            await self._tell(command)
+        hosted = dict(self.controller.collections()), dict(self.controller.exports())
+        for command in commands(*hosted, wanted):
+            await self._command(command)
         self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
-        failpoint(Failpoint.TOLD_CLAIM_STORAGE)
-        here = {a for a, one in self.controller.catalog.hosted().items() if one.instance == self.instance}
+        failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
+        here = wanted.on(self.instance)
         self.canaries.take_in(state, here)
-        self._told, self.serial, self._seen_state = wanted, state.serial, version
+        self.serial, self._seen_state = state.serial, version
         if first:
             self.controller.initialization_complete()
             await self.controller.reconcile_state()
@@ -202,63 +191,42 @@ class Runner:
         if now.parallelism != wanted:
             self.controller.update_configuration(replace(now, parallelism=wanted))
 
-    async def _tell(self, command: Command) -> None:
+    async def _command(self, command: Command) -> None:
         controller = self.controller
         match command:
             case DropSinks(ids=ids):
                 controller.drop_sinks(ids)
-                failpoint(Failpoint.TOLD_DROP_SINKS)
+                failpoint(Failpoint.COMMAND_DROP_SINKS)
             case DropSources(ids=ids):
                 controller.drop_sources(ids)
-                failpoint(Failpoint.TOLD_DROP_SOURCES)
+                failpoint(Failpoint.COMMAND_DROP_SOURCES)
             case CreateCollections(collections=collections):
                 await controller.create_collections([(one.query.id, one) for one in collections])
-                failpoint(Failpoint.TOLD_CREATE_COLLECTIONS)
+                failpoint(Failpoint.COMMAND_CREATE_COLLECTIONS)
             case CreateExports(exports=exports):
                 tokens = controller.prepare_exports([(one.query.id, one.from_id) for one in exports])
-                failpoint(Failpoint.TOLD_PREPARE_EXPORTS)
+                failpoint(Failpoint.COMMAND_PREPARE_EXPORTS)
                 await controller.create_exports(list(zip(tokens, exports, strict=True)))
-                failpoint(Failpoint.TOLD_CREATE_EXPORTS)
+                failpoint(Failpoint.COMMAND_CREATE_EXPORTS)
             case SetReadPolicy(policies=policies):
                 controller.set_read_policy(policies)
-                failpoint(Failpoint.TOLD_SET_READ_POLICY)
+                failpoint(Failpoint.COMMAND_SET_READ_POLICY)
             case _:
                 assert_never(command)
 
     def _look_upstream(self) -> None:
-        desired = self.queries.desired
+        queries = self.overview.queries.items()
         self.watch.look(
             {
-                address: desired[address].description
-                for address, decision in self.controller.decisions.items()
-                if decision.condition == "running" and address in desired
+                address: state.wanted.description
+                for address, state in queries
+                if state.wanted is not None and _condition(state) == "running"
             }
         )
 
-    def _decide(
-        self,
-        address: Address,
-        desired: Desired | None,
-        reports: list[QueryReport],
-        memory: Memory,
-        now: float,
-        pace: Pace,
-    ) -> Decision:
-        """The next step for one query. It may have to wait for another runner, or for a canary."""
-        held = self.handover.hold(address, reports, memory) if desired is not None else None
-        return held or self.canaries.decide(address, desired, reports, memory, now, pace)
-
-    # --- canaries
-
-    def _started(self, address: Address) -> None:
-        """A query was started (called from the pool)."""
-        if self.canaries.has_released(address):
-            failpoint(Failpoint.CANARY_RELEASED)
-
     def _judge(self) -> bool:
         """Decide of the queries that went first: written down now, acted on from the next round on."""
-        decisions, queries = self.controller.decisions, self.queries
-        found = self.canaries.judge(decisions, queries.memories, queries.desired, self.clock())
+        found = self.canaries.judge(self.overview.queries, self.clock())
         if not found:
             return False
         for address, verdict in sorted(found.items()):
@@ -267,34 +235,31 @@ class Runner:
         self._report({**self.canaries.verdicts, **found})
         self.canaries.decided(found)
         failpoint(Failpoint.CANARY_DECIDED)
+        self.controller.wake()
         return True
 
     # --- status
 
     def _report(self, decided: Mapping[Address, Verdict] | None = None) -> None:
-        """Write the Status where it tells something new. `decided`: verdicts that are to be acted on next."""
-        decisions, desired = self.controller.decisions, self.queries.desired
-        observations = {
-            address: self._observe(address, wanted, decisions.get(address))
-            for address, wanted in desired.items()
-        }
-        for address, decision in decisions.items():  # no longer wanted, and still there, or about to come up
-            there = decision.shown is not None or address in self.queries.under_way
-            if address not in observations and there:
-                observations[address] = self._observe(address, None, decision)
-        written = self.controller.maintenance.at_work_on
+        """Write the Status where it has changed. `decided`: verdicts that are to be acted on next."""
+        queries = self.overview.queries
+        observations = {address: self._observe(address, state) for address, state in queries.items()}
+        written = self.overview.maintained
         if written is not None and written not in observations and self.handover.has_left(written):
             # Its query has ended here, but its collection is still written: its next runner waits for that.
-            observations[written] = self._observe(written, None, None)
+            observations[written] = self._observe(
+                written, QueryState(wanted=None, decision=None, memory=Memory())
+            )
+        opens = any(state.decision is None for state in queries.values())
         status = Status(
             instance=self.instance,
             epoch=self.epoch,
             heartbeat=0.0,
-            serial=self.serial if decisions or not desired else min(self.serial, self._last_serial()),
+            serial=min(self.serial, self._last_serial()) if opens else self.serial,
             observations=observations,
-            secrets=self.queries.digests(),
+            secrets=self.overview.secrets,
             canaries=self.canaries.verdicts if decided is None else decided,
-            foreign=tuple(self.controller.executor.foreign()),
+            foreign=self.overview.foreign,
         )
         now = self.clock()
         self.observed, self.observed_at = status, now
@@ -308,17 +273,21 @@ class Runner:
     def _last_serial(self) -> int:
         return self._written.serial if self._written is not None else 0
 
-    def _observe(self, address: Address, wanted: Desired | None, decision: Decision | None) -> Observation:
+    def _observe(self, address: Address, state: QueryState) -> Observation:
         return observe(
             address,
-            wanted,
-            decision.condition if decision is not None else "starting",
-            decision.shown if decision is not None else None,
-            self.queries.memories.get(address) or Memory(),
-            self.queries.upstreams.get(address),
+            state.wanted,
+            _condition(state),
+            state.decision.shown if state.decision is not None else None,
+            state.memory,
+            state.upstream,
             self.watch.changed.get(address),
-            self.handover.waiting.get(address) or self.canaries.holds(address),
+            self.handover.waiting.get(address) or self.canaries.reason(address),
             self.canaries.failed(address),
-            self.controller.capabilities.holds_back(wanted.description.id) if wanted is not None else None,
-            self.controller.catalog.reached(wanted.description) if wanted is not None else -1,
+            state.keeps,
+            state.reached,
         )
+
+
+def _condition(state: QueryState) -> Condition:
+    return state.decision.condition if state.decision is not None else "starting"

@@ -1,4 +1,4 @@
-"""`mzplan run`: from a lease to queries that run, until told to stop."""
+"""`mzplan run`: from a lease to queries that run, until it is stopped."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.embedded import PACKAGES_VARIABLE
+from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.wake import WakeListener, runtime_folder
@@ -66,19 +67,21 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
     if lease is None:
         raise error("MZ060", f"Instance {instance} is led by another process", "It is a dry instance.")
     pool = _Inline()
+    gates = gates_of(store, instance, time.monotonic)
     controller = InMemoryStorageController(
         store,
         Secrets(settings.directory),
         pool,
         InMemoryExecutor(settings.project, store.read_status(instance)),
         parameters=_parameters(settings),
+        gates=gates,
     )
     controller.create_instance(instance)
     controller.attach(instance, lease)
-    runner = Runner(store, controller, pool)
+    runner = Runner(store, controller, gates, pool)
     try:
         for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
-            if not runner.tick() and not runner.under_way:
+            if not runner.tick():
                 break
         runner.tick()
     finally:
@@ -93,7 +96,7 @@ def _parameters(settings: ProjectSettings) -> StorageParameters:
 
 def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:
     owner = f"{socket.gethostname()}:{os.getpid()}:{tokens.token_hex(4)}"
-    told = ""
+    logged = ""
     while not stopping.is_set():
         try:
             lease = store.leases.acquire(instance, owner)
@@ -106,13 +109,13 @@ def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool
                 return None
             now = f"another runner leads instance {instance}: standing by"
         except MzplanError as problem:
-            if not told:
+            if not logged:
                 raise
             # A standby that ends with the store would not be there when the leader has ended with it, too.
             now = f"standing by for instance {instance}, and looking again: {problem}"
-        if now != told:
+        if now != logged:
             log.info("%s", now)
-        told = now
+        logged = now
         stopping.wait(STANDBY)
     return None
 
@@ -130,10 +133,11 @@ def _serve(
     secrets = Secrets(settings.directory)
     parameters = _parameters(settings)
     pool = WorkPool(parameters.parallelism)
-    controller = _controller(settings, store, secrets, pool, lease.instance, parameters)
+    gates = gates_of(store, lease.instance, time.monotonic)
+    controller = _controller(settings, store, secrets, pool, lease.instance, parameters, gates)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    runner = Runner(store, controller, pool)
+    runner = Runner(store, controller, gates, pool)
     listener = WakeListener(folder / f"{lease.instance}.sock", secrets, controller.woken)
     listener.start()
     served = serve_metrics(runner, metrics) if metrics is not None else None
@@ -194,11 +198,12 @@ def _controller(
     pool: Pool,
     instance: str,
     parameters: StorageParameters,
+    gates: Gates,
 ) -> Controller:
     declared = settings.instances.get(instance)
     if declared is not None and declared.type == "dry":
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
-        return InMemoryStorageController(store, secrets, pool, executor, parameters=parameters)
+        return InMemoryStorageController(store, secrets, pool, executor, parameters=parameters, gates=gates)
     from mzplan.spark.controller import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
@@ -207,7 +212,7 @@ def _controller(
         warehouse=absolute_warehouse(settings),
         packages=packages_needed(store),
     )
-    return SparkStorageController(context, store, secrets, pool, parameters=parameters)
+    return SparkStorageController(context, store, secrets, pool, parameters=parameters, gates=gates)
 
 
 def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:

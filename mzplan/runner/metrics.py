@@ -38,9 +38,10 @@ class Health:
 def health_of(runner: Runner) -> Health:
     """Any thread may ask."""
     controller = runner.controller
-    if controller.instances.lost is not None:
+    attached = controller.attached()
+    if attached is None or attached.lost is not None:
         return Health(problem="the instance is led from elsewhere")
-    if not controller.executor.is_open():
+    if not controller.is_open():
         return Health(problem="Spark is starting")
     if runner.clock() - runner.observed_at > FRESH:
         return Health(problem=f"no round has ended for {FRESH:.0f} s")
@@ -82,18 +83,18 @@ class RunnerCollector:
 
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
-        lease = runner.controller.instances.lease
+        attached = runner.controller.attached()
         yield "healthy", "Whether /healthz says so.", float(health_of(runner).problem is None)
         yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
         yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
         yield "round_seconds", "What the last look at all queries took.", runner.round_seconds
-        if lease is not None:
-            left = lease.heartbeat + lease.ttl - time.time()
+        if attached is not None:
+            left = attached.lease.heartbeat + attached.lease.ttl - time.time()
             yield "lease_seconds", "Until the lease lapses, were it not renewed.", left
 
     def _of_query(self, one: Observation) -> dict[str, Any]:
-        decision = self._runner.controller.decisions.get(one.address)
-        shown = decision.shown if decision is not None else None
+        state = self._runner.overview.queries.get(one.address)
+        shown = state.decision.shown if state is not None and state.decision is not None else None
         heard = shown.heard_at if shown is not None and shown.active else None
         return {
             "step": one.step if one.step >= 0 else None,

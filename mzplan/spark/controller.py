@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
 
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
+from mzplan.controller.gate import Gate
 from mzplan.controller.types import StorageParameters
 from mzplan.secrets.references import Secrets
 from mzplan.spark.delta_storage import DeltaStorage
@@ -28,8 +29,9 @@ class SparkStorageController(Controller):
         clock: Callable[[], float] = time.monotonic,
         parameters: StorageParameters | None = None,
         executor: SparkExecutor | None = None,
+        gates: Sequence[Gate] = (),
     ):
         spark = executor or SparkExecutor(context)
         warehouse = absolute(context.directory, context.warehouse)
         storage = DeltaStorage(warehouse, spark, alone=store.lock_for_append)
-        super().__init__(store, spark, storage, secrets, pool, clock, parameters)
+        super().__init__(store, spark, storage, secrets, pool, clock, parameters, gates)

@@ -28,8 +28,6 @@ from mzplan.model.address import Place
 from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.checkpoints import Checkpoint, places_below
 from mzplan.warehouse.delta_log import clean_log, tidy_log
-from mzplan.warehouse.paths import local_path
-from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, needed_by
 from mzplan.warehouse.step_record import StepRecord
@@ -147,25 +145,14 @@ class DeltaStorage:
         return commit is not None and commit.merged is not None
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        from mzplan.connectors.local.endpoint import LocalSteps, Turn
+        from mzplan.connectors.local.endpoint import turns
 
-        folders = {
-            description.query.id: Checkpoint.of(
-                self._warehouse, description.query.id, description.query.generation
-            ).steps
-            for description, _ in commands
-        }
-        with contextlib.ExitStack() as stack:
-            if local_path(self._warehouse) is None:
-                stack.enter_context(self._alone())  # an object store has no lock of its own
-            # In the same order everywhere: nobody waits for one who waits for us.
-            turns: dict[str, Turn] = {
-                id_: stack.enter_context(LocalSteps(folders[id_]).turn()) for id_ in sorted(folders)
-            }
-            steps: dict[str, list[tuple[str, Table]]] = {id_: [] for id_ in turns}
+        places = {description.query.place for description, _ in commands}
+        with turns(self._warehouse, places, self._alone) as there:
+            steps: dict[Place, list[tuple[str, Table]]] = {place: [] for place in there}
             for description, command in commands:
                 query = description.query
-                turn, planned = turns[query.id], steps[query.id]
+                turn, planned = there[query.place], steps[query.place]
                 if turn.is_known(command.key) or command.key in (key for key, _ in planned):
                     continue
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
@@ -173,8 +160,8 @@ class DeltaStorage:
                 planned += [
                     (step_key(command.key, index), to_table(columns, each)) for index, each in enumerate(rows)
                 ]
-            for id_, turn in turns.items():
-                turn.write(steps[id_])
+            for place, turn in there.items():
+                turn.write(steps[place])
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         try:

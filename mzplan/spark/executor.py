@@ -178,7 +178,7 @@ class SparkExecutor:
         return ()
 
     def _outputs(self, query: ResolvedQuery) -> tuple[Output, ...]:
-        """A sink's columns: exactly, once Spark is there; before that, as far as we can tell."""
+        """A sink's columns: exactly, once Spark is there; before that, as far as they are known."""
         spark = self._spark
         if spark is None:
             return outputs_without_spark(query)

@@ -72,7 +72,7 @@ def of_exception(problem: BaseException) -> Failure:
 
 def _thrown(problem: BaseException) -> Any:
     """The Java exception behind an error of PySpark's, if there is one. PySpark fails to translate those of
-    Delta, and raises what that failed of: the first one is the one that tells."""
+    Delta, and raises what that failed of: the first one says why."""
     seen: BaseException | None = problem
     thrown = None
     while seen is not None:
@@ -103,12 +103,12 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER)
     # The innermost is the cause, unless it says nothing.
-    said = [_first_line(message) for _, message in reversed(chain)]
+    lines = [_first_line(message) for _, message in reversed(chain)]
     file = next((found for _, message in chain if (found := _FILE.search(message))), None)
     if file is not None:  # not of its format, or with other columns
-        why = next((line for line in said if line and not _FILE.search(line)), "it can't be read")
+        why = next((line for line in lines if line and not _FILE.search(line)), "it can't be read")
         return Failure(_clean(f"file {file[1]}: {why}"), "MZ066")
-    return Failure(next((line for line in said if line), chain[-1][0] if chain else "it ended"), OTHER)
+    return Failure(next((line for line in lines if line), chain[-1][0] if chain else "it ended"), OTHER)
 
 
 def _chain(caught: Any) -> list[tuple[str, str]]:

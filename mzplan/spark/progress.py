@@ -1,4 +1,4 @@
-"""What runs, as Spark tells it: a listener that keeps the newest progress of each run.
+"""What runs, as Spark reports it: a listener that keeps the newest progress of each run.
 
 Spark pushes one event a trigger, and we take its JSON in one call. Asking each query instead costs several
 calls into the JVM a query, every second.

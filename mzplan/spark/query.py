@@ -29,7 +29,7 @@ class Running:
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
     server. `measure` asks for `backlog` (see QueryReport). `step` is the last micro-batch before this run: of
-    one that finds nothing to do, Spark tells none."""
+    one that finds nothing to do, Spark reports none."""
 
     name: QueryName
     place: str
@@ -56,9 +56,9 @@ class Running:
         self.left_out += count
 
     def warn(self, warning: Diagnostic) -> None:
-        """Tell people of something that the query goes on in spite of: in the log, and in the status."""
-        said = failures.of_exception(MzplanError(warning)).text
-        self.warning = f"[{warning.code}] {said}"
+        """Warn of something that the query goes on in spite of: in the log, and in the status."""
+        text = failures.of_exception(MzplanError(warning)).text
+        self.warning = f"[{warning.code}] {text}"
         log.warning("%s %s", self.name.address, self.warning)
 
     def stop(self) -> None:
@@ -92,7 +92,7 @@ class Running:
         return self.ended is not None
 
     def report(self, progress: Progress | None) -> QueryReport:
-        """What the runner is told, with the newest progress (None: no trigger has finished)."""
+        """What is reported to the controller, with the newest progress (None: no trigger has finished)."""
         ended = self.ended
         newest = progress or Progress()
         return QueryReport(
@@ -120,8 +120,8 @@ class Running:
         return failures.of_query(self.java, self.place) or Failure("", "")
 
     def _has_triggered(self) -> bool:
-        """Whether a run that has reported nothing yet has finished a trigger without data: Spark tells its
-        listeners of one only after ten idle seconds, but its status says so at once."""
+        """Whether a run that has reported nothing yet has finished a trigger without data: Spark reports
+        one to its listeners only after ten idle seconds, but its status says so at once."""
         return self.java.status().message() in _IDLE_MESSAGES
 
     def _becomes_idle(self) -> bool:

@@ -213,7 +213,7 @@ def _spark_defaults() -> dict[str, str]:
 
 
 def _given_by_submit() -> dict[str, str]:
-    """What spark-submit was told: its JVM runs already, so memory and Java options are as they are."""
+    """What spark-submit was given: its JVM runs already, so memory and Java options are as they are."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
@@ -259,7 +259,7 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
 
 
 def _not_started(lines: list[str]) -> MzplanError:
-    """Why Spark did not start, from what was said."""
+    """Why Spark did not start, from what it has printed."""
     text = "\n".join(lines)
     missing = [":".join(found) for found in _ARTIFACT.findall(text)]
     listed = ", ".join(dict.fromkeys(missing)) or "see the log"

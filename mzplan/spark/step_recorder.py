@@ -153,12 +153,12 @@ def _filled(
     history: StepHistory, record: StepRecord, reported: Mapping[int, _Reported], *, compute: bool
 ) -> StepRecord:
     """With what the step reported; what it did not (a crash came first) is computed where that is cheap."""
-    told = reported.get(record.step)
+    found = reported.get(record.step)
     if not history.is_source:
-        return replace(record, rows=told.rows if told is not None else record.rows)
+        return replace(record, rows=found.rows if found is not None else record.rows)
     # A step that is run again, and that the collection has already, reports no rows.
-    if told is not None and told.hash is not None and told.hash.rows == record.rows:
-        return replace(record, digest=str(told.hash), digest_from="stream")
+    if found is not None and found.hash is not None and found.hash.rows == record.rows:
+        return replace(record, digest=str(found.hash), digest_from="stream")
     if not compute or record.bytes is None or record.bytes > _COMPUTED_BYTES:
         return record
     try:

@@ -151,11 +151,11 @@ def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
 
 
 def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
-    said = re.sub(r"\s*SQLSTATE: \w+.*", "", str(problem).strip(), flags=re.S)
+    text = re.sub(r"\s*SQLSTATE: \w+.*", "", str(problem).strip(), flags=re.S)
     return error(
         "MZ058",
         f"Spark does not accept select or where of {query.address}",
-        " ".join(said.split()),
+        " ".join(text.split()),
         'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"; '
         f"the columns are {', '.join(column.name for column in query.columns)}.",
         address=query.address,

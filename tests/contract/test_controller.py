@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -572,7 +573,7 @@ def test_ready_can_be_cancelled(world: World) -> None:
     asyncio.run(work())
 
 
-def test_what_nothing_claims_is_stopped_and_listed(world: World) -> None:
+def test_what_nothing_claims_is_stopped_and_listed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     controller = world.controller()
     create(controller, local_source("a"), local_source("b"))
     controller.append([appending(id_, 0, *rows(0, 1)) for id_ in ("a", "b")]).result(20)
@@ -584,13 +585,17 @@ def test_what_nothing_claims_is_stopped_and_listed(world: World) -> None:
     stray = local_source("a").query
     again.executor.start(stray, again.secrets, 1)
     create(again, local_source("b"))
+    caplog.set_level(logging.INFO, "mzplan.controller")
+    caplog.clear()
     asyncio.run(again.reconcile_state())
     asyncio.run(again.reconcile_state())
     assert running(again) == set()
-    assert list(again.unclaimed()) == [("a", 1)]
+    listed = "storage that nothing claims: a g1 (mzplan state gc)"
+    assert [m for m in caplog.messages if m.startswith("storage")] == [listed, listed]
     again.claim_storage([("a", 1)])
+    caplog.clear()
     asyncio.run(again.reconcile_state())
-    assert list(again.unclaimed()) == []
+    assert caplog.messages == []
 
 
 def test_many_exports_are_prepared_with_one_entry_into_the_journal(

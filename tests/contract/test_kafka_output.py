@@ -59,13 +59,11 @@ class Outputs:
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> OutputEndpoint:
         body = {"brokers": [self.bootstrap], "security": {"protocol": "PLAINTEXT"}, "options": {}}
-        made = AsRecords(
-            Transaction(transaction_options(body, "."), f"mzplan.{self.topic}", self.topic, 60_000),
-            StepRecord(generation=1, epoch=1, query="q", step=-1),
-            partitions=1,
-            compare=config["compare"],
-            takes_over=True,
-        )
+        transaction = Transaction(transaction_options(body, "."), f"mzplan.{self.topic}", self.topic, 60_000)
+        writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
+        if transaction.read() is None:  # as the driver claims it
+            transaction.note(None, writer.step, writer.text)
+        made = AsRecords(transaction, writer, partitions=1, compare=config["compare"])
         self.opened.append(made)
         return made
 

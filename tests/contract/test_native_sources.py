@@ -15,9 +15,9 @@ import pytest
 from pyarrow import RecordBatch
 
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
-from mzplan.endpoints.collection import CollectionFactory
 from mzplan.endpoints.testing import InputSubject, Recorder, input_contract, read_step, rows
 from mzplan.schema.columns import POSITION
+from tests.contract.collection_endpoint import CollectionFactory
 from tests.stored_steps import StoredSource
 
 

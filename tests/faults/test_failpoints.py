@@ -33,8 +33,8 @@ APPLY = [p for p in Failpoint if p.value.startswith(("apply.", "commit."))]
 ALTER = [p for p in Failpoint if p.value.startswith(("alter.", "apply.", "commit."))]
 APPEND = [p for p in Failpoint if p.value.startswith("append.")]
 RUNNER = [p for p in Failpoint if p.value.startswith("runner.")]
-TOLD = [p for p in Failpoint if p.value.startswith("told.")]
-DROPPED = [p for p in Failpoint if p.value.startswith("told.drop-")]
+COMMAND = [p for p in Failpoint if p.value.startswith("command.")]
+DROPPED = [p for p in Failpoint if p.value.startswith("command.drop-")]
 CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
@@ -107,13 +107,13 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
 
 def test_the_lists_are_whole() -> None:
     assert APPLY and RUNNER and CANARY and APPEND and SOURCE and SINK and TASK and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *TOLD, *CLAIMS, *TABLES, *CANARY, *APPEND, *SOURCE, *SINK, *TASK} == set(
+    assert {*ALTER, *RUNNER, *COMMAND, *CLAIMS, *TABLES, *CANARY, *APPEND, *SOURCE, *SINK, *TASK} == set(
         Failpoint
     )
     # One after each command to the controller; an export is prepared before it is created.
     words = [re.findall("[A-Z][a-z]+", one.__name__) for one in get_args(Command)]
-    commands = {f"told.{'-'.join(some).lower()}" for some in words}
-    assert {p.value for p in TOLD} == {*commands, "told.prepare-exports", "told.claim-storage"}
+    commands = {f"command.{'-'.join(some).lower()}" for some in words}
+    assert {p.value for p in COMMAND} == {*commands, "command.prepare-exports", "command.claim-storage"}
     protocol = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
     assert [p for p in Failpoint if f"`{p.value}`" not in protocol] == []
 
@@ -183,7 +183,7 @@ def start_runner(folder: Path, failpoint: str = "") -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize(
     ("point", "first"),
     [
-        *((p, []) for p in (*RUNNER, *TOLD) if p not in DROPPED),
+        *((p, []) for p in (*RUNNER, *COMMAND) if p not in DROPPED),
         *((p, ["--canary"]) for p in (*CANARY, Failpoint.RUNNER_STARTED_NEW)),
     ],
 )

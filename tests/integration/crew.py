@@ -4,12 +4,14 @@ its queries what somebody would who has the Spark application."""
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.types import ReplicaLocation
+from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.secrets.references import Secrets
 from mzplan.spark.controller import SparkStorageController
@@ -42,10 +44,13 @@ class Crew:
         store = Store(LocalBackend(self.state), project)
         self.pool = ThreadPoolExecutor(4)
         secrets = Secrets(str(self.folder))
-        self.controller = SparkStorageController(context, store, secrets, self.pool, executor=self.executor)
+        gates = gates_of(store, "local", time.monotonic)
+        self.controller = SparkStorageController(
+            context, store, secrets, self.pool, executor=self.executor, gates=gates
+        )
         self.controller.create_instance("local")
         self.controller.connect_replica("local", ReplicaLocation(owner="test"))
-        self.runner = Runner(store, self.controller, self.pool)
+        self.runner = Runner(store, self.controller, gates, self.pool)
         self.runner.watch._every = 1.0
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self.runner.serve, args=(self.stopping,))

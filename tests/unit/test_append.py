@@ -310,7 +310,7 @@ def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
     """There are no locks there: two appends at once would take the same step."""
     project = open_project(str(folder))
     place = folder / "bucket"
-    monkeypatch.setattr(appending, "local_path", lambda _: None)
+    monkeypatch.setattr(endpoint, "local_path", lambda _: None)
     monkeypatch.setattr(endpoint, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
 
     def work(worker: int) -> None:

@@ -431,7 +431,7 @@ def test_a_damaged_state_stops_no_query(
     ended = next(iter(executor.running().values())).name
     executor.end(ended, "boom")
     runner.tick()
-    runner.queries.clock = lambda: time.monotonic() + 5.0
+    runner.controller.queries.clock = lambda: time.monotonic() + 5.0
     assert len(settled(runner)) == 3
     assert [what for what, _ in executor.log] == ["start"] * 3 + ["stop", "start"]
     assert [r.getMessage()[:25] for r in caplog.records if r.levelname == "WARNING"] == [

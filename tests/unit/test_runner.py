@@ -89,7 +89,7 @@ class World:
         """Rounds until nothing is under way."""
         for _ in range(200):
             busy = self.runner.tick()
-            if not busy and not self.runner.under_way:
+            if not busy:
                 break
             threading.Event().wait(0.005)
         self.runner.tick()
@@ -278,7 +278,7 @@ def test_what_is_dropped_is_journalled_kept_and_then_removed(
     world.settle()
     assert [d.place for d in world.store.read_journal("local")] == [("o", 1), ("s", 1)]
     assert not [what for what, _ in world.executor.log if what == "reclaim"]
-    world.runner.queries.claims.retain = 0.0
+    world.runner.controller.queries.claims.retain = 0.0
     world.settle()
     world.settle()
     assert sorted(name for what, name in world.executor.log if what == "reclaim") == ["o g1", "s g1"]
@@ -289,7 +289,7 @@ def test_dropped_storage_that_is_claimed_again_or_still_read_stays(world: World)
     first = make_state(1)
     world.commit(first)
     world.settle()
-    world.runner.queries.claims.retain = 0.0
+    world.runner.controller.queries.claims.retain = 0.0
     # The sink's change is rejected: its old query goes on reading the source's old collection.
     world.executor.check_result = lambda d: (
         CheckResult(diagnostics=(Diagnostic(code="MZ052", summary="no"),))
@@ -365,7 +365,7 @@ def dropped_and_being_removed(world: World) -> tuple[State, threading.Event]:
         reclaim(id_, generation)
 
     world.executor.reclaim = slowly  # type: ignore[method-assign]
-    world.runner.queries.claims.retain = 0.0
+    world.runner.controller.queries.claims.retain = 0.0
     first = make_state(1)
     world.commit(first)
     world.settle()
@@ -528,7 +528,7 @@ def test_what_was_dropped_and_made_again_unseen_is_another_query(world: World, p
 
 
 def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_former(world: World) -> None:
-    world.runner.queries.pace = Pace(budget=1)
+    world.runner.controller.queries.pace = Pace(budget=1)
     world.executor.fail_start = lambda description: "boom" if description.id == "s" else None
     world.commit(make_state(1))
     world.settle()
@@ -541,7 +541,7 @@ def test_a_name_that_is_given_to_another_resource_is_not_given_up_with_the_forme
 def test_a_stranger_s_storage_is_no_garbage_before_it_has_stopped(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
-    world.runner.queries.claims.retain = 0.0
+    world.runner.controller.queries.claims.retain = 0.0
     stopping, let = threading.Event(), threading.Event()
     stop = world.executor.stop
 

@@ -81,7 +81,9 @@ class Worlds:
             self.now += 10.0
             runner.tick()
             executor.trigger()
-            if not runner.under_way and not (executor.let.is_set() and runner.controller.busy):
+            if not runner.controller.queries.under_way and not (
+                executor.let.is_set() and runner.controller.busy
+            ):
                 break
             threading.Event().wait(0.002)
         runner.tick()
@@ -191,7 +193,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
     """Both are replaced; the sink's change is rejected on its instance, where the old one reads on."""
     monkeypatch.setattr("mzplan.controller.claims.RETRY", 0.0)
     worlds.runner("big")
-    worlds.runner("local").queries.claims.retain = 0.0
+    worlds.runner("local").controller.queries.claims.retain = 0.0
     worlds.commit(1, sink="big")
     for instance in ("big", "local", "big"):
         worlds.settle(instance)
@@ -229,7 +231,7 @@ def test_a_collection_that_is_read_on_another_instance_is_not_removed(
 def test_what_was_dropped_elsewhere_does_not_begin_anew_here(worlds: Worlds) -> None:
     """Removed on the instance that had it; a rollback gives it to another one."""
     worlds.runner("big")
-    worlds.runner("local").queries.claims.retain = 0.0
+    worlds.runner("local").controller.queries.claims.retain = 0.0
     worlds.commit(1)
     worlds.settle("big")
     worlds.settle("local")

@@ -44,7 +44,9 @@ def test_a_dead_query_is_healed_while_proposals_can_not_be_read(
     assert len(told) == 1 and "[MZ095]" in told[0]  # not each round
     monkeypatch.undo()
     state = make_state(1)
-    asked = world.store.proposals.make("local", (world.runner.queries.desired[ORDERS].description,))
+    asked = world.store.proposals.make(
+        "local", (world.runner.controller.queries.desired()[ORDERS].description,)
+    )
     assert state.resources[ORDERS].digest == asked.descriptions[0].digest
     world.settle()
     assert world.store.proposals.read_answer(asked) is not None

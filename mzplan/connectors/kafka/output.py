@@ -32,10 +32,9 @@ class KafkaOutput:
     """An OutputEndpoint: a step's records and its step record in one transaction, which begins with the first
     record to be written. The columns of a batch are `key` (perhaps), `value`, and HASH.
 
-    `writer`: the run that the step record must be of (its steps don't matter). With `takes_over`, a missing
-    record, or one of an older run, is replaced with the first step; without, it is a StopError CHANGED, for
-    the driver to decide. Records without a key go, batch by batch, to one partition after the other: a replay
-    chooses the same ones.
+    `writer` says whose record it must be (its steps don't matter); any other one is a StopError CHANGED, for
+    the driver to decide. Keyless records go, batch by batch, to one partition after the other: the same ones
+    on a replay.
     """
 
     def __init__(
@@ -45,14 +44,12 @@ class KafkaOutput:
         *,
         partitions: int,
         compare: Compare,
-        takes_over: bool = False,
         tell: Callable[[str], None] = log.warning,
     ):
         self._transaction = transaction
         self._writer = writer
         self._partitions = partitions
         self._compare = compare
-        self._takes_over = takes_over
         self._tell = tell
         self._replay: StepReplay | None = None
         self._batches = 0
@@ -119,12 +116,9 @@ class KafkaOutput:
     def _look(self) -> None:
         self._seen = self._transaction.read()
         found = StepRecord.parse(self._seen) if self._seen is not None else None
-        if found is not None and found.is_by(self._writer):
-            self.record = found
-        elif not self._takes_over or (found is not None and found.is_newer_than(self._writer)):
+        if found is None or not found.is_by(self._writer):
             raise StopError(CHANGED, "", self._seen)
-        else:
-            self.record = self._writer
+        self.record = found
 
     def _become(self, record: StepRecord) -> None:
         if record.text != self._seen:

@@ -16,14 +16,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
+from mzplan.model.address import Place
+from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.folder import Folder, open_folder
+from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatchFileReader, Table
@@ -72,33 +75,24 @@ class LocalSteps:
     """The steps in one folder. Raises OSError for a failure of the storage."""
 
     def __init__(self, storage: str):
-        self._folder = open_folder(storage)
+        self.folder = open_folder(storage)
 
     def steps(self) -> range:
         view = self._look()
         return range(view.start, view.stop)
 
     def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
-        """Make the rows the next step, unless an append of this id has. Raises StaleStepError."""
+        """As Turn.append, in a turn of its own."""
         with self.turn() as turn:
-            known = self._known(turn.view, _hash(id_))
-            if known is not None:
-                content = content_hash([rows])
-                before = ContentHash.parse(known[1], known[2])
-                differs = known[1] != content.rows or before not in (None, content)
-                return Appended(step=known[0], rows=known[1], repeated=True, differs=differs)
-            if expect is not None and expect != turn.view.stop:
-                raise StaleStepError(expect, turn.view.stop)
-            turn.write([(id_, rows)])
-            return Appended(step=turn.view.stop, rows=rows.num_rows)
+            return turn.append(rows, id_, expect)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[Turn]:
-        """A context in which no other append can write."""
-        with self._folder.lock():
+        """While no other append can write."""
+        with self.folder.lock():
             view = self._look()
             self._tidy(view)
-            yield Turn(self._folder, view)
+            yield Turn(self, view)
 
     def _tidy(self, view: _View) -> None:
         """Remove the files of a killed append. Raises OSError where steps were lost: the steps after them may
@@ -110,7 +104,7 @@ class LocalSteps:
                 "removed, or only part of it restored"
             )
         for step in sorted(view.left, reverse=True):
-            self._folder.delete(view.left[step])
+            self.folder.delete(view.left[step])
 
     def read(self, step: Step) -> RecordBatchFileReader:
         """A step's rows. Raises StepError when they can't be read."""
@@ -123,8 +117,8 @@ class LocalSteps:
         return found
 
     def expire(self, step: Step) -> None:
-        """Remove steps before this one when they have become many; the newest always stays."""
-        with self._folder.lock():
+        """Discard steps before this one when they have become many, but always keep the newest."""
+        with self.folder.lock():
             view = self._look()
             if step > view.stop:
                 raise StepError(f"can't expire steps before {step}: the next one is {view.stop}")
@@ -137,17 +131,17 @@ class LocalSteps:
                 if one >= view.start:
                     ids[_key_of(view.files[one])] = [one, *self._summary(view.files[one])]
             kept = dict(sorted(ids.items(), key=lambda item: item[1][0])[-KEPT_IDS:])
-            self._folder.write(_EXPIRED, json.dumps({"start": until, "ids": kept}).encode())
+            self.folder.write(_EXPIRED, json.dumps({"start": until, "ids": kept}).encode())
             for one in old:
-                self._folder.delete(view.files[one])
+                self.folder.delete(view.files[one])
 
     def _is_much(self, view: _View, old: list[Step]) -> bool:
-        return self._folder.size([view.files[one] for one in old]) >= 64 << 20
+        return self.folder.size([view.files[one] for one in old]) >= 64 << 20
 
     def _look(self) -> _View:
-        # The files first: as expired.json is read later, no removed step is taken for a missing one.
-        files = {step: name for name in self._folder.names() if (step := _step_of(name)) is not None}
-        data = self._folder.read(_EXPIRED)
+        # The files first: when what is expired is read later, none that was discarded is thought missing.
+        files = {step: name for name in self.folder.names() if (step := _step_of(name)) is not None}
+        data = self.folder.read(_EXPIRED)
         try:
             expired: dict[str, Any] = json.loads(data) if data is not None else {"start": 0, "ids": {}}
         except ValueError as problem:
@@ -158,7 +152,8 @@ class LocalSteps:
         left = {step: files.pop(step) for step in sorted(files) if step >= stop}
         return _View(start, stop, files, expired["ids"], left)
 
-    def _known(self, view: _View, key: str) -> tuple[Step, int, str] | None:
+    def find(self, view: _View, key: str) -> tuple[Step, int, str] | None:
+        """Step, rows and digest of the append whose id has this hash; None where there is none."""
         if key in view.expired:
             step, rows, digest = view.expired[key]
             return step, rows, digest
@@ -176,7 +171,7 @@ class LocalSteps:
     def _open(self, name: str) -> RecordBatchFileReader | None:
         import pyarrow as pa
 
-        data = self._folder.read(name)
+        data = self.folder.read(name)
         try:
             return None if data is None else pa.ipc.open_file(pa.BufferReader(data))
         except pa.ArrowInvalid as problem:
@@ -186,9 +181,22 @@ class LocalSteps:
 class Turn:
     """The turn of one append, while it has the lock. `view`: the folder at its beginning."""
 
-    def __init__(self, folder: Folder, view: _View):
-        self._folder = folder
+    def __init__(self, steps: LocalSteps, view: _View):
+        self._steps = steps
         self.view = view
+
+    def append(self, rows: Table, id_: str, expect: Step | None = None) -> Appended:
+        """Make the rows the next step, unless an append of this id has. Once. Raises StaleStepError."""
+        known = self._steps.find(self.view, _hash(id_))
+        if known is not None:
+            content = content_hash([rows])
+            before = ContentHash.parse(known[1], known[2])
+            differs = known[1] != content.rows or before not in (None, content)
+            return Appended(step=known[0], rows=known[1], repeated=True, differs=differs)
+        if expect is not None and expect != self.view.stop:
+            raise StaleStepError(expect, self.view.stop)
+        self.write([(id_, rows)])
+        return Appended(step=self.view.stop, rows=rows.num_rows)
 
     def is_known(self, id_: str) -> bool:
         """Whether an append of this id has been made."""
@@ -199,7 +207,23 @@ class Turn:
         """Write the next steps, each with its id; all or none. May be called once."""
         for index, (id_, rows) in reversed(list(enumerate(steps))):
             name = _name(self.view.stop + index, _hash(id_), index)
-            self._folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
+            self._steps.folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
+
+
+@contextlib.contextmanager
+def turns(
+    warehouse: str,
+    places: Collection[Place],
+    alone: Callable[[], contextlib.AbstractContextManager[object]],
+) -> Iterator[dict[Place, Turn]]:
+    """While nobody else can append to these sources. `alone` keeps other processes out where the storage has
+    no lock: in an object store."""
+    with contextlib.ExitStack() as stack:
+        if local_path(warehouse) is None:
+            stack.enter_context(alone())
+        # In the same order everywhere: nobody waits for one who waits for us.
+        folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
+        yield {place: stack.enter_context(LocalSteps(folder).turn()) for place, folder in folders.items()}
 
 
 class LocalEndpoint:
