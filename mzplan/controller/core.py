@@ -25,7 +25,7 @@ from mzplan.controller.maintenance import Maintenance
 from mzplan.controller.overview import Attached, Overview, QueryState
 from mzplan.controller.pools import WorkPool
 from mzplan.controller.queries import Queries
-from mzplan.controller.reconcile import Decision, Memory
+from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.controller.storage import Storage
 from mzplan.controller.types import (
@@ -317,7 +317,7 @@ class Controller:
             queries=states,
             busy=self.busy,
             maintained=self.maintenance.at_work_on,
-            secrets=queries.digests(),
+            secrets=queries.digests(wanted),
             foreign=tuple(self.executor.foreign()),
         )
 
@@ -349,10 +349,11 @@ class Controller:
         if not self.is_open():
             self.decisions = {}
             return
-        self.decisions = queries.round()
-        self._observe(queries)
+        wanted = queries.desired()
+        self.decisions = queries.round(wanted)
+        self._observe(wanted)
         self.capabilities.maintain(self._attached())
-        queries.reclaim(self.decisions)
+        queries.reclaim(wanted, self.decisions)
 
     async def reconcile_state(self) -> None:
         self._attached()
@@ -420,15 +421,11 @@ class Controller:
     def _was_known(self, kind: str, id_: GlobalId) -> bool:
         return was_known(self.store, self.queries.claims if self.queries is not None else None, kind, id_)
 
-    def _observe(self, queries: Queries) -> None:
+    def _observe(self, wanted: Mapping[Address, Desired]) -> None:
         """Take uppers and conditions from what runs."""
         uppers: list[tuple[GlobalId, Step]] = []
-        desired = queries.desired()
         for address, decision in self.decisions.items():
-            wanted = desired.get(address)
-            if wanted is None:
-                continue
-            state = self.catalog.state_of(wanted.description)
+            state = self.catalog.state_of(wanted[address].description) if address in wanted else None
             if state is None:
                 continue
             id_, generation = state.place

@@ -105,9 +105,8 @@ class Queries:
             if isinstance(done.command, Switch):
                 self._remember(address, done.command, done)
 
-    def round(self) -> dict[Address, Decision]:
+    def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
         """Look at each query, and do its next step."""
-        wanted = self.desired()
         reports: dict[Address, list[QueryReport]] = {}
         for report in self.executor.reports():
             reports.setdefault(report.name.address, []).append(report)
@@ -169,17 +168,16 @@ class Queries:
             return replace(decision, command=replace(decision.command, check=False))
         return decision
 
-    def reclaim(self, decisions: Mapping[Address, Decision]) -> None:
+    def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""
-        wanted = {a: d.description for a, d in self.desired().items()}
-        read = places_read(wanted) | places_read(self._accepted())
+        descriptions = {a: d.description for a, d in wanted.items()}
+        read = places_read(descriptions) | places_read(self._accepted())
         stopping = any(a not in wanted and d.shown is not None for a, d in decisions.items())
         if not stopping:  # a query that is being stopped still writes to what it has lost
             self.claims.reclaim(self.catalog.claimed(), read, self.pool)
 
-    def digests(self) -> dict[str, str]:
+    def digests(self, wanted: Mapping[Address, Desired]) -> dict[str, str]:
         """Digests of the secrets' values that the queries run with, by reference."""
-        wanted = self.desired()
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
         for address, one in wanted.items():  # once for each description: to look through it takes its time
