@@ -17,7 +17,7 @@ import pytest
 
 from mzplan.connectors.adapter.config import endpoint_config
 from mzplan.connectors.postgres.source import endpoint as postgres_input
-from mzplan.connectors.postgres.source import snapshot_progress
+from mzplan.connectors.postgres.source import snapshot as postgres_snapshot
 from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.postgres.source.slots import Names, find_slot, unpublish
 from mzplan.model.diagnostics import MzplanError
@@ -75,7 +75,7 @@ def test_an_interrupted_snapshot_goes_on_in_a_later_one(
 ) -> None:
     """After each step the process dies; rows change, move to blocks that were read, and the file is written
     anew in between. The collection is the table in the end."""
-    monkeypatch.setattr(snapshot_progress, "_CHUNK_BLOCKS", 2)
+    monkeypatch.setattr(postgres_snapshot, "_CHUNK_BLOCKS", 2)
     run(
         dsn,
         "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(100)) WITH (fillfactor = 50)",

@@ -23,7 +23,8 @@ from mzplan.connectors.network import ssh, tunnels
 from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
 from mzplan.connectors.network.tunnels import Through
 from mzplan.connectors.postgres.client import conninfo
-from mzplan.connectors.postgres.sink.output import Target, staging_task
+from mzplan.connectors.postgres.sink.output import Target
+from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets

@@ -14,7 +14,7 @@ from mzplan.connectors.postgres.sink.ledger import literal
 from mzplan.connectors.postgres.sink.probe import check_table, create_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
-from mzplan.connectors.postgres.source.shapes import keeps_values
+from mzplan.connectors.postgres.source.continuity import keeps_values
 from mzplan.connectors.postgres.source.values import wanted_types
 from mzplan.connectors.postgres.tables import Table, split_name
 from mzplan.connectors.postgres.types import (

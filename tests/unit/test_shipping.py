@@ -24,6 +24,7 @@ from mzplan.connectors.kafka.transaction import Transaction
 from mzplan.connectors.network.aws import Token
 from mzplan.connectors.network.registry_http import Server
 from mzplan.connectors.postgres.sink import output as postgres_output
+from mzplan.connectors.postgres.sink import tasks as postgres_tasks
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.endpoints.replay import Written
@@ -68,11 +69,11 @@ def target() -> postgres_output.Target:
 
 def straight() -> Callable[..., object]:
     ledger = Ledger(schema="mzplan", sink="x", generation=1, epoch=1, query_id="q")
-    return postgres_output.straight_task(postgres_output.PostgresOutput(target(), ledger, compare="warn"), 0)
+    return postgres_tasks.straight_task(postgres_output.PostgresOutput(target(), ledger, compare="warn"), 0)
 
 
 def staging() -> Callable[..., object]:
-    return postgres_output.staging_task(target(), 3, Written(rows=1), 3, "warn")
+    return postgres_tasks.staging_task(target(), 3, Written(rows=1), 3, "warn")
 
 
 SCHEMA = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": "int"}]})

@@ -1,18 +1,22 @@
-"""What an endpoint is told: its name, and the configuration that docs/endpoints.md describes."""
+"""What an endpoint is given: its name, and the configuration that docs/endpoints.md describes. And what it
+leaves: it is closed, and its errors are for people."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
-from mzplan.endpoints.interface import StepError
+from mzplan.connectors.formats.records import MARK
+from mzplan.endpoints.interface import Closes, StepError
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import resource_kind
 
+Endpoint = TypeVar("Endpoint")
 _REFERENCES = ("connection", "from")
 
 
@@ -34,6 +38,16 @@ def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = Non
         "options": {key: value for key, value in query.body.items() if key not in _REFERENCES},
         "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in columns],
     }
+
+
+@contextlib.contextmanager
+def closing(endpoint: Endpoint) -> Iterator[Endpoint]:
+    """Close an endpoint that can be, whatever happens."""
+    try:
+        yield endpoint
+    finally:
+        if isinstance(endpoint, Closes):
+            endpoint.close()
 
 
 def secret_values(query: ResolvedQuery) -> tuple[str, ...]:
@@ -60,26 +74,31 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
         return problem
     if not isinstance(problem, Exception):
         return None
-    said = str(problem).strip() or type(problem).__name__
+    text = str(problem).strip() or type(problem).__name__
     for secret in secrets:
-        said = said.replace(secret, "***")
-    said = re.sub(r"\s+", " ", said)[:500]
+        text = text.replace(secret, "***")
+    text = re.sub(r"\s+", " ", text)[:500]
     if isinstance(problem, StepError):
         return error(
             "MZ081",
             f"The steps of {subject} are not what its checkpoint needs",
-            f"{said}.",
+            f"{text}.",
             "if its storage was restored or removed, bring it back; else let it begin anew: mzplan apply "
             f"--replace {subject} --allow-replace.",
         )
-    kind = (
-        ""
-        if isinstance(problem, OSError | ValueError | RuntimeError | DiffersError)
-        else type(problem).__name__
-    )
+    known = isinstance(problem, OSError | ValueError | RuntimeError | DiffersError)
     return error(
         "MZ082",
         f"The connector of {subject} reports an error",
-        f"{kind}{': ' if kind else ''}{said}",
+        text if known else f"{type(problem).__name__}: {text}",
         "correct what it says; it is tried again.",
     )
+
+
+def marked(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeError:
+    """What a connector raised, as mzplan.spark.failures reads it from a task: a code and a line."""
+    found = explained(problem, subject, secrets)
+    assert found is not None, "an Exception is explained"
+    first = found.diagnostics[0]
+    text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
+    return RuntimeError(f"{MARK}[{first.code}]: {text}. Fix: {first.hint}")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, secret_values
-from mzplan.connectors.adapter.recorded_steps import EndpointRecorded
+from mzplan.connectors.adapter.config import (
+    closing,
+    endpoint_config,
+    endpoint_name,
+    explained,
+    marked,
+    secret_values,
+)
 from mzplan.connectors.adapter.source import diagnostics_of
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.api.recorded_steps import nothing_recorded
@@ -15,12 +21,12 @@ from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import (
     Closes,
     HasWritten,
-    OutputEndpoint,
     OutputFactory,
     ParallelOutputFactory,
     Probes,
     Step,
 )
+from mzplan.endpoints.replay import Written, total
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -61,10 +67,10 @@ class EndpointSink:
         parallelism = _parallelism(self._factory)
         names = [name] if parallelism == 1 else [f"{name}/{part}" for part in range(parallelism)]
         made = [self._factory.new_endpoint(one, config) for one in names]
-        telling = [one for one in made if isinstance(one, HasWritten)]
-        if len(telling) < len(made):
+        recording = [one for one in made if isinstance(one, HasWritten)]
+        if len(recording) < len(made):
             raise nothing_recorded(query, f"The connector {query.description.type} has no `written`.")
-        return EndpointRecorded(telling)
+        return EndpointRecorded(recording)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         query, factory = run.query, self._factory
@@ -84,8 +90,8 @@ class EndpointSink:
                     table = batch.orderBy(POSITION).drop(POSITION).toArrow()
                     push_step(factory, name, config, step, table.to_batches(max_chunksize=_BATCH_ROWS))
             except BaseException as problem:
-                marked = f"{MARK}[" in str(problem)  # a task has told it already
-                run.fail(problem if marked else explained(problem, str(query.address), secrets) or problem)
+                is_marked = f"{MARK}[" in str(problem)  # a task has explained it already
+                run.fail(problem if is_marked else explained(problem, str(query.address), secrets) or problem)
                 raise
 
         return rows.writeStream.foreachBatch(write_batch)
@@ -93,6 +99,23 @@ class EndpointSink:
     def _config(self, query: ResolvedQuery, outputs: Sequence[Output], epoch: int) -> dict[str, Any]:
         compare = query.body.get("compare", "warn")
         return {**endpoint_config(query, outputs), "compare": compare, "epoch": epoch}
+
+
+@dataclass
+class EndpointRecorded:
+    """What the endpoints of a connector have recorded (`written`); of several in parallel, their sum."""
+
+    endpoints: Sequence[HasWritten]
+    keys: Sequence[str] = ()
+
+    def step(self, step: Step) -> Written | None:
+        parts = [part for one in self.endpoints if (part := one.written(step)) is not None]
+        return total(parts) if len(parts) == len(self.endpoints) else None
+
+    def close(self) -> None:
+        for one in self.endpoints:
+            if isinstance(one, Closes):
+                one.close()
 
 
 def _parallelism(factory: OutputFactory) -> int:
@@ -108,21 +131,12 @@ def push_step(
 ) -> None:
     """One step, by an endpoint of its own: batches come in one thread after the other."""
     endpoint = factory.new_endpoint(name, config)
-    with _closing(endpoint):
+    with closing(endpoint):
         endpoint.expire_step(max(0, step - KEPT_STEPS))
         endpoint.start_step(step)
         for batch in batches:
             endpoint.push_buffer(batch)
         endpoint.finish_step()
-
-
-@contextlib.contextmanager
-def _closing(endpoint: OutputEndpoint) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if isinstance(endpoint, Closes):
-            endpoint.close()
 
 
 def _task(
@@ -144,11 +158,7 @@ def _task(
         try:
             push_step(factory, f"{name}/{part}", config, step, batches)
         except Exception as problem:
-            found = explained(problem, subject, secrets)
-            assert found is not None
-            first = found.diagnostics[0]
-            text = f"{first.summary}. {first.detail}. Fix: {first.hint}"
-            raise RuntimeError(f"{MARK}[{first.code}]: {text}") from None
+            raise marked(problem, subject, secrets) from None
         yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32())})
 
     return write_part

@@ -10,7 +10,7 @@ How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
     read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own; of an
                             endpoint with parts, `batches(part)`, so that no more than a batch is in memory
     (Spark writes the rows into the collection, and logs that)
-    commit(end)             comes with the next batch: what is before `end` can't be asked for again: `expire`
+    commit(end)             comes with the next batch: nobody reads again what is before `end`: `expire`
 
 An offset is `{"step": n}`: the next step, as the end of a range. One reader lives in a Python process of its
 own on the driver, for as long as the query runs.
@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from mzplan.connectors.adapter.config import explained
-from mzplan.connectors.formats.records import MARK
+from mzplan.connectors.adapter.config import marked
 from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,
@@ -123,24 +122,24 @@ class StepReader(DataSourceStreamReader):
     # ── what Spark calls, in its order
 
     def initialOffset(self) -> dict[str, Step]:  # noqa: N802
-        return self._told(lambda: {"step": self._made().steps().start})
+        return self._explained(lambda: {"step": self._made().steps().start})
 
     def latestOffset(self) -> dict[str, Step]:  # noqa: N802
-        return self._told(self._latest)
+        return self._explained(self._latest)
 
     def partitions(self, start: dict[str, Step], end: dict[str, Step]) -> Sequence[InputPartition]:
-        return self._told(lambda: self._commit(range(start["step"], end["step"])))
+        return self._explained(lambda: self._commit(range(start["step"], end["step"])))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StepPartition)
         if partition.part is not None:
             return self._read_part(partition.step, partition.part)
         rows = Rows(keep=True)
-        self._told(lambda: self._read_durable(partition.step, rows))
+        self._explained(lambda: self._read_durable(partition.step, rows))
         return self._placed(partition.step, rows.batches)
 
     def commit(self, end: dict[str, Step]) -> None:
-        self._told(lambda: self._made().expire(end["step"]))
+        self._explained(lambda: self._made().expire(end["step"]))
 
     def stop(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
@@ -191,12 +190,12 @@ class StepReader(DataSourceStreamReader):
         return [StepPartition(step) for step in steps]
 
     def _read_part(self, step: Step, part: Any) -> Iterator[RecordBatch]:
-        endpoint = self._told(self._made)
+        endpoint = self._explained(self._made)
         assert isinstance(endpoint, PartedInputEndpoint)
         row = 0
         try:
             batches = iter(endpoint.batches(part))
-            while (batch := self._told(lambda: next(batches, None))) is not None:
+            while (batch := self._explained(lambda: next(batches, None))) is not None:
                 yield batch if self._plan.placed else self._place(step, batch, row)
                 row += batch.num_rows
         finally:
@@ -220,7 +219,7 @@ class StepReader(DataSourceStreamReader):
         """The columns in order, then `_position`."""
         from mzplan.endpoints.arrow import fit
 
-        fitted = self._told(partial(fit, batch, self._plan.columns))
+        fitted = self._explained(partial(fit, batch, self._plan.columns))
         return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
 
     def _made(self) -> DurableInputEndpoint:
@@ -228,16 +227,13 @@ class StepReader(DataSourceStreamReader):
             self._endpoint = self._plan.endpoint()
         return self._endpoint
 
-    def _told(self, call: Callable[[], T]) -> T:
-        """What the connector raises, as mzplan.spark.failures reads it: a code and a line."""
+    def _explained(self, call: Callable[[], T]) -> T:
+        """What the connector raises, as mzplan.spark.failures reads it."""
         try:
             return call()
         except Exception as problem:
-            found = explained(problem, self._plan.subject, self._plan.secrets)
-            assert found is not None
-            first = found.diagnostics[0]
-        text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
-        raise RuntimeError(f"{MARK}[{first.code}]: {text}. Fix: {first.hint}")
+            found = marked(problem, self._plan.subject, self._plan.secrets)
+        raise found
 
 
 def _positions(step: Step, rows: range) -> StructArray:

@@ -38,6 +38,25 @@ class Verdict:
     returns: str | None = None
 
 
+def begin_anew(query: ResolvedQuery) -> str:
+    """The way out where what was read so far and the upstream have parted: for a hint."""
+    return (
+        f"let the source begin anew, with its sinks: mzplan apply --replace {query.address} --allow-replace"
+    )
+
+
+def another_upstream(query: ResolvedQuery, what: str, why: str) -> Diagnostic:
+    """MZ043: `what` it would read another one of; `why` says where, and what differs."""
+    return Diagnostic(
+        code="MZ043",
+        summary=f"{query.address} would read another {what}",
+        detail=f"{why}. The checkpoint's steps belong to the former one.",
+        hint=f"point the connection back to the former {what}; or {begin_anew(query)}",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
 def judge_upstream(
     connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, found: Mapping[str, Any]
 ) -> Verdict:
@@ -60,7 +79,7 @@ def judge_upstream(
             or not isinstance(connector, Repositions)
         ):
             return Verdict(diagnostic=gone)
-        return Verdict(diagnostic=_told(gone, query, policy), policy=policy, moves=True, same=True)
+        return Verdict(diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True)
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
         # The change was taken back before anything was read: nothing is to be decided.
         gone = connector.check_position(query, departure["position"])
@@ -72,7 +91,9 @@ def judge_upstream(
         if gone is not None:
             return Verdict(diagnostic=gone)
     return Verdict(
-        diagnostic=_told(other, query, policy), policy=policy, moves=policy != "accept" or position is None
+        diagnostic=_as_notice(other, query, policy),
+        policy=policy,
+        moves=policy != "accept" or position is None,
     )
 
 
@@ -102,8 +123,8 @@ def take_upstream(
     elif verdict.moves:
         moved = _moved(connector, query, verdict.policy, position if verdict.same else None, last_times)
         if not verdict.same and before is not None and position is not None:
-            # Noted down before the move, with the batch that the move will make. Killed after that move, the
-            # position is already that of the new upstream: what was noted is the one that was left.
+            # Recorded before the move, with the batch that the move will make. Killed after that move, the
+            # position is already that of the new upstream: what was recorded is the one that was left.
             left = checkpoint.departure()
             known = left is not None and left["upstream"] == before
             checkpoint.record_departure(before, left["position"] if left and known else position)
@@ -119,7 +140,7 @@ def _moved(
     return connector.reposition(query, policy, position, last_times)
 
 
-def _told(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:
+def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagnostic:
     """What would be refused, as what will be done instead."""
     return replace(
         refusal,

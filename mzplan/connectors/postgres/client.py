@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL, with time limits everywhere and never a password in what is said."""
+"""Connecting to PostgreSQL, with time limits everywhere and never a password in a diagnostic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_problem
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, ExitCode, Severity
 
 # Seconds. libpq's least is 2, for each address that the host's name has.
 _CONNECT_TIMEOUT_S = 4
@@ -40,7 +40,7 @@ _TUNNEL_TIMEOUT_S = 6
 def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
     """How a client on this machine connects to the query's server while this lasts, through its SSH tunnel if
     it has one: a libpq connection string (with the password: never show it). Raises MzplanError where the
-    tunnel can't be opened; whether the server answers is not asked."""
+    tunnel can't be opened; whether the server answers is left open."""
     body = query.link.body
     with through_tunnel(query.link, body["host"], body["port"], query.directory, query.address) as through:
         yield conninfo(query.link, query.directory, application, through)
@@ -98,11 +98,17 @@ def patience(query: ResolvedQuery) -> float:
 
 def reach(query: ResolvedQuery) -> Diagnostic | None:
     """Whether the server lets in, and answers. Raises MzplanError where a tunnel can't be opened."""
+    with reached(query) as info:
+        problem = knock(info, query)
+    return connect_problem(query, problem) if problem is not None else None
+
+
+def knock(info: str, query: ResolvedQuery) -> Exception | None:
+    """Connect and leave: what went wrong, None for nothing."""
     try:
-        with reached(query) as info:
-            bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
+        bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
     except (psycopg.Error, TimeoutError, OSError) as problem:
-        return connect_problem(query, problem)
+        return problem
     return None
 
 
@@ -122,45 +128,66 @@ def route(connection: ResolvedConnection) -> str:
     return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']}{through})"
 
 
-def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
-    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
-    tunnel says."""
-    connection, address = query.link, query.address
-    host, port = connection.body["host"], connection.body["port"]
-    in_tunnel = tunnel_problem(connection, host, port, query.directory, address)
-    if in_tunnel is not None:
-        return in_tunnel
-    text = reason_of(problem, connection.body.get("password"))
-    where = route(connection)
-    user = connection.body["user"]
-    if any(sign in text for sign in ("password", "authentication", "no pg_hba.conf entry", f'role "{user}"')):
-        return Diagnostic(
-            code="MZ051",
-            summary="PostgreSQL refused the credentials",
-            detail=f"{where}: {text}.",
-            hint=f"check user and password of {connection.address}, and pg_hba.conf on the server.",
-            address=address,
-        )
-    if "database" in text and "does not exist" in text:
-        return Diagnostic(
-            code="MZ052",
-            summary=f"Database {connection.body['database']} does not exist",
-            detail=f"{where}: {text}.",
-            hint=f"create it (CREATE DATABASE), or correct database of {connection.address}.",
-            address=address,
-        )
+def diagnose(
+    query: ResolvedQuery,
+    code: str,
+    summary: str,
+    why: str,
+    fix: str = "",
+    *,
+    at: str = "",
+    severity: Severity = "error",
+    refused: bool = False,
+) -> Diagnostic:
+    """A diagnostic of a query: `why` stands behind the connection's route and what is meant there (`at`)."""
     return Diagnostic(
-        code="MZ050",
-        summary="PostgreSQL can't be reached",
-        detail=f"{where}: {text}.",
-        hint=f"check host, port and tls of {connection.address}, and that the server runs and is reachable "
-        "from where the query runs.",
-        address=address,
+        severity=severity,
+        code=code,
+        summary=summary,
+        detail=f"{route(query.link)}{at}: {why}",
+        hint=fix,
+        address=query.address,
+        exit_code=ExitCode.REFUSED if refused else ExitCode.ERROR,
     )
 
 
+def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
+    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
+    tunnel reports."""
+    link, body = query.link, query.link.body
+    in_tunnel = tunnel_problem(link, body["host"], body["port"], query.directory, query.address)
+    if in_tunnel is not None:
+        return in_tunnel
+    text = reason(query, problem)
+    signs = ("password", "authentication", "no pg_hba.conf entry", f'role "{body["user"]}"')
+    if any(sign in text for sign in signs):
+        fix = f"check user and password of {link.address}, and pg_hba.conf on the server."
+        return diagnose(query, "MZ051", "PostgreSQL refused the credentials", f"{text}.", fix)
+    if "database" in text and "does not exist" in text:
+        fix = f"create it (CREATE DATABASE), or correct database of {link.address}."
+        return diagnose(query, "MZ052", f"Database {body['database']} does not exist", f"{text}.", fix)
+    return diagnose(
+        query,
+        "MZ050",
+        "PostgreSQL can't be reached",
+        f"{text}.",
+        f"check host, port and tls of {link.address}, and that the server runs and is reachable from where "
+        "the query runs.",
+    )
+
+
+def state_of(problem: BaseException) -> str | None:
+    """The SQLSTATE of a server's error; None where the connection is gone, or it is no server's."""
+    return getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
+
+
+def reason(query: ResolvedQuery, problem: BaseException) -> str:
+    """`reason_of`, without the password of the query's connection."""
+    return reason_of(problem, query.link.body.get("password"))
+
+
 def reason_of(problem: BaseException, secret: str | None = None) -> str:
-    """The first line of what a server or driver said, without its preamble and without the password."""
+    """The first line of a server's or driver's message, without its preamble and without the password."""
     text = str(problem).strip() or type(problem).__name__
     if secret:
         text = text.replace(secret, "***")

@@ -17,10 +17,10 @@ import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.api.target_change import another_target, refused_or_accepted
-from mzplan.connectors.postgres.client import route
+from mzplan.connectors.postgres.client import diagnose, route
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted
-from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.model.diagnostics import Diagnostic
 
 # The timeline of what is written now; the control file's is that of the last checkpoint, so it may lag.
 _IDENTITY = """
@@ -39,7 +39,7 @@ class Written:
 
 
 def identify(connection: Connection) -> dict[str, Any] | None:
-    """Which database this is; None where the server does not tell (a service that hides it, a standby)."""
+    """Which database this is; None where the server does not say (a service that hides it, a standby)."""
     try:
         found = connection.execute(_IDENTITY).fetchone()
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState):
@@ -87,16 +87,12 @@ def compare_target(
         )
         return [refused_or_accepted(query, _behind(query, missing, done, since))]
     if promoted:
-        return [
-            Diagnostic(
-                severity="notice",
-                code="MZ142",
-                summary=f"The server of {query.address} was promoted or restored, and lost nothing",
-                detail=f"{route(query.link)}: {_timelines(recorded, found)}, and it holds step {done}, the "
-                "last one that the checkpoint knows to be written.",
-                address=query.address,
-            )
-        ]
+        summary = f"The server of {query.address} was promoted or restored, and lost nothing"
+        why = (
+            f"{_timelines(recorded, found)}, and it holds step {done}, the last one that the checkpoint "
+            "knows to be written."
+        )
+        return [diagnose(query, "MZ142", summary, why, severity="notice")]
     return []
 
 
@@ -134,14 +130,14 @@ def _timelines(recorded: Mapping[str, Any], found: Mapping[str, Any] | None) -> 
 
 
 def _behind(query: ResolvedQuery, missing: str, done: int, since: str) -> Diagnostic:
-    return Diagnostic(
-        code="MZ069",
-        summary=f"The target of {query.address} lacks steps that its checkpoint knows to be written",
-        detail=f"{route(query.link)}: {missing} (schema {query.body['staging_schema']}), and the checkpoint "
-        f"goes on after step {done}: rows would be missing.{since}",
-        hint="bring back a newer backup, or that of the checkpoint; or, to go on without the rows of the "
-        "missing steps, say on_target_change: accept in the sink; or let it write all rows again: "
+    return diagnose(
+        query,
+        "MZ069",
+        f"The target of {query.address} lacks steps that its checkpoint knows to be written",
+        f"{missing} (schema {query.body['staging_schema']}), and the checkpoint goes on after step {done}: "
+        f"rows would be missing.{since}",
+        "bring back a newer backup, or that of the checkpoint; or, to go on without the rows of the missing "
+        "steps, say on_target_change: accept in the sink; or let it write all rows again: "
         f"mzplan apply --replace {query.address} --allow-replace (with append, empty the table first).",
-        address=query.address,
-        exit_code=ExitCode.REFUSED,
+        refused=True,
     )

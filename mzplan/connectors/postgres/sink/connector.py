@@ -6,7 +6,7 @@ Two ways, exactly once both, also across kill -9 of the driver or the server at 
 - Staged, where values must be cast, or the latest row of each key found: the tasks of a batch copy in
   parallel into an unlogged staging table. Each attempt marks its rows, so that a task which Spark tried
   twice doubles nothing; a staging table that a crash has emptied is noticed by its count. Then one
-  transaction on the driver moves the staged rows into the table and notes the step down.
+  transaction on the driver moves the staged rows into the table and records the step.
 
 Every step passes through the sink's row in `writers`: one that was written is not written again, and a
 runner that was cut off is fenced, for the row holds the epoch of the newest.
@@ -34,27 +34,30 @@ from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
-from mzplan.connectors.postgres.client import connect, connect_problem, hang_up, reached, reason_of, route
+from mzplan.connectors.postgres.client import (
+    connect,
+    connect_problem,
+    diagnose,
+    hang_up,
+    reached,
+    reason,
+    route,
+    state_of,
+)
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.sink.ledger import shape_of
-from mzplan.connectors.postgres.sink.output import (
-    REPORT,
-    FencedError,
-    PostgresOutput,
-    Target,
-    run_here,
-    straight_task,
-)
+from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, Position, staging_shape
+from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import copies_straight, staged_as_json
 from mzplan.endpoints.replay import Written
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.content_hash import HASH
 
@@ -121,7 +124,6 @@ class _Batches:
             epoch=run.epoch,
             query_id="",
         )
-        self._secret: str | None = run.query.link.body.get("password")
         self._prepared: _Prepared | None = None
         self._conninfo = ""
         self._connection: Connection | None = None
@@ -143,7 +145,7 @@ class _Batches:
                 self._run.warn(later_steps(self._run, step, last))
                 return
             if not writer.expect(last, step):
-                writer.written(connection, step)  # it must be known, to tell what is new
+                writer.written(connection, step)  # it must be known: what is new is what it lacks
             rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
             failpoint(Failpoint.SINK_BEFORE_STEP)
             if prepared.straight:
@@ -157,28 +159,29 @@ class _Batches:
         """The problem, as a person should read it."""
         if isinstance(problem, MzplanError):
             return problem
-        if isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None:
-            return MzplanError(connect_problem(self._query, problem))
         if isinstance(problem, psycopg.Error):
-            return self._refused(reason_of(problem, self._secret))
-        if "mzplan[COPY]: " in str(problem):
-            return self._copy_failed(str(problem).partition("mzplan[COPY]: ")[2].splitlines()[0])
-        return problem
+            if isinstance(problem, psycopg.OperationalError) and state_of(problem) is None:
+                return MzplanError(connect_problem(self._query, problem))
+            return self._refused(reason(self._query, problem))
+        _, marked, text = str(problem).partition("mzplan[COPY]: ")
+        if not marked:
+            return problem
+        why = RuntimeError(text.splitlines()[0])
+        if any(sign in str(why) for sign in ("connect", "terminat", "closed the connection")):
+            return MzplanError(connect_problem(self._query, why))
+        return self._refused(reason(self._query, why))
 
     def _refused(self, why: str) -> MzplanError:
-        return error(
-            "MZ059",
-            f"PostgreSQL refused a batch of {self._query.address}",
-            f"{route(self._query.link)}, table {self._query.body['table']}: {why}.",
-            "correct the table or the sink's select and where; the batch is tried again from its start.",
-            address=self._query.address,
+        return MzplanError(
+            diagnose(
+                self._query,
+                "MZ059",
+                f"PostgreSQL refused a batch of {self._query.address}",
+                f"{why}.",
+                "correct the table or the sink's select and where; the batch is tried again from its start.",
+                at=f", table {self._query.body['table']}",
+            )
         )
-
-    def _copy_failed(self, text: str) -> MzplanError:
-        why = RuntimeError(text)
-        if "connect" in text or "terminat" in text or "closed the connection" in text:
-            return MzplanError(connect_problem(self._query, why))
-        return self._refused(reason_of(why, self._secret))
 
     def _hang_up(self) -> None:
         """End a wait for the server (a lock, a server that is frozen), from another thread."""
@@ -195,7 +198,8 @@ class _Batches:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         writer = replace(self._writer, query_id=query_id or "")
         move = self._plan_move(writer, table, batch)
-        straight = not move.keys and table.takes_copy and copies_straight(_types(run.outputs), move.targets)
+        types = [output.type or "STRING" for output in run.outputs]
+        straight = not move.keys and table.takes_copy and copies_straight(types, move.targets)
         shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
         goes_on = step if self._take_target(connection) else None
         writer.register(connection, shape, table if empties_target(run) else None, goes_on)
@@ -212,7 +216,7 @@ class _Batches:
         return any(d.code in ("MZ043", "MZ069") for d in found)
 
     def _record_target(self, connection: Connection) -> None:
-        """Note down which database it is; last, so that a run that was killed decides the same again."""
+        """Record which database it is; last, so that a run that was killed decides the same again."""
         target, checkpoint = identify(connection), self._run.checkpoint
         note = {"delivery": "exactly-once", "target": target}
         if target is not None and checkpoint.delivery() != note:
@@ -259,14 +263,14 @@ class _Batches:
         if report["outcome"] == "fenced":
             prepared.writer.lock(connection, for_update=False)
             raise self._refused(report["detail"])
-        self._tell([report])
+        self._report([report])
 
-    def _tell(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """What the tasks had to say. Raises MzplanError MZ088 where rows are not those that are written."""
+    def _report(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """What the tasks found. Raises MzplanError MZ088 where rows are not those that are written."""
         for report in reports:
             if report["outcome"] == "differs":
                 raise MzplanError(differs(self._run, report["detail"], fails=True))
-            for text in report["told"]:
+            for text in report["warnings"]:
                 self._run.warn(differs(self._run, text, fails=False))
 
     def _target(self, rows: DataFrame, table: tuple[str, str], columns: Sequence[str]) -> Target:
@@ -274,7 +278,7 @@ class _Batches:
             conninfo=self._conninfo,
             table=table,
             columns=tuple(columns),
-            secret=self._secret,
+            secret=self._query.link.body.get("password"),
             elsewhere=self._elsewhere(rows),
         )
 
@@ -297,7 +301,7 @@ class _Batches:
         reports = [row.asDict() for row in rows_of.mapInArrow(task, REPORT).collect()]
         if output.repeats and not reports:
             reports = [run_here(task)]
-        self._tell(reports)
+        self._report(reports)
         output.staged(
             (one["attempt"], one["staged"], Written(rows=one["row_count"], digest=one["content_hash"]))
             for one in reports
@@ -330,23 +334,21 @@ class _Batches:
         return staged
 
     def _emptied(self, writer: Writer) -> MzplanError:
-        return error(
-            "MZ059",
-            f"Staged rows of {self._query.address} are gone",
-            f"{route(self._query.link)}: fewer rows are in {writer.stage_sql} than were staged: the server "
-            "crashed meanwhile (the table is unlogged), or somebody emptied it. Nothing was written.",
-            "nothing to do: the batch is tried again.",
-            address=self._query.address,
+        return MzplanError(
+            diagnose(
+                self._query,
+                "MZ059",
+                f"Staged rows of {self._query.address} are gone",
+                f"fewer rows are in {writer.stage_sql} than were staged: the server crashed meanwhile (the "
+                "table is unlogged), or somebody emptied it. Nothing was written.",
+                "nothing to do: the batch is tried again.",
+            )
         )
 
 
 def _shape(connection: Connection, table: Table) -> str:
     found = connection.execute(shape_of(table.oid).encode()).fetchone()
     return str(found[0]) if found else ""
-
-
-def _types(outputs: Sequence[Output]) -> list[str]:
-    return [output.type or "STRING" for output in outputs]
 
 
 def _position_of(batch: DataFrame) -> Position:

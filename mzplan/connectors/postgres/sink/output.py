@@ -1,5 +1,4 @@
-"""The postgres sink as an OutputEndpoint, where PostgreSQL takes the rows as they are; and the tasks in which
-Spark pushes a step into it, or into the staging table of the other way (staged_output).
+"""The postgres sink as an OutputEndpoint, where PostgreSQL takes the rows as they are.
 
 This module is sent to the executors whole (see task_code).
 """
@@ -7,30 +6,21 @@ This module is sent to the executors whole (see task_code).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.frames.task_code import one_row, ship
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step, StepError, checked_step
-from mzplan.endpoints.replay import Compare, DiffersError, StepReplay, Written
+from mzplan.endpoints.replay import Compare, StepReplay, Written
 from mzplan.host.failpoints import Failpoint, failpoint
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 log = logging.getLogger("mzplan.endpoints")
-
-REPORT = (
-    "outcome STRING, detail STRING, attempt BIGINT, staged BIGINT, row_count BIGINT, content_hash STRING, "
-    "told ARRAY<STRING>"
-)
-"""What a task returns: `written`; `differs` (compare: fail) or `fenced` (nothing was written), and what was
-said; of what it staged the attempt and how many rows; of its part of the step count and content hash.
-`told` are warnings."""
 
 
 class FencedError(Exception):
@@ -57,12 +47,29 @@ class Target:
         return f"Target({self.table!r})"
 
 
+def copy_into(
+    session: Session, target: Target, batch: RecordBatch, before: Iterable[tuple[str, Any]] = ()
+) -> Copy:
+    """A COPY of batches like this one."""
+    import pyarrow as pa
+
+    named = zip(target.columns, batch.schema.types[:-1], strict=True)
+    return Copy(session, target.table, pa.schema([*before, *named]))
+
+
+def recorded(row: Sequence[Any] | None, step: Step, last: Step) -> Written | None:
+    """What the ledger has of a step; None for one that was not written. Raises StepError."""
+    if row is None and step == last:
+        raise StepError(f"the record of step {step}, the last one, is gone")
+    return Written(rows=row[0], digest=row[1]) if row is not None else None
+
+
 class PostgresOutput:
     """An OutputEndpoint: a step's rows, by one COPY straight into the table, and its note: one transaction.
 
     The step is claimed after its rows are copied: a task that freezes in the middle holds no lock that a
     newer runner waits for. `sources`: of the step that comes next, the first and last step of its source.
-    Raises FencedError and, for what a server did, errors of the driver's.
+    Raises FencedError and, for what a server did, errors of the driver's. `warn` takes warnings.
     """
 
     def __init__(
@@ -72,10 +79,10 @@ class PostgresOutput:
         *,
         compare: Compare,
         sources: tuple[int, int] | None = None,
-        tell: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] = log.warning,
     ):
         self.target, self._ledger = target, ledger
-        self._compare, self.tell = compare, tell
+        self._compare, self.warn = compare, warn
         self.sources = sources
         self._session: Session | None = None
         self._replay: StepReplay | None = None
@@ -92,15 +99,13 @@ class PostgresOutput:
             if self._last is None:
                 raise FencedError("another run of the sink writes")
             known = session.fetch(self._ledger.written(step))
-            self._before = Written(rows=known[0][0], digest=known[0][1]) if known else None
-            if step == self._last and self._before is None:
-                raise StepError(f"what was noted down of step {step}, the last one, is gone")
+            self._before = recorded(known[0] if known else None, step, self._last)
             self._replay = StepReplay(
                 step,
                 written=self._before,
                 last=self._last if self._last >= 0 else None,
                 compare=self._compare,
-                tell=self.tell,
+                tell=self.warn,
             )
             failpoint(Failpoint.TASK_BEGUN)
         except BaseException:
@@ -178,170 +183,3 @@ class PostgresOutput:
         if self._replay is None or self._session is None:
             raise StepError("no step is started")
         return self._replay, self._session
-
-
-class Part:
-    """One task's part of a step on its way through a staging table. Each attempt of a task draws a number of
-    its own, and every row carries it as `_attempt`: of a task that was tried twice, or runs twice, the rows
-    of the attempt that Spark reported are told from the others."""
-
-    def __init__(self, target: Target, replay: StepReplay):
-        import secrets
-
-        self._target, self._replay = target, replay
-        self._session: Session | None = None
-        self._copy: Copy | None = None
-        self.attempt = secrets.randbits(63)
-        self.staged = 0
-
-    def push(self, batch: RecordBatch) -> None:
-        import pyarrow as pa
-
-        fresh = self._replay.push(batch)
-        if not fresh.num_rows:
-            return
-        if self._copy is None:
-            self._session = self._target.session(autocommit=True)
-            self._copy = copy_into(self._session, self._target, fresh, [("_attempt", pa.int64())])
-            failpoint(Failpoint.TASK_BEGUN)
-        # Not by pa.repeat: it needs a scalar, and that imports pandas.
-        marked = pa.py_buffer(self.attempt.to_bytes(8, "little") * fresh.num_rows)
-        marks = pa.Array.from_buffers(pa.int64(), fresh.num_rows, [None, marked])
-        self._copy.push([marks, *fresh.columns[:-1]])
-        self.staged += fresh.num_rows
-
-    def finish(self) -> Written:
-        """Count and hash of the whole part, staged rows and those that were there. Raises DiffersError."""
-        if self._copy is not None:
-            self._copy.finish()
-            self._copy = None
-            failpoint(Failpoint.TASK_SENT)
-        return self._replay.finish()
-
-    def close(self) -> None:
-        if self._copy is not None:
-            self._copy.cancel()
-            self._copy = None
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-
-def copy_into(
-    session: Session, target: Target, batch: RecordBatch, before: Iterable[tuple[str, Any]] = ()
-) -> Copy:
-    """A COPY of batches like this one."""
-    import pyarrow as pa
-
-    named = zip(target.columns, batch.schema.types[:-1], strict=True)
-    return Copy(session, target.table, pa.schema([*before, *named]))
-
-
-# ── what runs as a task
-
-Task = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
-
-
-def straight_task(output: PostgresOutput, step: Step) -> Task:
-    """A function for mapInArrow that pushes the one partition of a step into an output that was not used."""
-
-    def push(batches: Iterable[RecordBatch], told: list[str]) -> dict[str, Any]:
-        output.tell = told.append
-        try:
-            output.start_step(step)
-            for batch in batches:
-                if batch.num_rows:
-                    output.push_buffer(batch)
-            output.finish_step()
-        finally:
-            output.close()
-        return {"row_count": output.note.rows, "content_hash": output.note.digest}
-
-    return _task(push, output.target.secret)
-
-
-def staging_task(
-    target: Target, step: Step, written: Written | None, last: Step | None, compare: Compare
-) -> Task:
-    """A function for mapInArrow that stages one partition of a step: with `written`, its only one."""
-
-    def push(batches: Iterable[RecordBatch], told: list[str]) -> dict[str, Any]:
-        replay = StepReplay(step, written=written, last=last, compare=compare, tell=told.append)
-        part = Part(target, replay)
-        try:
-            for batch in batches:
-                if batch.num_rows:
-                    part.push(batch)
-            note = part.finish()
-        finally:
-            part.close()
-        return {
-            "attempt": part.attempt,
-            "staged": part.staged,
-            "row_count": note.rows,
-            "content_hash": note.digest,
-        }
-
-    return _task(push, target.secret)
-
-
-def run_here(task: Task) -> dict[str, Any]:
-    """What a task without rows reports: a batch without partitions has none."""
-    (batch,) = task(())
-    (found,) = batch.to_pylist()
-    return dict(found)
-
-
-def _keep_directories() -> None:
-    """Before each task, Spark's worker has Python read the directory of every zip on its path again, Spark's
-    largest jar among them: a tenth of a second, for files that never change. From here on it does not."""
-    import sys
-    from zipimport import zipimporter
-
-    class Kept(zipimporter):
-        def invalidate_caches(self) -> None:
-            pass
-
-    for path, finder in list(sys.path_importer_cache.items()):
-        if finder.__class__ is zipimporter:
-            sys.path_importer_cache[path] = Kept(path)
-
-
-def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
-    ship(
-        "mzplan.connectors.postgres.sink.copy",
-        "mzplan.connectors.postgres.sink.ledger",
-        __name__,
-    )
-
-    def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-        import pyarrow as pa
-
-        _keep_directories()
-        told: list[str] = []
-        # What goes wrong is told in one line of our own: a driver's message may repeat what it was given.
-        failure = ""
-        found: dict[str, Any] = {"outcome": "written"}
-        try:
-            found |= push(batches, told)
-        except (DiffersError, FencedError) as problem:
-            outcome = "differs" if isinstance(problem, DiffersError) else "fenced"
-            found = {"outcome": outcome, "detail": str(problem)}
-        except Exception as problem:
-            text = str(problem)
-            text = text.replace(secret, "***") if secret else text
-            failure = f"mzplan[COPY]: {' '.join(text.split())}"
-        if failure:
-            raise RuntimeError(failure)
-        types = {
-            "outcome": pa.string(),
-            "detail": pa.string(),
-            "attempt": pa.int64(),
-            "staged": pa.int64(),
-            "row_count": pa.int64(),
-            "content_hash": pa.string(),
-            "told": pa.list_(pa.string()),
-        }
-        yield one_row({**found, "told": told}, types)
-
-    return write

@@ -1,34 +1,29 @@
-"""Asking a PostgreSQL server whether a sink could write: table, columns, privileges, unique index."""
+"""Whether a PostgreSQL server lets a sink write: table, columns, privileges, unique index."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.deadline import bounded
-from mzplan.connectors.api.probe_memo import Memo, fingerprint
-from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Output, Probe, ResolvedQuery
+from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.target_change import unreadable
-from mzplan.connectors.postgres.client import (
-    connect,
-    connect_problem,
-    patience,
-    reached,
-    reason_of,
-    route,
-)
+from mzplan.connectors.postgres.client import connect_problem, diagnose, reason, state_of
 from mzplan.connectors.postgres.identity import compare_target, identify, written
-from mzplan.connectors.postgres.sink.keys import check_key, key_of, shown_table
+from mzplan.connectors.postgres.probe import Check, ServerProbe
+from mzplan.connectors.postgres.sink.keys import KeyCheck, key_of, shown_table
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import created_type, fit, shown, why_not
-from mzplan.model.diagnostics import Diagnostic, MzplanError
-
-_KEEP_FAILURE_S = 3.0
+from mzplan.model.diagnostics import Diagnostic
 
 # Of the tables in the staging schema that all sinks share.
 _OWN_TABLES = {"writers": "SELECT, INSERT, UPDATE", "steps": "SELECT, INSERT, DELETE"}
+_HAS_ALL = """
+SELECT coalesce(bool_and(has_table_privilege(c.oid, p)), true) FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN unnest(%s::text[]) AS p
+WHERE n.nspname = %s AND c.relname = %s
+"""
 _STAGING = """
 SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
        has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE')
@@ -37,77 +32,43 @@ FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.
 
 
 class PostgresProbe:
-    """Probes sinks. A server that was just found dead or closed isn't asked again for a moment."""
+    """Probes sinks. A server that was just found dead or closed is left alone for a moment."""
 
     def __init__(self) -> None:
-        self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
+        self._servers = ServerProbe(_failed)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """What stands in the way of this sink; nothing is changed. Never raises for what a server did."""
-        try:
-            with reached(query) as info:
-                return self._ask(info, query, outputs)
-        except MzplanError as problem:  # of its tunnel
-            return Probe(diagnostics=problem.diagnostics)
 
-    def _ask(self, info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        def reach() -> Exception | None:
-            try:
-                bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
-            except (psycopg.Error, TimeoutError, OSError) as problem:
-                return problem
-            return None
+        def look(connection: Connection) -> Probe:
+            target = identify(connection)
+            found = [*_TargetCheck(connection, query).problems(outputs), *_compare(connection, query, target)]
+            return Probe(diagnostics=tuple(found), upstream=target)
 
-        failed = self._failures.get(fingerprint({"conninfo": info}), reach)
-        if failed is not None:
-            return Probe(diagnostics=(connect_problem(query, failed),))
-        try:
-            return bounded(lambda: _ask(info, query, outputs), patience(query))
-        except psycopg.OperationalError as problem:
-            lost = problem.sqlstate is None
-            return Probe(diagnostics=(connect_problem(query, problem) if lost else _failed(query, problem),))
-        except (psycopg.Error, TimeoutError, OSError) as problem:
-            return Probe(diagnostics=(_failed(query, problem),))
+        return self._servers.look(query, look)
+
+
+# ── the table and its columns
 
 
 def check_table(query: ResolvedQuery, table: Table | None, outputs: Sequence[Output]) -> list[Diagnostic]:
     """Whether the table is there (MZ052) and takes the sink's columns (MZ053)."""
     name = query.body["table"]
-    where = route(query.link)
     expected = create_table(query, outputs)
     if table is None:
-        return [
-            Diagnostic(
-                code="MZ052",
-                summary=f"Table {name} does not exist",
-                detail=f"{where} has no table {name}; mzplan does not create target tables.",
-                hint=f"create it:\n{expected}",
-                address=query.address,
-            )
-        ]
+        why = f"it has no table {name}; mzplan does not create target tables."
+        return [diagnose(query, "MZ052", f"Table {name} does not exist", why, f"create it:\n{expected}")]
     wrong, narrow = _column_problems(query, table, outputs)
     found = []
     if wrong:
-        found.append(
-            Diagnostic(
-                code="MZ053",
-                summary=f"Table {name} does not take the columns of {query.address}",
-                detail=f"{where}: {'; '.join(wrong)}.",
-                hint=f"alter the table or the sink's select; this table would do:\n{expected}",
-                address=query.address,
-            )
-        )
+        summary = f"Table {name} does not take the columns of {query.address}"
+        fix = f"alter the table or the sink's select; this table would do:\n{expected}"
+        found.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
     if narrow:
-        found.append(
-            Diagnostic(
-                severity="warning",
-                code="MZ053",
-                summary=f"Table {name} may be too narrow for {query.address}",
-                detail=f"{where}: {'; '.join(narrow)}. A value that does not fit stops the sink.",
-                hint=f"widen the table; this one would take every value:\n{expected}",
-                address=query.address,
-            )
-        )
+        summary = f"Table {name} may be too narrow for {query.address}"
+        why = f"{'; '.join(narrow)}. A value that does not fit stops the sink."
+        fix = f"widen the table; this one would take every value:\n{expected}"
+        found.append(diagnose(query, "MZ053", summary, why, fix, severity="warning"))
     return found
 
 
@@ -151,7 +112,7 @@ def _column_problems(
 
 
 def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
-    """The CREATE TABLE that the sink expects. `...` stands where only Spark could tell the type."""
+    """The CREATE TABLE that the sink expects. `...` stands where only Spark knows the type."""
     keys = key_of(query)
     lines = [
         f"  {shown(output.name)} {created_type(output.type) if output.type else '...'}" for output in outputs
@@ -162,11 +123,70 @@ def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
     return f"CREATE TABLE {shown_table(query)} (\n{body}\n);"
 
 
-def _ask(info: str, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-    with connect(info, PROBE_TIMEOUT_S) as connection:
-        target = identify(connection)
-        found = [*_ask_table(connection, query, outputs), *_compare(connection, query, target)]
-    return Probe(diagnostics=tuple(found), upstream=target)
+# ── what the role may do
+
+
+class _TargetCheck(Check):
+    """What stands in the way of writing to the table, and to mzplan's own."""
+
+    def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
+        table = find_table(self._connection, self._query.body["table"])
+        yield from check_table(self._query, table, outputs)
+        if table is not None:
+            yield from self._privileges(table, outputs)
+            yield from KeyCheck(self._connection, self._query).problems(table, outputs)
+        yield from self._staging_privileges()
+
+    def _privileges(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
+        columns = [column.name for output in outputs if (column := table.column(output.name))]
+        wanted = ["INSERT", "SELECT", "UPDATE"] if key_of(self._query) else ["INSERT"]
+        granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
+        missing = [one for one in wanted if not self._may(granted, table.oid, one, columns)]
+        # What goes from its collection is deleted here.
+        if self._query.keys and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
+            missing.append("DELETE")
+        lacks, grants = list(missing), []
+        if not self._may("has_schema_privilege(%s, 'USAGE')", table.schema):
+            lacks.insert(0, f"USAGE of schema {table.schema}")
+            grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
+        if missing:
+            grants.append(f"GRANT {', '.join(missing)} ON {shown_table(self._query)} TO {self._role};")
+        if grants:
+            yield self._forbidden(f"table {self._query.body['table']} lacks {', '.join(lacks)}", *grants)
+
+    def _staging_privileges(self) -> Iterator[Diagnostic]:
+        """Whether mzplan's own tables can be made, or used where they are."""
+        name = self._query.body["staging_schema"]
+        schema, role = shown(name), self._role
+        database, may_create, there, usable, may_create_in = self._row(_STAGING, {"schema": name})
+        if not there:
+            if not may_create:
+                yield self._forbidden(
+                    f"staging schema {name} is missing and may not be created",
+                    f"GRANT CREATE ON DATABASE {shown(database)} TO {role};",
+                    f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
+                )
+            return
+        if not (usable and may_create_in):
+            grant = f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role};"
+            yield self._forbidden(f"staging schema {name} lacks USAGE or CREATE", grant)
+            return
+        grants = [
+            f"GRANT {privileges} ON {schema}.{table} TO {role};"
+            for table, privileges in _OWN_TABLES.items()
+            # One that is not there yet will be our own.
+            if not self._row(_HAS_ALL, (privileges.split(", "), name, table))[0]
+        ]
+        if grants:
+            yield self._forbidden(f"tables of staging schema {name} can't be written", *grants)
+
+    def _forbidden(self, what: str, *grants: str) -> Diagnostic:
+        return self._problem(
+            "MZ054",
+            f"{self._query.address} lacks a privilege in PostgreSQL",
+            f"for user {self._query.link.body['user']}, {what}.",
+            "as its owner or a superuser run:\n" + "\n".join(grants),
+        )
 
 
 def _compare(
@@ -181,99 +201,9 @@ def _compare(
         return [unreadable(query, problem)]
 
 
-def _ask_table(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> list[Diagnostic]:
-    table = find_table(connection, query.body["table"])
-    found = check_table(query, table, outputs)
-    if table is not None:
-        found += _privileges(connection, query, table, outputs)
-        found += check_key(connection, query, table, outputs)
-    return found + _staging_privileges(connection, query)
-
-
-def _privileges(
-    connection: Connection, query: ResolvedQuery, table: Table, outputs: Sequence[Output]
-) -> list[Diagnostic]:
-    columns = [column.name for output in outputs if (column := table.column(output.name))]
-    wanted = ["INSERT", "SELECT", "UPDATE"] if key_of(query) else ["INSERT"]
-    missing = []
-    for privilege in wanted:
-        allowed = connection.execute(
-            "SELECT coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c",
-            (table.oid, privilege, columns),
-        ).fetchone()
-        if not (allowed and allowed[0]):
-            missing.append(privilege)
-    if query.keys:  # what goes from its collection is deleted here
-        allowed = connection.execute("SELECT has_table_privilege(%s, 'DELETE')", (table.oid,)).fetchone()
-        if not (allowed and allowed[0]):
-            missing.append("DELETE")
-    grants = [f"GRANT {', '.join(missing)} ON {shown_table(query)} TO {_user(query)};"] if missing else []
-    usable = connection.execute("SELECT has_schema_privilege(%s, 'USAGE')", (table.schema,)).fetchone()
-    if not (usable and usable[0]):
-        grants.insert(0, f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {_user(query)};")
-        missing.insert(0, f"USAGE of schema {table.schema}")
-    if not grants:
-        return []
-    return [_forbidden(query, f"table {query.body['table']} lacks {', '.join(missing)}", grants)]
-
-
-def _staging_privileges(connection: Connection, query: ResolvedQuery) -> list[Diagnostic]:
-    """Whether mzplan's own tables can be made, or used where they are."""
-    schema = query.body["staging_schema"]
-    found = connection.execute(_STAGING, {"schema": schema}).fetchone()
-    assert found is not None, "a SELECT of expressions has a row"
-    database, may_create, there, usable, may_create_in = found
-    if not there:
-        if may_create:
-            return []
-        grants = [
-            f"GRANT CREATE ON DATABASE {shown(database)} TO {_user(query)};",
-            f"-- or: CREATE SCHEMA {shown(schema)} AUTHORIZATION {_user(query)};",
-        ]
-        return [_forbidden(query, f"staging schema {schema} is missing and may not be created", grants)]
-    if not (usable and may_create_in):
-        grant = f"GRANT USAGE, CREATE ON SCHEMA {shown(schema)} TO {_user(query)};"
-        return [_forbidden(query, f"staging schema {schema} lacks USAGE or CREATE", [grant])]
-    grants = [
-        f"GRANT {privileges} ON {shown(schema)}.{name} TO {_user(query)};"
-        for name, privileges in _OWN_TABLES.items()
-        if not _has_all(connection, schema, name, privileges)
-    ]
-    return (
-        [_forbidden(query, f"tables of staging schema {schema} can't be written", grants)] if grants else []
-    )
-
-
-def _has_all(connection: Connection, schema: str, name: str, privileges: str) -> bool:
-    """Whether a table may be used so; one that is not there yet will be our own."""
-    found = connection.execute(
-        "SELECT bool_and(has_table_privilege(c.oid, p)) FROM pg_class c "
-        "JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN unnest(%s::text[]) AS p "
-        "WHERE n.nspname = %s AND c.relname = %s",
-        (privileges.split(", "), schema, name),
-    ).fetchone()
-    return found is None or found[0] is None or bool(found[0])
-
-
-def _forbidden(query: ResolvedQuery, what: str, grants: Sequence[str]) -> Diagnostic:
-    return Diagnostic(
-        code="MZ054",
-        summary=f"{query.address} lacks a privilege in PostgreSQL",
-        detail=f"{route(query.link)}: for user {query.link.body['user']}, {what}.",
-        hint="as its owner or a superuser run:\n" + "\n".join(grants),
-        address=query.address,
-    )
-
-
-def _failed(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
-    return Diagnostic(
-        code="MZ050",
-        summary="PostgreSQL did not answer a question",
-        detail=f"{route(query.link)}: {reason_of(problem, query.link.body.get('password'))}.",
-        hint="try again; if it stays so, look into the server's log.",
-        address=query.address,
-    )
-
-
-def _user(query: ResolvedQuery) -> str:
-    return shown(query.link.body["user"])
+def _failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
+    if isinstance(problem, psycopg.OperationalError) and state_of(problem) is None:
+        return connect_problem(query, problem)
+    fix = "try again; if it stays so, look into the server's log."
+    why = f"{reason(query, problem)}."
+    return diagnose(query, "MZ050", "PostgreSQL did not answer a question", why, fix)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import connect, connect_problem, reached, reason_of, route
+from mzplan.connectors.postgres.client import connect, connect_problem, diagnose, reached, reason
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import MzplanError
 
 _SILENCE_S = 30.0
 
@@ -47,13 +47,15 @@ class PostgresRecorded:
         except psycopg.OperationalError as problem:
             raise MzplanError(connect_problem(self._query, problem)) from None
         except psycopg.Error as problem:
-            why = reason_of(problem, self._query.link.body.get("password"))
-            raise error(
-                "MZ054",
-                f"The steps of {self._query.address} can't be read",
-                f"{route(self._query.link)}, {self._ledger.steps}: {why}.",
-                "give the connection's user the right to read it.",
-                address=self._query.address,
+            raise MzplanError(
+                diagnose(
+                    self._query,
+                    "MZ054",
+                    f"The steps of {self._query.address} can't be read",
+                    f"{reason(self._query, problem)}.",
+                    "give the connection's user the right to read it.",
+                    at=f", {self._ledger.steps}",
+                )
             ) from None
         return Written(rows=found[0], digest=found[1]) if found else None
 

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.postgres.sink.output import FencedError, Part, Target, Task, staging_task
+from mzplan.connectors.postgres.sink.output import FencedError, Target, recorded
 from mzplan.connectors.postgres.sink.staging import Move
+from mzplan.connectors.postgres.sink.tasks import Part, Task, staging_task
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.endpoints.interface import Step, StepError, checked_step
@@ -43,11 +44,11 @@ class StagedOutput:
         *,
         compare: Compare,
         sources: tuple[int, int] | None = None,
-        tell: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] = log.warning,
     ):
         self._connection = connection
         self._writer, self._move, self._target = writer, move, target
-        self._compare, self._tell = compare, tell
+        self._compare, self._warn = compare, warn
         self.sources = sources
         self._step: Step | None = None
         self._last = -1
@@ -61,11 +62,10 @@ class StagedOutput:
         self.close()
         self._last = self._writer.lock(self._connection, for_update=False)
         found = self._connection.execute(self._writer.ledger.written(step).encode()).fetchone()
-        self._before = Written(rows=found[0], digest=found[1]) if found else None
-        if step == self._last and self._before is None:
-            raise StepError(f"what was noted down of step {step}, the last one, is gone")
+        self._before = recorded(found, step, self._last)
         # Here, so that a step which can't be written is refused before its rows come.
-        replay = self._replay(step)
+        last = self._last if self._last >= 0 else None
+        replay = StepReplay(step, written=self._before, last=last, compare=self._compare, tell=self._warn)
         self._part = Part(self._target, replay)
         self._step = step
 
@@ -133,10 +133,6 @@ class StagedOutput:
             if self._attempts and not self._move.move(connection, self._attempts):
                 raise EmptiedError
             connection.execute(ledger.note(step, self._note, self.sources).encode())
-
-    def _replay(self, step: Step) -> StepReplay:
-        last = self._last if self._last >= 0 else None
-        return StepReplay(step, written=self._before, last=last, compare=self._compare, tell=self._tell)
 
     def _started(self) -> Step:
         if self._step is None:

@@ -107,7 +107,7 @@ class Writer:
 
     def _end_earlier_runs(self, connection: Connection) -> None:
         """End connections of an earlier run of this sink, frozen or cut off: their locks would keep us
-        waiting. Not those of a newer runner, which has noted down its epoch before it wrote."""
+        waiting. Not those of a newer runner, which has recorded its epoch before it wrote."""
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s "
             "AND usename = current_user AND datname = current_database() AND pid <> pg_backend_pid() "
@@ -183,7 +183,7 @@ class Writer:
         return True
 
     def written(self, connection: Connection, step: int) -> Written:
-        """What is noted down of a step that is written. Raises MzplanError MZ069 where its row is gone."""
+        """What is recorded of a step that is written. Raises MzplanError MZ069 where its row is gone."""
         found = connection.execute(self.ledger.written(step).encode()).fetchone()
         if found is None:
             raise self._lost(f"step {step} is written, and its row in steps is gone")
@@ -245,7 +245,7 @@ class Writer:
         return self.ledger.writers
 
     def _create(self, connection: Connection) -> None:
-        # Asked first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
+        # Looked up first: CREATE … IF NOT EXISTS needs the privilege to create also where nothing is to do.
         schema = quoted(self.schema)
         tables = {
             "writers": "sink text, generation integer, address text NOT NULL, epoch bigint NOT NULL, "

@@ -1,7 +1,7 @@
 """What the tables of a PostgreSQL source held before their changes are read: steps of a snapshot.
 
 It may be read in several sittings, each in a later snapshot, since one ends with the session that holds it.
-What was read in an earlier one is in the notes of the steps (see `snapshot_progress`).
+What was read in an earlier one is in the notes of the steps (see `snapshot`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.source.continuity import timeline_of
-from mzplan.connectors.postgres.source.partitions import Leaves
-from mzplan.connectors.postgres.source.problems import slot_gone, slot_waits
+from mzplan.connectors.postgres.source.continuity import NO_SLOT, Leaves, Shapes, timeline_of
+from mzplan.connectors.postgres.source.problems import SLOT_GONE, SLOT_WAITS
 from mzplan.connectors.postgres.source.replication import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
-from mzplan.connectors.postgres.source.shapes import Shapes
 from mzplan.connectors.postgres.source.slots import (
     Names,
     find_slot,
@@ -22,10 +20,10 @@ from mzplan.connectors.postgres.source.slots import (
     session,
     tables_of,
 )
-from mzplan.connectors.postgres.source.snapshot import Snapshot
-from mzplan.connectors.postgres.source.snapshot_progress import (
+from mzplan.connectors.postgres.source.snapshot import (
     Note,
     Part,
+    Snapshot,
     after_chunk,
     carried_on,
     in_files,
@@ -35,8 +33,8 @@ from mzplan.connectors.postgres.source.snapshot_progress import (
 
 
 class Backlog:
-    """`check` tells whether the slot and the tables are still what the notes say. All raise MzplanError,
-    psycopg.Error."""
+    """`check` finds out whether the slot and the tables are still what the notes say. All raise
+    MzplanError, psycopg.Error."""
 
     def __init__(
         self, query: ResolvedQuery, names: Names, leaves: Leaves, shapes: Shapes, check: Callable[[], None]
@@ -62,11 +60,11 @@ class Backlog:
         with session(self._query) as (_, connection):
             found = tables_of(connection, self._query)
             timeline = timeline_of(connection)
-        noted = newest.get("oids", {}) if newest is not None else {}
-        oids = {**{name: table.oid for name, table in found.items()}, **noted}
+        recorded = newest.get("oids", {}) if newest is not None else {}
+        oids = {**{name: table.oid for name, table in found.items()}, **recorded}
         attached = self._leaves.take()
         for name, table in found.items():
-            there = unread(snapshot.extent(table))
+            there = unread(snapshot.files(table))
             came = attached.get(name, set())
             before = [one for one in tables.get(name, ()) if tuple(one["relation"]) not in came]
             tables[name] = carried_on(before, there) if name in tables else there
@@ -77,22 +75,28 @@ class Backlog:
                 break
             chunks.append(chunk)
             tables = after_chunk(tables, chunk)
-        bounds = {"after": begins, "to": begins}
         types = newest.get("types", {}) if newest is not None else {}
         self._shapes.look(found, types)
-        # Of a table that was read before, changes are still to come: what is new of it is theirs to note.
+        # Of a table that was read before, changes are still to come: what is new of it is theirs to record.
         types = {**self._shapes.known, **types}
-        leaves = self._leaves.known
-        marks: Note = {"tables": tables, "oids": oids, "leaves": leaves, "types": types}
-        marks["timeline"] = timeline
-        return {"kind": "snapshot", "chunks": chunks, **bounds, **marks}
+        return {
+            "kind": "snapshot",
+            "chunks": chunks,
+            "after": begins,
+            "to": begins,
+            "tables": tables,
+            "oids": oids,
+            "leaves": self._leaves.known,
+            "types": types,
+            "timeline": timeline,
+        }
 
     def parts(self, note: Note) -> list[Part]:
         """What the tasks are to read of a step, in another snapshot if that one has ended."""
         snapshot = self._opened(note)
         with session(self._query) as (_, connection):
             found = tables_of(connection, self._query)
-        there = {name: snapshot.extent(table).files for name, table in found.items()}
+        there = {name: snapshot.files(table) for name, table in found.items()}
         return [
             Part(
                 after=lsn_of(note["after"]),
@@ -122,22 +126,24 @@ class Backlog:
             opened = list(tables.values())
             publish(connection, self._names, opened)
             # Before the snapshot begins: what is attached later is not known by it.
-            noted = newest.get("leaves", {}) if newest is not None else {}
-            self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, noted)
+            recorded = newest.get("leaves", {}) if newest is not None else {}
+            self._leaves.look(connection, {name: table.oid for name, table in tables.items()}, recorded)
             try:
                 self._snapshot = Snapshot(info, self._names, opened)
             except SlotError as problem:
                 if problem.state != LOCK_NOT_AVAILABLE:
                     raise
-                raise slot_waits(self._query, str(problem), oldest_writer(connection)) from None
+                which = oldest_writer(connection)
+                oldest = f" The oldest is {which}." if which is not None else ""
+                raise SLOT_WAITS.error(self._query, what=problem, oldest=oldest) from None
         return self._snapshot
 
     def _begins(self, snapshot: Snapshot) -> Lsn:
-        """From where on the changes are wanted, when nothing is noted yet."""
+        """From where on the changes are wanted, when nothing is recorded yet."""
         if snapshot.created:
             return snapshot.lsn
         with session(self._query) as (_, connection):
             slot = find_slot(connection, self._names.slot)
         if slot is None:
-            raise slot_gone(self._query, self._names.slot)
+            raise SLOT_GONE.error(self._query, slot=self._names.slot, why=NO_SLOT)
         return slot.confirmed

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.adapter.config import endpoint_config, endpoint_name
-from mzplan.connectors.adapter.source import diagnostics_of, read_steps, step_of, steps_missing
-from mzplan.connectors.api.deadline import bounded
+from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
-from mzplan.connectors.frames.types import ddl
-from mzplan.connectors.postgres.client import patience, route
-from mzplan.connectors.postgres.source.endpoint import PostgresInput, PostgresInputFactory
+from mzplan.connectors.api.upstream_change import another_upstream
+from mzplan.connectors.postgres.client import route
+from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
 from mzplan.connectors.postgres.source.problems import explaining
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 class PostgresSource:
     """Rows of a snapshot first, then changes; each of a keyed collection (see
-    mzplan.schema.columns.CHANGE)."""
+    mzplan.schema.columns.CHANGE): an EndpointSource for each query, whose endpoint is its PostgresInput."""
 
     position = "STRUCT<lsn: BIGINT, sequence: BIGINT>"
     """The LSN of the commit and a count within the transaction; of rows of a snapshot its LSN and 0."""
@@ -56,34 +53,13 @@ class PostgresSource:
         ]
         if not differing:
             return None
-        return Diagnostic(
-            code="MZ043",
-            summary=f"{query.address} would read another database",
-            detail=f"{route(query.link)}: {', '.join(differing)}. The checkpoint's steps are ranges of the "
-            "log of the former one.",
-            hint="point the connection back to the former database; or let the source begin anew on this "
-            f"one, with its sinks: mzplan apply --replace {query.address} --allow-replace",
-            address=query.address,
-            exit_code=ExitCode.REFUSED,
-        )
+        return another_upstream(query, "database", f"{route(query.link)}: {', '.join(differing)}")
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
-        step = step_of(position)
-        if step is None or query.checkpoint is None:
-            return None
-        input_ = _input(query)
-        try:
-            there = input_.steps()
-            missing = steps_missing(query, step, there)
-            if missing is None:
-                bounded(input_.check, patience(query))
-            return missing
-        except TimeoutError:
-            return None  # who can't be reached is told by the probe
-        except Exception as problem:
-            return diagnostics_of(problem, query)[0]
-        finally:
-            input_.close()
+        return self._endpoints(query).check_position(query, position)
+
+    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
+        return self._endpoints(query).stream(spark, query)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
         """Bytes of the server's log: written since what is committed, and kept for the slot. None where the
@@ -101,11 +77,5 @@ class PostgresSource:
         with explaining(query), session(query) as (_, connection):
             unpublish(connection, Names.of(query))
 
-    def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
-        """See SourceConnector: with `_change` last."""
-        schema = f"{ddl(query.columns)}, {POSITION} {self.position}, {CHANGE} STRING"
-        return read_steps(spark, query, PostgresInputFactory(query), query.columns, schema, placed=True)
-
-
-def _input(query: ResolvedQuery) -> PostgresInput:
-    return PostgresInputFactory(query).new_endpoint(endpoint_name(query), endpoint_config(query))
+    def _endpoints(self, query: ResolvedQuery) -> EndpointSource:
+        return EndpointSource(PostgresInputFactory(query), placed=self.position)

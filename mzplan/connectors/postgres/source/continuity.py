@@ -1,87 +1,96 @@
-"""Is it still what was read? A PostgreSQL source notes with each step, beside its bounds, which tables they
-were (by oid: a name can come to mean another table) and on which timeline of the server they lie.
+"""Is it still what was read? A PostgreSQL source records with each step, beside its bounds, which tables they
+were (by oid: a name can come to mean another table), what their columns and their partitions were, and on
+which timeline of the server they lie.
 
-What a step of an earlier version did not note is not checked.
+What a step of an earlier version did not record is not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.source.problems import another_table, slot_gone, slot_moved
+from mzplan.connectors.postgres.client import reached, state_of
+from mzplan.connectors.postgres.source.problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
-from mzplan.connectors.postgres.source.slots import Names, find_slot, insert_lsn, session
+from mzplan.connectors.postgres.source.slots import Names, find_slot, insert_lsn, own_columns, session
+from mzplan.connectors.postgres.source.values import is_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.types import numeric_size, quoted
+from mzplan.model.diagnostics import MzplanError
 
+NO_SLOT = "it is not there: somebody dropped it, or the server was promoted or restored without it"
 # Of what is written now.
 _TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 _PUBLISHED = "SELECT schemaname, tablename, {filter} FROM pg_publication_tables WHERE pubname = %s"
+# Whether a partition, or one that it is a part of, was attached by a transaction after the one that made it;
+# else which one that was, and by which of its commands it became a part. The catalogue's rows say it: those
+# of a table's system columns are never changed.
+_LEAVES = """
+SELECT c.oid::bigint, n.nspname, c.relname, coalesce(pg_relation_size(c.oid), 0) > 0,
+       coalesce(up.later, true), a.xmin::text, up.command
+FROM pg_partition_tree(%(table)s) t JOIN pg_class c ON c.oid = t.relid
+JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
+CROSS JOIN LATERAL (
+  SELECT bool_or(age(i.xmin) < age(a.xmin)) AS later,
+         max(i.cmin::text::bigint) FILTER (WHERE i.xmin = a.xmin) AS command
+  FROM pg_partition_ancestors(c.oid) p JOIN pg_inherits i ON i.inhrelid = p.relid
+  WHERE p.relid <> %(table)s AND p.relid IN (SELECT relid FROM pg_partition_tree(%(table)s))
+) up
+WHERE t.isleaf AND c.oid <> %(table)s ORDER BY 1
+"""
+_BEFORE = "WHERE ctid < '(8,0)' AND xmin = %s::xid AND cmin::text::bigint < %s"
+
+Types = Mapping[str, Mapping[str, Sequence[Any]]]
+"""By the source's name of a table, by declared column: type and typmod, as the catalogue has them, and as
+people know them."""
+
+_INTEGERS = ("int2", "int4", "int8")
+_TIMES = ("timestamp", "timestamptz", "time", "timetz")
 
 
-def check_tables(
-    connection: Connection,
-    query: ResolvedQuery,
-    names: Names,
-    read: Iterable[str],
-    noted: Mapping[str, int],
-) -> dict[str, Table]:
-    """The tables that were read, if they are those that are there, and published. Raises MZ236."""
-    there: dict[str, Table] = {}
-    # Row filters are there since PostgreSQL 15.
-    statement = _PUBLISHED.format(filter="rowfilter" if connection.info.server_version >= 150000 else "NULL")
-    rows = connection.execute(statement.encode(), (names.publication,)).fetchall()
-    published = {(schema, table): filter_ for schema, table, filter_ in rows}
-    for name in read:
-        table, before = find_table(connection, name), noted.get(name)
-        if table is None:
-            if before is not None:
-                raise another_table(query, name, "it is not there any more: it was dropped or renamed")
-        elif before is not None and table.oid != before:
-            raise another_table(
-                query,
-                name,
-                f"its oid is {table.oid}, and that of the table that was read is {before}: it was dropped "
-                "and made anew, or another table was given its name",
-            )
-        elif (table.schema, table.name) not in published:
-            raise another_table(
-                query, name, f"publication {names.publication} does not publish it (any more)"
-            )
-        elif filter_ := published[table.schema, table.name]:
-            raise another_table(
-                query, name, f"publication {names.publication} publishes only its rows WHERE {filter_}"
-            )
-        if table is not None:
-            there[name] = table
-    return there
+# ── the slot, and the timeline
 
 
 def check_slot(query: ResolvedQuery, names: Names, connection: Connection, needed: Lsn) -> None:
     """Whether a slot holds the changes since an LSN. Raises MzplanError MZ223, MZ224."""
     slot = find_slot(connection, names.slot)
     if slot is None:
-        raise slot_gone(query, names.slot)
+        raise SLOT_GONE.error(query, slot=names.slot, why=NO_SLOT)
     if slot.lost:
-        raise slot_gone(query, names.slot, lost=True)
+        why = "it is invalidated: the server has discarded log that it still needed (max_slot_wal_keep_size)"
+        raise SLOT_GONE.error(query, slot=names.slot, why=why)
     end, _ = insert_lsn(connection)
     if end < needed:
-        raise slot_moved(query, names.slot, f"the server's log ends at {lsn_text(end)}", needed)
+        raise _moved(query, names, f"the server's log ends at {lsn_text(end)}", needed)
     if slot.confirmed > needed:
-        raise slot_moved(query, names.slot, f"it begins at {lsn_text(slot.confirmed)}", needed)
+        raise _moved(query, names, f"it begins at {lsn_text(slot.confirmed)}", needed)
 
 
-def check_not_ahead(query: ResolvedQuery, names: Names, after: Lsn) -> None:
-    """`check_slot`, to be asked once the slot is streamed: then nobody else can advance it any more. Raises
-    MzplanError MZ223, MZ224, psycopg.Error."""
-    with session(query) as (_, connection):
-        check_slot(query, names, connection, after)
+def _moved(query: ResolvedQuery, names: Names, why: str, needed: Lsn) -> MzplanError:
+    return SLOT_MOVED.error(query, slot=names.slot, why=why, needed=lsn_text(needed))
+
+
+@contextlib.contextmanager
+def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[ReplicationLink]:
+    """The slot's stream, with what comes after an LSN. Raises MzplanError MZ223, MZ224, psycopg.Error."""
+    with (
+        reached(query, f"mzplan {query.address}") as info,
+        contextlib.closing(ReplicationLink(info)) as link,
+    ):
+        link.stream(names.slot, names.publication)
+        # Only now: while the slot is streamed, nobody else can advance it.
+        with session(query) as (_, connection):
+            check_slot(query, names, connection, after)
+        yield link
 
 
 def timeline_of(connection: Connection) -> int | None:
-    """On which timeline the server writes; None where it does not tell."""
+    """On which timeline the server writes; None where it does not say."""
     try:
         found = connection.execute(_TIMELINE).fetchone()
     except (
@@ -94,39 +103,191 @@ def timeline_of(connection: Connection) -> int | None:
 
 
 def check_timeline(
-    query: ResolvedQuery, names: Names, info: str, now: int | None, noted: int | None, reached: Lsn
+    query: ResolvedQuery, names: Names, info: str, now: int | None, recorded: int | None, reached: Lsn
 ) -> None:
     """Whether what was read up to an LSN of one timeline is in the history of the server's own: a server that
     was promoted or restored may lack the end of it, and have written other things there since.
 
     Raises MzplanError MZ224, psycopg.Error.
     """
-    if noted is None or now is None or noted == now:
+    if recorded is None or now is None or recorded == now:
         return
-    left = _left(info, now, noted)
+    left = _left(info, now, recorded)
     if left is not None and reached <= left:
         return
     why = (
-        f"it left timeline {noted}, of which the last step is, at {lsn_text(left)}"
+        f"it left timeline {recorded}, of which the last step is, at {lsn_text(left)}"
         if left is not None
-        else f"its history does not tell where it left timeline {noted}, of which the last step is"
+        else f"its history does not say where it left timeline {recorded}, of which the last step is"
     )
-    raise slot_moved(query, names.slot, f"the server is on timeline {now}, and {why}", reached)
+    raise _moved(query, names, f"the server is on timeline {now}, and {why}", reached)
 
 
-def _left(info: str, now: int, noted: int) -> Lsn | None:
-    """Where the history of a timeline leaves another one; None if it does not tell."""
-    link = ReplicationLink(info)
-    try:
-        rows = link.command(f"TIMELINE_HISTORY {now}".encode())
-    except psycopg.OperationalError as problem:
-        if getattr(problem, "state", None) is None:
-            raise  # it could not be asked
-        return None
-    finally:
-        link.close()
+def _left(info: str, now: int, recorded: int) -> Lsn | None:
+    """Where the history of a timeline leaves another one; None if it does not say."""
+    with contextlib.closing(ReplicationLink(info)) as link:
+        try:
+            rows = link.command(f"TIMELINE_HISTORY {now}".encode())
+        except psycopg.OperationalError as problem:
+            if state_of(problem) is None:
+                raise  # the question did not arrive
+            return None
     for line in (rows[0][1] or "").splitlines():
         number, *rest = line.split()[:2] or [""]
-        if number == str(noted) and rest:
+        if number == str(recorded) and rest:
             return lsn_of(rest[0])
     return None
+
+
+# ── the tables
+
+
+def check_tables(
+    connection: Connection,
+    query: ResolvedQuery,
+    names: Names,
+    read: Iterable[str],
+    recorded: Mapping[str, int],
+) -> dict[str, Table]:
+    """The tables that were read, if they are those that are there, and published. Raises MZ236."""
+    there: dict[str, Table] = {}
+    # Row filters are there since PostgreSQL 15.
+    statement = _PUBLISHED.format(filter="rowfilter" if connection.info.server_version >= 150000 else "NULL")
+    rows = connection.execute(statement.encode(), (names.publication,)).fetchall()
+    published = {(schema, table): filter_ for schema, table, filter_ in rows}
+    for name in read:
+        table, before = find_table(connection, name), recorded.get(name)
+        why = None
+        if table is None:
+            why = "it is not there any more: it was dropped or renamed" if before is not None else None
+        elif before is not None and table.oid != before:
+            why = (
+                f"its oid is {table.oid}, and that of the table that was read is {before}: it was dropped "
+                "and made anew, or another table was given its name"
+            )
+        elif (table.schema, table.name) not in published:
+            why = f"publication {names.publication} does not publish it (any more)"
+        elif filter_ := published[table.schema, table.name]:
+            why = f"publication {names.publication} publishes only its rows WHERE {filter_}"
+        if why is not None:
+            raise ANOTHER_TABLE.error(query, table=name, why=why)
+        if table is not None:
+            there[name] = table
+    return there
+
+
+class Shapes:
+    """`known`: what the tables' columns are now."""
+
+    def __init__(self, query: ResolvedQuery):
+        self._query = query
+        self._columns = own_columns(query)
+        self.known: dict[str, dict[str, Sequence[Any]]] = {}
+
+    def look(self, tables: Mapping[str, Table], recorded: Types) -> None:
+        """Compare with what a step has recorded; what it has not is as it is. Raises MzplanError MZ230."""
+        for name, table in tables.items():
+            before = recorded.get(name, {})
+            known: dict[str, Sequence[Any]] = {}
+            for column in self._columns:
+                found = table.column(column.name)
+                if found is None:  # reported when a row lacks it
+                    if column.name in before:
+                        known[column.name] = before[column.name]
+                    continue
+                known[column.name] = now = [found.type, found.typmod, found.shown]
+                was = before.get(column.name, now)
+                if not keeps_values(was, now, as_text=is_text(column.type)):
+                    raise RETYPED.error(
+                        self._query, table=name, column=column.name, was=was[2], now=found.shown
+                    )
+            self.known[name] = known
+
+    def added(self, recorded: Types) -> dict[str, list[str]]:
+        """By table, the columns that are declared only since a step: rows from before may lack them."""
+        found = {
+            name: [column.name for column in self._columns if column.name not in before]
+            for name, before in recorded.items()
+        }
+        return {name: columns for name, columns in found.items() if columns}
+
+
+def keeps_values(was: Sequence[Any], now: Sequence[Any], *, as_text: bool) -> bool:
+    """Whether a column that gets another type has the same values as before, also as text if that is what
+    is read of them."""
+    (old, new), (old_typmod, new_typmod) = (str(was[0]), str(now[0])), (int(was[1]), int(now[1]))
+    if (old, old_typmod) == (new, new_typmod):
+        return True
+    if old[:1] == "_" == new[:1]:  # arrays
+        old, new = old[1:], new[1:]
+    wider = new_typmod < 0 or 0 <= old_typmod <= new_typmod
+    if old in ("varchar", "text") and new in ("varchar", "text"):
+        return wider
+    if old in _TIMES:
+        return old == new and wider
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS.index(old) <= _INTEGERS.index(new)
+    if old == "numeric" == new:
+        return _keeps_digits(numeric_size(old_typmod), numeric_size(new_typmod), as_text=as_text)
+    return not as_text and ((old in _INTEGERS and new == "numeric") or (old, new) == ("float4", "float8"))
+
+
+def _keeps_digits(was: tuple[int, int] | None, now: tuple[int, int] | None, *, as_text: bool) -> bool:
+    if was is None or now is None:
+        return now is None
+    return now[1] == was[1] or (now[1] > was[1] and not as_text)
+
+
+# ── their partitions
+
+
+class Leaves:
+    """`known`: by the source's name of a table, the oids of its partitions whose rows are read, or come as
+    changes. `attached`: those that came with rows of their own, perhaps, as (schema, name) by oid."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, list[int]] = {}
+        self.attached: dict[str, dict[int, tuple[str, str]]] = {}
+
+    def look(
+        self, connection: Connection, tables: Mapping[str, int], recorded: Mapping[str, list[int]]
+    ) -> None:
+        """See what came, to tables by oid, since the step that `recorded` is of. Where that is nothing, all
+        that is there is known."""
+        for name, table in tables.items():
+            rows = connection.execute(_LEAVES, {"table": table}).fetchall()
+            before = self.known.get(name, recorded.get(name))
+            new = {
+                oid: (schema, leaf)
+                for oid, schema, leaf, filled, *how in rows
+                if before is not None and oid not in before and filled
+                if _came_with_rows(connection, schema, leaf, *how)
+            }
+            self.known[name] = [oid for oid, *_ in rows if oid not in new]
+            self.attached.pop(name, None)
+            if new:
+                self.attached[name] = new
+
+    def take(self) -> dict[str, set[tuple[str, str]]]:
+        """What was attached, by table. It is known from now on: who asks reads it in a snapshot that begins
+        after it was seen."""
+        taken, self.attached = self.attached, {}
+        for name, leaves in taken.items():
+            self.known[name] = sorted([*self.known[name], *leaves])
+        return {name: set(leaves.values()) for name, leaves in taken.items()}
+
+
+def _came_with_rows(
+    connection: Connection, schema: str, leaf: str, later: bool, maker: str, command: int | None
+) -> bool:
+    """Whether a partition that has rows now may have had some before it was one: so not the common one, that
+    is made as a partition."""
+    if later or command is None:
+        return True
+    # Made and attached in one transaction, with rows between, which are its first ones.
+    statement = f"SELECT EXISTS (SELECT 1 FROM ONLY {quoted(schema)}.{quoted(leaf)} {_BEFORE})"
+    try:
+        found = connection.execute(statement.encode(), (maker, command)).fetchone()
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
+        return False
+    return found is not None and bool(found[0])

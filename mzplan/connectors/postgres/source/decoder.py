@@ -179,7 +179,7 @@ class Decoder:
         self._key_of.pop(relation.id, None)
 
     def _key(self, table: int) -> tuple[str, ...] | None:
-        """Asked for with the first row that matters: tables whose changes are skipped, because they were read
+        """Looked up with the first row that matters: tables whose changes are skipped, because they were read
         before, may have been of another shape then."""
         if table not in self._key_of:
             key = self._keys(self._relations[table])
@@ -208,7 +208,7 @@ class Decoder:
             for kind in (_INSERT, _UPDATE, _DELETE):
                 rows = np.flatnonzero((tables == table) & (kinds == kind))
                 if len(rows):
-                    # An update without the old key may have changed it: nobody could tell.
+                    # An update without the old key may have changed it: nobody would know.
                     if kind != _INSERT and not (relation.full or relation.identity.issuperset(key)):
                         raise IdentityError(f"{relation.schema}.{relation.name}")
                     block = _Block(relation, key, data, buffer, starts[rows] + 5, lsn[rows], sequence[rows])
@@ -230,10 +230,10 @@ class _Block:
     def rows(self, kind: int) -> Iterator[Rows]:
         if kind == _INSERT:
             columns, _ = self._tuples(self.at + 1)
-            yield self._made(columns, deleted=False)
+            yield self.made(columns, deleted=False)
         elif kind == _DELETE:
             columns, _ = self._tuples(self.at + 1)
-            yield self._made(columns, deleted=True)
+            yield self.made(columns, deleted=True)
         else:
             new = self.buffer[self.at] == _NEW
             if new.any():
@@ -244,7 +244,7 @@ class _Block:
     def _updates(self, *, old: bool) -> Iterator[Rows]:
         if not old:
             columns, _ = self._tuples(self.at + 1)
-            yield self._made(columns, deleted=False)
+            yield self.made(columns, deleted=False)
             return
         before, after_old = self._tuples(self.at + 1)
         now, _ = self._tuples(after_old + 1)
@@ -255,8 +255,8 @@ class _Block:
             # Before the row comes back under its new key, which may be the same, written in another way.
             gone = self._picked(moved)
             gone.sequence = gone.sequence - 1
-            yield gone._made([one.at(moved) for one in before], deleted=True)
-        yield self._made(now, deleted=False)
+            yield gone.made([one.at(moved) for one in before], deleted=True)
+        yield self.made(now, deleted=False)
 
     def _key_changed(self, before: list[Values], now: list[Values]) -> Any:
         """Of which rows the key is another one now."""
@@ -280,7 +280,7 @@ class _Block:
             self.sequence[rows],
         )
 
-    def _made(self, columns: list[Values], *, deleted: bool) -> Rows:
+    def made(self, columns: list[Values], *, deleted: bool) -> Rows:
         named = zip(self.relation.columns, columns, strict=True)
         found = {name: values for name, values in named if not deleted or name in self.key}
         return Rows(self.relation, deleted, self.data, self.lsn, self.sequence, found)

@@ -1,7 +1,7 @@
 """A PostgreSQL database as a DurableInputEndpoint: first what its tables hold, then what changes in them.
 
 A step of a snapshot is some ranges of blocks of the tables, read side by side; a step of changes is a range
-of the server's log, (from, to], with all transactions whose commit lies in it. Both are only bounds, noted in
+of the server's log, (from, to], with all transactions whose commit lies in it. Both are only bounds, kept in
 a StepLog: what makes a step of changes readable again is the slot, which keeps the log until `expire`.
 
 Rows of a snapshot carry the LSN that they are of as their position, and changes that of their commit: so the
@@ -12,21 +12,30 @@ where it is not read any more was changed, and comes with the changes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.adapter.source import step_of
+from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.client import patience
 from mzplan.connectors.postgres.source.backlog import Backlog
-from mzplan.connectors.postgres.source.continuity import check_slot, check_tables, check_timeline, timeline_of
-from mzplan.connectors.postgres.source.partitions import Leaves
+from mzplan.connectors.postgres.source.continuity import (
+    Leaves,
+    Shapes,
+    check_slot,
+    check_tables,
+    check_timeline,
+    timeline_of,
+)
 from mzplan.connectors.postgres.source.problems import explaining
 from mzplan.connectors.postgres.source.reader import Reading
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
-from mzplan.connectors.postgres.source.shapes import Shapes
 from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of
-from mzplan.connectors.postgres.source.snapshot_progress import Note, Part
+from mzplan.connectors.postgres.source.snapshot import Note, Part
 from mzplan.connectors.postgres.source.watch import Watch
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.endpoints.steplog import StepLog
@@ -75,7 +84,7 @@ class PostgresInput:
     def read(self, step: Step, consumer: InputConsumer) -> None:
         there = self.steps()
         if checked_step(step) in there:
-            self._feed(step, consumer)
+            self._feed(self.parts(step), consumer)
             consumer.eoi()
             consumer.committed()
             return
@@ -86,9 +95,7 @@ class PostgresInput:
         self._pending = (step, consumer)
         if self.offers(step):
             assert self._planned is not None
-            for part in self._parts(self._planned[1]):
-                for batch in self.batches(part):
-                    consumer.push(batch)
+            self._feed(self._parts(self._planned[1]), consumer)
 
     def commit(self, step: Step) -> None:
         there = self.steps()
@@ -148,9 +155,8 @@ class PostgresInput:
     def check(self) -> None:
         """Whether the server still has what the durable steps and those after them need. Raises MzplanError
         MZ223, MZ224, MZ236."""
-        with explaining(self._query):
-            if self._log.newest() is not None:
-                self._check_slot()
+        with contextlib.suppress(TimeoutError), explaining(self._query):  # the probe reports who is silent
+            bounded(self._check_slot, patience(self._query))
 
     def close(self) -> None:
         self._watch.close()
@@ -167,8 +173,8 @@ class PostgresInput:
         with explaining(self._query):
             return self._backlog.parts(note)
 
-    def _feed(self, step: Step, consumer: InputConsumer) -> None:
-        for part in self.parts(step):
+    def _feed(self, parts: list[Part], consumer: InputConsumer) -> None:
+        for part in parts:
             for batch in self.batches(part):
                 consumer.push(batch)
 
@@ -198,7 +204,7 @@ class PostgresInput:
 
     def _added(self, note: Note) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """By table, the columns that rows of a step may lack: those that were declared only then, or are
-        since it was noted."""
+        since it was recorded."""
         later, then = self._shapes.added(note.get("types", {})), note.get("added", {})
         names = sorted({*later, *then})
         return tuple((name, (*later.get(name, ()), *then.get(name, ()))) for name in names)
@@ -206,11 +212,11 @@ class PostgresInput:
     # ── the changes
 
     def _next_changes(self, newest: Note) -> Note | None:
-        after, noted = self._reached(newest)
+        after, recorded = self._reached(newest)
         with session(self._query) as (info, connection):
             timeline = timeline_of(connection)
             if timeline != self._timeline:  # promoted meanwhile
-                check_timeline(self._query, self._names, info, timeline, noted, after)
+                check_timeline(self._query, self._names, info, timeline, recorded, after)
                 self._timeline = timeline
             self._look_at_tables(connection, newest)
             oids = self._oids_of(connection, newest)
@@ -233,12 +239,12 @@ class PostgresInput:
         return None
 
     def _oids_of(self, connection: Connection, newest: Note) -> dict[str, int]:
-        """Which tables they are: as it was noted, else as it is now."""
-        noted = {**self._oids, **newest.get("oids", {})}
-        if not set(self._query.body["tables"]) <= set(noted):
+        """Which tables they are: as it was recorded, else as it is now."""
+        recorded = {**self._oids, **newest.get("oids", {})}
+        if not set(self._query.body["tables"]) <= set(recorded):
             found = tables_of(connection, self._query)
-            noted = self._oids = {**{name: table.oid for name, table in found.items()}, **noted}
-        return noted
+            recorded = self._oids = {**{name: table.oid for name, table in found.items()}, **recorded}
+        return recorded
 
     def _ours(self, oids: Mapping[str, int]) -> dict[str, int]:
         return {name: oid for name, oid in oids.items() if name in self._query.body["tables"]}
@@ -273,7 +279,7 @@ class PostgresInput:
         there = self.steps()
         if self._done() < there.stop:
             return
-        # Noted before it is done: where the slot stands must never be a surprise.
+        # Recorded before it is done: where the slot stands must never be a surprise.
         idle = {"to": lsn_text(to), "timeline": timeline}
         open_folder(self._storage).write(_IDLE, json.dumps(idle).encode())
         self._watch.confirm(to)
@@ -288,14 +294,11 @@ class PostgresInput:
         return lsn_of(idle["to"]) if idle is not None else 0
 
     def _done(self) -> Step:
-        """The steps before this one are committed downstream: Spark tells a source of it only with its next
-        micro-batch, but notes it down at once."""
+        """The steps before this one are committed downstream: Spark's source hears of it only with the next
+        micro-batch, but its log has it at once."""
         checkpoint = self._query.checkpoint
         position = checkpoint.position() if checkpoint is not None else None
-        try:
-            return int(json.loads(position or "")["step"])
-        except (ValueError, KeyError, TypeError):
-            return 0
+        return step_of(position or "") or 0
 
     def _check_slot(self) -> None:
         """The slot still has all that is needed, and the tables are the same. Raises MzplanError MZ223,
@@ -306,11 +309,11 @@ class PostgresInput:
         there = self.steps()
         needed = lsn_of(self._log.note(there.start)["after"] if there else newest["to"])
         needed = max(needed, self._passed())
-        reached, noted = self._reached(newest)
+        reached, recorded = self._reached(newest)
         with session(self._query) as (info, connection):
             check_slot(self._query, self._names, connection, needed)
             timeline = timeline_of(connection)
-            check_timeline(self._query, self._names, info, timeline, noted, reached)
+            check_timeline(self._query, self._names, info, timeline, recorded, reached)
             self._timeline = timeline
             self._check_tables(connection, newest)
 

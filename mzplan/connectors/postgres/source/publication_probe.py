@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mzplan.connectors.postgres.source.probe_base import ServerCheck
+from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.source.slots import PUBLISHED, Names, own_columns
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic
@@ -22,37 +23,38 @@ SELECT EXISTS (SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspn
 _FILTERED = """
 SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s
 """
-_OWNED = "SELECT pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid = %s"
+_OWNED = "pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid = %s"
 
 
-class PublicationCheck(ServerCheck):
+class PublicationCheck(Check):
     """What stands in the way of following the tables of a source."""
 
     def problems(self, tables: Sequence[Table], creates: bool) -> Iterator[Diagnostic]:
         """All of them; `creates`: whether the role may make one. Raises psycopg.Error."""
-        name, listed = self._names.publication, ", ".join(table.sql for table in tables)
+        names = Names.of(self._query)
+        name, listed = names.publication, ", ".join(table.sql for table in tables)
         found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
         published = self._published(name)
         lacking = [t for t in tables if (t.schema, t.name) not in published]
         yield from self._filtered(name, tables)
-        if self._names.own_publication:
-            foreign = [t for t in lacking if not self._row(_OWNED, (t.oid,))[0]]
+        if names.own_publication:
+            foreign = [t for t in lacking if not self._may(_OWNED, t.oid)]
             if foreign or (found is None and not creates):
                 why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
                 why += ["it lacks CREATE on the database"] if found is None and not creates else []
-                yield self._told(
+                yield self._problem(
                     "MZ234",
                     f"Role {self._query.link.body['user']} can't make the publication",
-                    f"{self._where}: {'; '.join(why)}.",
+                    f"{'; '.join(why)}.",
                     f"let the owner do it: CREATE PUBLICATION mzplan FOR TABLE {listed} WITH "
                     "(publish_via_partition_root); and name it in the source: publication: mzplan.",
                 )
             return
         if found is None:
-            yield self._told(
+            yield self._problem(
                 "MZ227",
                 f"Publication {name} does not exist",
-                f"{self._where} has no publication of that name.",
+                "it has no publication of that name.",
                 f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root); or "
                 "leave `publication` out: then mzplan makes one.",
             )
@@ -68,30 +70,29 @@ class PublicationCheck(ServerCheck):
         if wrong:
             actions = [f"ADD TABLE {', '.join(t.sql for t in added)}"] if added else []
             actions += [f"SET ({', '.join(options)})"] if options else []
-            yield self._told(
+            yield self._problem(
                 "MZ227",
                 f"Publication {name} does not publish what {self._query.address} reads",
-                f"{self._where}: {'; '.join(wrong)}.",
+                f"{'; '.join(wrong)}.",
                 " ".join(f"ALTER PUBLICATION {quoted(name)} {action};" for action in actions),
             )
 
     def _is_published_in_parts(self, name: str, table: Table) -> bool:
         """Whether changes of a partitioned table come as those of its partitions."""
-        found: bool = self._row(_PUBLISHED_PARTS, {"oid": table.oid, "name": name})[0]
-        return found
+        return bool(self._row(_PUBLISHED_PARTS, {"oid": table.oid, "name": name})[0])
 
     def _filtered(self, name: str, tables: Sequence[Table]) -> Iterator[Diagnostic]:
         """Row filters and column lists, which there are since PostgreSQL 15: a snapshot knows none."""
         if self._connection.info.server_version < 150000:
             return
-        found = self._connection.execute(_FILTERED.encode(), (name,)).fetchall()
+        found = self._rows(_FILTERED, (name,))
         limits = {(schema, table): (set(columns or ()), rows) for schema, table, columns, rows in found}
         wrong, mended = [], []
         for table in tables:
             if (table.schema, table.name) not in limits:
                 continue
             columns, rows = limits[table.schema, table.name]
-            own = [one for c in self._columns if (one := table.column(c.name)) is not None]
+            own = [one for c in own_columns(self._query) if (one := table.column(c.name)) is not None]
             left_out = [one.name for one in own if one.writable and one.name not in columns]
             if rows:
                 wrong.append(f"only rows of {table.schema}.{table.name} WHERE {rows}")
@@ -101,17 +102,15 @@ class PublicationCheck(ServerCheck):
                 mended.append(table.sql)
         if wrong:
             publication, listed = quoted(name), ", ".join(mended)
-            yield self._told(
+            yield self._problem(
                 "MZ227",
                 f"Publication {name} does not publish all that {self._query.address} reads",
-                f"{self._where}: it publishes {'; '.join(wrong)}. The snapshot has the others too, and no "
+                f"it publishes {'; '.join(wrong)}. The snapshot has the others too, and no "
                 "change of them would come.",
                 f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
                 f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
             )
 
     def _published(self, name: str) -> set[tuple[str, str]]:
-        rows = self._connection.execute(
-            "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,)
-        )
-        return {(schema, table) for schema, table in rows.fetchall()}
+        rows = self._rows(PUBLISHED, (name,))
+        return {(schema, table) for schema, table in rows}

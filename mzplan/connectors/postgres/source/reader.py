@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +10,29 @@ import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.client import reached
-from mzplan.connectors.postgres.source.continuity import check_not_ahead
+from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, Relation, Rows, TruncateError
-from mzplan.connectors.postgres.source.problems import column_gone, key_not_sent, not_sent, truncated, unfit
-from mzplan.connectors.postgres.source.replication import SESSION, Lsn, ReplicationLink
-from mzplan.connectors.postgres.source.slots import Names, session, tables_of
+from mzplan.connectors.postgres.source.problems import COLUMN_GONE, KEY_NOT_SENT, NOT_SENT, TRUNCATED, UNFIT
+from mzplan.connectors.postgres.source.replication import SESSION, Lsn
+from mzplan.connectors.postgres.source.slots import (
+    Names,
+    own_columns,
+    own_key,
+    session,
+    table_column,
+    tables_of,
+)
 from mzplan.connectors.postgres.source.snapshot import join_snapshot
 from mzplan.connectors.postgres.source.values import UnfitError, convert, is_single, selected
 from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.endpoints.arrow import FitError, arrow_schema, arrow_type, fit
-from mzplan.schema.columns import POSITION, Column
-from mzplan.schema.source_columns import included_columns
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import CHANGE, POSITION, Column
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch, RecordBatchReader
 
-CHANGE = "_change"
 _POSITION = ("lsn", "sequence")
 _REAL, _REALS = 700, 1021  # the oids of real and real[]
 _FIRST_USER_OID = 16384
@@ -43,12 +47,8 @@ class Reading:
     def __init__(self, query: ResolvedQuery, names: Names):
         self._query = query
         self._names = names
-        self._opener: Callable[[], AbstractContextManager[str]] = lambda: reached(
-            query, f"mzplan {query.address}"
-        )
-        included = included_columns(query.description.type, query.body)
-        self._table_column = included["table"].name if "table" in included else None
-
+        self._table_column = table_column(query)
+        self._own_columns, self._key = own_columns(query), own_key(query)
         self._singles: dict[int, set[str]] = {}
 
     # ── changes
@@ -76,21 +76,18 @@ class Reading:
                 return None
             self._check_columns(relation, added.get(names[relation.id], ()))
             self._singles[relation.id] = self._of_reals(relation)
-            wanted = (_there(relation.columns, name) for name in self._keys)
+            wanted = (_there(relation.columns, name) for name in self._key)
             return [name for name in wanted if name is not None]
 
-        with contextlib.ExitStack() as stack:
-            link = ReplicationLink(stack.enter_context(self._opener()))
-            stack.callback(link.close)
-            link.stream(self._names.slot, self._names.publication)
-            check_not_ahead(self._query, self._names, max(after, passed))
+        with streaming(self._query, self._names, max(after, passed)) as link:
             try:
                 for rows in Decoder(key_of).changes(link.messages(), after, to):
                     yield self._batch(rows, names[rows.relation.id])
             except TruncateError as problem:
-                raise truncated(self._query, problem.tables) from None
+                raise TRUNCATED.error(self._query, tables=", ".join(problem.tables)) from None
             except IdentityError as problem:
-                raise key_not_sent(self._query, problem.table, self._keys) from None
+                key = ", ".join(self._key)
+                raise KEY_NOT_SENT.error(self._query, table=problem.table, key=key) from None
 
     def _check_columns(self, relation: Relation, added: Sequence[str]) -> None:
         """Raises MzplanError MZ230 for a column that was dropped or renamed."""
@@ -98,7 +95,7 @@ class Reading:
         lacking = [c.name for c in self._own_columns if _there(relation.columns, c.name) is None]
         gone = [name for name in lacking if name not in added]
         if gone:
-            raise column_gone(self._query, table, gone)
+            raise COLUMN_GONE.error(self._query, table=table, columns=", ".join(gone))
 
     def _of_reals(self, relation: Relation) -> set[str]:
         """The columns of reals, of arrays of them, and of domains over these."""
@@ -109,15 +106,6 @@ class Reading:
             with session(self._query) as (_, connection):
                 reals.update(row[0] for row in connection.execute(_DOMAINS_OF_REALS, (domains,)))
         return {name for name, type_ in types.items() if type_ in reals}
-
-    @property
-    def _own_columns(self) -> list[Column]:
-        """Those that the tables have."""
-        return [c for c in self._query.columns if c.name != self._table_column]
-
-    @property
-    def _keys(self) -> list[str]:
-        return [name for name in self._query.body["key"] if name != self._table_column]
 
     def _batch(self, rows: Rows, table: str) -> RecordBatch:
         where = f"{rows.relation.schema}.{rows.relation.name}"
@@ -132,7 +120,7 @@ class Reading:
                 arrays.append(_nulls(arrow_type(column.type), len(rows.lsn)))
                 continue
             if rows.columns[name].lacks():
-                raise not_sent(self._query, where, column.name)
+                raise NOT_SENT.error(self._query, table=where, column=column.name)
             single = name in self._singles[rows.relation.id]
             arrays.append(self._converted(column, rows.text(name), where, single=single))
         return self._placed(arrays, rows.lsn, rows.sequence, where, deleted=rows.deleted)
@@ -156,7 +144,7 @@ class Reading:
             f"WHERE ctid >= '({first},0)' AND ctid < '({end},0)'"
         )
         with (
-            self._opener() as info,
+            reached(self._query, f"mzplan {self._query.address}") as info,
             dbapi.connect(info, autocommit=True) as connection_,
             connection_.cursor() as cursor,
         ):
@@ -182,7 +170,8 @@ class Reading:
         for column in self._own_columns:
             found = table.column(column.name)
             if found is None:
-                raise column_gone(self._query, f"{table.schema}.{table.name}", [column.name])
+                name = f"{table.schema}.{table.name}"
+                raise COLUMN_GONE.error(self._query, table=name, columns=column.name)
             items.append(selected(quoted(found.name), column.type, found))
         return ", ".join(items)
 
@@ -192,7 +181,10 @@ class Reading:
         try:
             return convert(column.type, values, single=single)
         except UnfitError as problem:
-            raise unfit(self._query, where, column, str(problem)) from None
+            raise self._unfit(where, column, problem) from None
+
+    def _unfit(self, where: str, column: Column, why: object) -> MzplanError:
+        return UNFIT.error(self._query, table=where, column=column.name, type=column.type, why=why)
 
     def _placed(
         self, arrays: list[Array], lsn: Any, sequence: Any, where: str, *, deleted: bool
@@ -207,10 +199,10 @@ class Reading:
                 batch = fit(batch, columns)
             except FitError as problem:
                 column = next(c for c in columns if c.name == problem.column)
-                raise unfit(self._query, where, column, str(problem)) from None
+                raise self._unfit(where, column, problem) from None
         for column in columns:
             if column.name in self._query.body["key"] and batch.column(column.name).null_count:
-                raise unfit(self._query, where, column, "it is NULL, and part of the key")
+                raise self._unfit(where, column, "it is NULL, and part of the key")
         numbers = [
             pa.Array.from_buffers(pa.int64(), len(one), [None, pa.py_buffer(one)]) for one in (lsn, sequence)
         ]
@@ -220,7 +212,7 @@ class Reading:
 
 
 def _fetched(batches: RecordBatchReader) -> Iterator[RecordBatch]:
-    """What the server or the driver say amid the rows comes as an error of Arrow. Raises psycopg.Error."""
+    """What the server or the driver report amid the rows is an error of Arrow's. Raises psycopg.Error."""
     import pyarrow as pa
 
     try:

@@ -18,10 +18,12 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-# A reader that says nothing for so long is dead: the server ends its stream, and its slot is free again.
+from mzplan.connectors.postgres.types import quoted
+
+# A reader that is silent for so long is dead: the server ends its stream, and its slot is free again.
 _SENDER_TIMEOUT_S = 120.0
-# A server that says nothing for so long is dead. Well above the other: while it decodes a large transaction
-# of which nothing is published, it reads no question, and speaks only when half of its time-out has passed.
+# A server that is silent for so long is dead. Well above the other: while it decodes a large transaction
+# of which nothing is published, it reads no question, and answers only when half of its time-out has passed.
 _SILENCE_S = 2.5 * _SENDER_TIMEOUT_S
 # What a role or a database may have set otherwise, by changes and by snapshot alike. Text is what is read: in
 # the forms that values.py knows. A large transaction or a snapshot takes its time; where a policy
@@ -34,7 +36,7 @@ SELECT set_config(s.name, wanted.value, false) FROM pg_settings AS s JOIN (VALUE
 ) AS wanted (name, value) ON lower(s.name) = wanted.name
 """
 _SLOT_WAIT_S = 20.0  # for the walsender of a reader that has just gone
-_PING_S = 0.05  # a server that says nothing for so long is asked how far it is
+_PING_S = 0.05  # after so long without a message, the server's place is requested
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
 LOCK_NOT_AVAILABLE = "55P03"
 HEADER = 25
@@ -54,7 +56,7 @@ def lsn_text(lsn: Lsn) -> str:
 
 
 class SlotError(psycopg.OperationalError):
-    """What a server said to a command of the replication protocol. `state` is the SQLSTATE."""
+    """What a server answered to a command of the replication protocol. `state` is the SQLSTATE."""
 
     def __init__(self, message: str, state: str | None):
         super().__init__(message)
@@ -88,8 +90,8 @@ class ReplicationLink:
 
     def stream(self, slot: str, publication: str) -> None:
         """Begin to stream a slot, from what it has confirmed on. Waits a moment for one that is in use."""
-        options = f"proto_version '1', publication_names {_literal(_identifier(publication))}"
-        command = f"START_REPLICATION SLOT {_identifier(slot)} LOGICAL 0/0 ({options})".encode()
+        options = f"proto_version '1', publication_names {_literal(quoted(publication))}"
+        command = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL 0/0 ({options})".encode()
         deadline = time.monotonic() + _SLOT_WAIT_S
         while True:
             result = self._run(command)
@@ -127,7 +129,7 @@ class ReplicationLink:
             if waits == 1:
                 self._answer(ask=True)
             if time.monotonic() - heard > _SILENCE_S:
-                raise psycopg.OperationalError(f"the server said nothing for {_SILENCE_S:.0f} s")
+                raise psycopg.OperationalError(f"the server was silent for {_SILENCE_S:.0f} s")
 
     def confirm(self, lsn: Lsn) -> None:
         """What is before that is not needed again: the server may discard it."""
@@ -180,9 +182,9 @@ class ReplicationLink:
         return self._refused(result)
 
     def _refused(self, result: pq.abc.PGresult) -> SlotError:
-        said = _text(result.error_message) or _text(self._connection.error_message)
+        text = _text(result.error_message) or _text(self._connection.error_message)
         state = result.error_field(pq.DiagnosticField.SQLSTATE)
-        return SlotError(said, state.decode() if state else None)
+        return SlotError(text, state.decode() if state else None)
 
 
 def create_slot(
@@ -192,19 +194,10 @@ def create_slot(
     taken over until the link is closed or given another command."""
     kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
     action = "EXPORT_SNAPSHOT" if export else "NOEXPORT_SNAPSHOT"
-    rows = link.command(f"CREATE_REPLICATION_SLOT {_identifier(slot)} {kind} pgoutput {action}".encode())
+    rows = link.command(f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput {action}".encode())
     _, point, snapshot, _ = rows[0]
     assert point is not None
     return lsn_of(point), snapshot or ""
-
-
-def is_in_use(problem: BaseException) -> bool:
-    """Whether a slot could not be read because somebody else does."""
-    return isinstance(problem, SlotError) and problem.state == "55006"
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _literal(text: str) -> str:
@@ -216,5 +209,4 @@ def _value(data: bytes | None) -> str | None:
 
 
 def _text(message: bytes) -> str:
-    said = message.decode("utf-8", "replace").strip()
-    return re.sub(r"^(ERROR|FATAL):\s*", "", said)
+    return re.sub(r"^(ERROR|FATAL):\s*", "", message.decode("utf-8", "replace").strip())

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.client import connect, diagnose, reached
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.columns import Column
+from mzplan.schema.source_columns import included_columns
 
 log = logging.getLogger("mzplan.connectors")
 
@@ -42,7 +44,7 @@ LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
 ORDER BY age(l.transactionid) DESC LIMIT 1
 """
-_PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ class LogEnd:
         if flushed >= end:
             return end
         # There is more written than is on disk, under load always. Soon it is, unless nobody commits: then we
-        # do. Where we may not, it is what was the end when we asked the last time.
+        # do. Where we may not, it is what was the end at the last look.
         before, self._candidate = self._candidate, end
         deadline = time.monotonic() + _FLUSH_WAIT_S
         while flushed < end and time.monotonic() < deadline:
@@ -168,7 +170,7 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
     """See that mzplan's own publication is there and has these tables."""
     if not names.own_publication:
         return
-    there = {tuple(row) for row in connection.execute(_PUBLISHED, (names.publication,)).fetchall()}
+    there = {tuple(row) for row in connection.execute(PUBLISHED, (names.publication,)).fetchall()}
     known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
     name = quoted(names.publication)
     if known.fetchone() is None:
@@ -194,7 +196,7 @@ def oldest_writer(connection: Connection) -> str | None:
     which = [f"process {pid}"]
     which += [f"application {application}"] if application else []
     which += [f"database {database}"] if database else []
-    which += [f"since {since}"] if since else []  # a role that may not see it is not told
+    which += [f"since {since}"] if since else []  # hidden from a role that may not see it
     return ", ".join(which)
 
 
@@ -224,19 +226,37 @@ def unpublish(connection: Connection, names: Names) -> None:
 
 def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
     """The source's tables, by the names it gives them. Raises MzplanError MZ052 where one is missing."""
-    found: dict[str, Table] = {}
-    for name in query.body["tables"]:
-        table = find_table(connection, name)
-        if table is None:
-            raise error(
-                "MZ052",
-                f"Table {name} does not exist",
-                f"{query.link.address}, database {query.link.body['database']}, has no table {name}.",
-                "create it, or correct tables of the source.",
-                address=query.address,
-            )
-        found[name] = table
-    return found
+    found = {name: find_table(connection, name) for name in query.body["tables"]}
+    missing = [no_table(query, name) for name, table in found.items() if table is None]
+    if missing:
+        raise MzplanError(missing[:1])
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def no_table(query: ResolvedQuery, name: str) -> Diagnostic:
+    return diagnose(
+        query,
+        "MZ052",
+        f"Table {name} does not exist",
+        f"it has no table {name}.",
+        "create it, or correct tables of the source.",
+    )
+
+
+def table_column(query: ResolvedQuery) -> str | None:
+    """The column that says which table a row is of, where one is included."""
+    included = included_columns(query.description.type, query.body)
+    return included["table"].name if "table" in included else None
+
+
+def own_columns(query: ResolvedQuery) -> list[Column]:
+    """The columns that the tables have."""
+    return [column for column in query.columns if column.name != table_column(query)]
+
+
+def own_key(query: ResolvedQuery) -> list[str]:
+    """The key within one table."""
+    return [name for name in query.body["key"] if name != table_column(query)]
 
 
 @contextlib.contextmanager

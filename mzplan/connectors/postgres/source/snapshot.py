@@ -1,27 +1,37 @@
-"""A snapshot of a PostgreSQL database, which other sessions can join. It is gone with the session that made
-it, and the rest is then read in another one."""
+"""The snapshot of a PostgreSQL source: what its tables held at one LSN, and how far that is read. A snapshot
+is gone with the session that made it, and the rest is then read in another one; which blocks of which files
+are read is in the note of a step.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from mzplan.connectors.postgres.source.replication import SESSION, ReplicationLink, create_slot
-from mzplan.connectors.postgres.source.slots import Names
+from mzplan.connectors.postgres.source.replication import SESSION, Lsn, ReplicationLink, create_slot
+from mzplan.connectors.postgres.source.slots import Names, find_slot
 from mzplan.connectors.postgres.tables import Table
 
+Note = dict[str, Any]
+File = tuple[str, str, int, int]
+"""A relation that holds rows of a table (a partitioned table has several): its schema and name, which file it
+is in, and of how many blocks."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Where the rows of a table lie: each relation that holds them (a partitioned table has several), as
-    (schema, name), which file it is in, and of how many blocks."""
-
-    files: tuple[tuple[str, str, int, int], ...]
+_CHUNK_BLOCKS = 8192  # of 8 KiB: what one task reads
+_FILES = """
+SELECT n.nspname, c.relname, coalesce(pg_relation_filenode(c.oid), 0)::bigint,
+       (pg_relation_size(c.oid) / current_setting('block_size')::bigint)::bigint
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf)
+   OR c.oid = %(oid)s AND c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_partition_tree(%(oid)s))
+ORDER BY 1, 2
+"""
 
 
 class Snapshot:
@@ -35,7 +45,8 @@ class Snapshot:
         with contextlib.ExitStack() as stack:
             link = ReplicationLink(conninfo)
             stack.callback(link.close)
-            self.created = not _has_slot(conninfo, names.slot)
+            with psycopg.connect(conninfo, autocommit=True) as connection:
+                self.created = find_slot(connection, names.slot) is None
             if self.created:
                 self.lsn, exported = create_slot(link, names.slot)
             else:
@@ -44,11 +55,11 @@ class Snapshot:
             self._session = psycopg.connect(
                 make_conninfo(conninfo, application_name="mzplan snapshot"), autocommit=True
             )
-            stack_of_session = contextlib.ExitStack()
-            stack_of_session.callback(self._session.close)
-            with stack_of_session:
+            try:
                 self._hold(exported, tables)
-                stack_of_session.pop_all()
+            except BaseException:
+                self._session.close()
+                raise
 
     def _hold(self, exported: str, tables: Sequence[Table]) -> None:
         execute = self._session.execute
@@ -62,22 +73,9 @@ class Snapshot:
         assert found is not None
         self.name: str = found[0]
 
-    def extent(self, table: Table) -> Extent:
+    def files(self, table: Table) -> list[File]:
         """Where a table's rows lie now."""
-        rows = self._session.execute(
-            "SELECT n.nspname, c.relname, coalesce(pg_relation_filenode(c.oid), 0)::bigint, "
-            "(pg_relation_size(c.oid) / current_setting('block_size')::bigint)::bigint "
-            "FROM pg_partition_tree(%(oid)s) AS t JOIN pg_class c ON c.oid = t.relid "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE t.isleaf "
-            "UNION ALL "
-            "SELECT n.nspname, c.relname, pg_relation_filenode(c.oid)::bigint, "
-            "(pg_relation_size(c.oid) / current_setting('block_size')::bigint)::bigint "
-            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s "
-            "AND c.relkind = 'r' AND NOT EXISTS (SELECT 1 FROM pg_partition_tree(%(oid)s)) "
-            "ORDER BY 1, 2",
-            {"oid": table.oid},
-        ).fetchall()
-        return Extent(files=tuple((schema, name, file, blocks) for schema, name, file, blocks in rows))
+        return self._session.execute(_FILES.encode(), {"oid": table.oid}).fetchall()
 
     def is_alive(self) -> bool:
         """Whether it is still held."""
@@ -97,7 +95,88 @@ def join_snapshot(name: str) -> tuple[str, str]:
     return "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", f"SET TRANSACTION SNAPSHOT '{name}'"
 
 
-def _has_slot(conninfo: str, name: str) -> bool:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        found = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (name,))
-        return found.fetchone() is not None
+# ── how far it is read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one task reads of a step. `table` is the source's name of it, None for changes of all: then it is
+    the log in (after, to], of the tables `oids`, where rows may lack the columns `added`; else blocks `first`
+    to `end` (excluded) of a relation, in a snapshot of `to`."""
+
+    after: Lsn
+    to: Lsn
+    table: str | None = None
+    relation: tuple[str, str] = ("", "")
+    first: int = 0
+    end: int = 0
+    snapshot: str = ""
+    oids: tuple[tuple[str, int], ...] = ()
+    added: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def unread(files: Sequence[File]) -> list[Note]:
+    """A table of which nothing is read."""
+    return [
+        {"relation": [schema, name], "file": file, "blocks": blocks, "next": 0}
+        for schema, name, file, blocks in files
+    ]
+
+
+def next_chunk(tables: Mapping[str, Any]) -> Note | None:
+    """The next blocks that are not read."""
+    for name in sorted(tables):
+        for one in tables[name]:
+            if one["next"] < one["blocks"]:
+                end = min(one["next"] + _CHUNK_BLOCKS, one["blocks"])
+                place = {"table": name, "relation": one["relation"], "file": one["file"]}
+                return {**place, "first": one["next"], "end": end}
+    return None
+
+
+def after_chunk(tables: Mapping[str, Any], chunk: Note) -> dict[str, Any]:
+    """The progress once a chunk is read."""
+    return {
+        name: [
+            {**one, "next": chunk["end"]}
+            if name == chunk["table"] and one["relation"] == chunk["relation"]
+            else one
+            for one in files
+        ]
+        for name, files in tables.items()
+    }
+
+
+def carried_on(before: list[Note], there: list[Note]) -> list[Note]:
+    """The progress of a table in a later snapshot. A file that was written anew (VACUUM FULL) has its rows in
+    other places, so it is read from its start; blocks that were added hold rows that come as changes."""
+    known = {tuple(one["relation"]): one for one in before}
+    carried = []
+    for one in there:
+        was = known.get(tuple(one["relation"]))
+        if was is None:
+            carried.append(one)  # a partition that was attached, perhaps with rows that come as no change
+        elif was["file"] != one["file"] and was["next"] < was["blocks"]:
+            carried.append(one)
+        else:
+            blocks = min(was["blocks"], max(one["blocks"], was["next"]))
+            carried.append({**was, "file": one["file"], "blocks": blocks})
+    return carried
+
+
+def in_files(chunks: list[Note], there: Mapping[str, Sequence[File]]) -> list[Note]:
+    """Chunks that were planned in another snapshot, perhaps. Where the file was written anew since, all of it
+    is to be read."""
+    found: list[Note] = []
+    for chunk in chunks:
+        schema, name = chunk["relation"]
+        now = [(file, blocks) for s, n, file, blocks in there[chunk["table"]] if (s, n) == (schema, name)]
+        if not now:
+            continue  # it was dropped, with its rows
+        file, blocks = now[0]
+        whole = {**chunk, "file": file, "first": 0, "end": blocks}
+        if file == chunk["file"]:
+            found.append(chunk)
+        elif whole not in found:
+            found.append(whole)
+    return found

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mzplan.connectors.postgres.source.probe_base import ServerCheck
-from mzplan.connectors.postgres.source.problems import hidden_rows
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.source.problems import HIDDEN_ROWS
+from mzplan.connectors.postgres.source.slots import own_columns, own_key
 from mzplan.connectors.postgres.source.values import is_readable, wanted_types
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, quoted, shown
@@ -49,25 +51,29 @@ WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND
 """
 
 
-class TableCheck(ServerCheck):
+class TableCheck(Check):
     """What stands in the way of reading one table of a source."""
+
+    def __init__(self, connection: Connection, query: ResolvedQuery):
+        super().__init__(connection, query)
+        self._columns, self._key = own_columns(query), own_key(query)
 
     def problems(self, name: str, table: Table) -> Iterator[Diagnostic]:
         """All of them. Raises psycopg.Error."""
         kind, persistence, identity, toasted, usable, hidden = self._row(_TABLE, (table.oid,))
         if kind not in ("r", "p") or persistence != "p":
             what = {"v": "a view", "m": "a materialised view", "f": "a foreign table"}.get(kind, "not logged")
-            yield self._told(
+            yield self._problem(
                 "MZ233",
                 f"{name} can't be replicated",
-                f"{self._where}: it is {what}; the server's log has changes of ordinary tables only.",
+                f"it is {what}; the server's log has changes of ordinary tables only.",
                 "name the tables that it is made of; or ALTER TABLE … SET LOGGED.",
             )
             return
         leaves = self._leaves(table)
         yield from self._readable(name, table, usable, leaves)
         if hidden:
-            yield hidden_rows(self._query, f"{', '.join(hidden)} has row-level security")
+            yield HIDDEN_ROWS.diagnostic(self._query, what=f"{', '.join(hidden)} has row-level security")
         yield from self._children(name, table)
         yield from self._types(name, table)
         yield from self._identity(name, table, identity, leaves)
@@ -77,21 +83,19 @@ class TableCheck(ServerCheck):
     def _children(self, name: str, table: Table) -> Iterator[Diagnostic]:
         found = self._row(_CHILDREN, (table.oid,))[0]
         if found:
-            yield Diagnostic(
+            yield self._problem(
+                "MZ233",
+                f"Rows of the tables that inherit from {name} are not read",
+                f"{', '.join(found)}. SELECT FROM {name} shows their rows, too; the server's log has them as "
+                "rows of their own tables.",
+                "name those tables in the source, too, if their rows are wanted.",
                 severity="warning",
-                code="MZ233",
-                summary=f"Rows of the tables that inherit from {name} are not read",
-                detail=f"{self._where}: {', '.join(found)}. SELECT FROM {name} shows their rows, too; the "
-                "server's log has them as rows of their own tables.",
-                hint="name those tables in the source, too, if their rows are wanted.",
-                address=self._query.address,
             )
 
     def _leaves(self, table: Table) -> Sequence[_Leaf]:
         """The partitions that hold the rows: PostgreSQL writes of each what that one's own replica identity
         says, and a snapshot reads each by itself."""
-        found = self._connection.execute(_LEAVES.encode(), {"oid": table.oid}).fetchall()
-        return [_Leaf(*row) for row in found]
+        return [_Leaf(*row) for row in self._rows(_LEAVES, {"oid": table.oid})]
 
     def _readable(
         self, name: str, table: Table, usable: bool, leaves: Sequence[_Leaf]
@@ -99,7 +103,7 @@ class TableCheck(ServerCheck):
         grants = []
         if not usable:
             grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
-        if not self._row("SELECT has_table_privilege(%s, 'SELECT')", (table.oid,))[0]:
+        if not self._may("has_table_privilege(%s, 'SELECT')", table.oid):
             grants.append(f"GRANT SELECT ON {shown(table.schema)}.{shown(table.name)} TO {self._role};")
         for schema in sorted({leaf.schema for leaf in leaves if not leaf.usable} - {quoted(table.schema)}):
             grants.append(f"GRANT USAGE ON SCHEMA {schema} TO {self._role};")
@@ -108,10 +112,10 @@ class TableCheck(ServerCheck):
             grants.append(f"GRANT SELECT ON {', '.join(closed)} TO {self._role};")
         if grants:
             parts = f" (of its partitions {', '.join(closed)})" if closed else ""
-            yield self._told(
+            yield self._problem(
                 "MZ054",
                 f"Table {name} may not be read",
-                f"{self._where} does not allow {self._query.link.body['user']} to read it{parts}.",
+                f"it does not allow {self._query.link.body['user']} to read it{parts}.",
                 " ".join(grants),
             )
 
@@ -121,32 +125,35 @@ class TableCheck(ServerCheck):
             found = table.column(column.name)
             if found is None:
                 wrong.append(f"it has no column {column.name}")
-            elif not found.writable and _is_generated(self._connection, table, found):
+            elif not found.writable and self._is_generated(table, found):
                 wrong.append(f"{column.name} is generated, and not in the log")
             elif not is_readable(column.type, found):
                 wrong.append(
                     f"{column.name} is {found.shown}, which is no {column.type} (but {wanted_types(found)})"
                 )
         if wrong:
-            yield self._told(
+            yield self._problem(
                 "MZ230",
                 f"Table {name} does not have the columns of {self._query.address}",
-                f"{self._where}: {'; '.join(wrong)}.",
+                f"{'; '.join(wrong)}.",
                 "correct schema of the source; STRING takes values of every type, as PostgreSQL writes them.",
             )
+
+    def _is_generated(self, table: Table, column: TargetColumn) -> bool:
+        statement = "SELECT attgenerated <> '' FROM pg_attribute WHERE attrelid = %s AND attname = %s"
+        return bool(self._row(statement, (table.oid, column.name))[0])
 
     def _identity(
         self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]
     ) -> Iterator[Diagnostic]:
         key = {found.name for one in self._key if (found := table.column(one)) is not None}
-        indexes = self._connection.execute(_INDEXES, (table.oid,)).fetchall()
+        indexes = self._rows(_INDEXES, (table.oid,))
         sql = f"{shown(table.schema)}.{shown(table.name)}"
         if not any(set(columns) <= key for columns, _, _ in indexes):
-            yield self._told(
+            yield self._problem(
                 "MZ228",
                 f"The key of {self._query.address} does not identify the rows of {name}",
-                f"{self._where}: no unique index is of ({', '.join(self._key)}) alone: rows would replace "
-                "each other.",
+                f"no unique index is of ({', '.join(self._key)}) alone: rows would replace each other.",
                 f"correct key; or ALTER TABLE {sql} ADD PRIMARY KEY ({', '.join(map(shown, sorted(key)))});",
             )
             return
@@ -154,32 +161,30 @@ class TableCheck(ServerCheck):
         lacking += [leaf.sql for leaf in leaves if not self._leaf_sends(leaf, key)]
         if lacking:
             which = f" ({', '.join(lacking)})" if lacking != [sql] else ""
-            yield self._told(
+            yield self._problem(
                 "MZ228",
                 f"The key of {name} is not in the log",
-                f"{self._where}: of a row that is deleted, the server notes down its replica identity, which "
+                f"of a row that is deleted, the server notes down its replica identity, which "
                 f"does not have the columns ({', '.join(self._key)}){which}.",
                 f"{_in_full(lacking)} or make the key that of the primary key.",
             )
 
     def _leaf_sends(self, leaf: _Leaf, key: set[str]) -> bool:
-        return leaf.identity == "f" or _sends(
-            leaf.identity, self._connection.execute(_INDEXES, (leaf.oid,)).fetchall(), key
-        )
+        return leaf.identity == "f" or _sends(leaf.identity, self._rows(_INDEXES, (leaf.oid,)), key)
 
     def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
         oids = [table.oid, *(leaf.oid for leaf in leaves)]
-        found = {row[0] for row in self._connection.execute(_LARGE, (oids,)).fetchall()}
+        found = {row[0] for row in self._rows(_LARGE, (oids,))}
         own = [one.name for c in self._columns if (one := table.column(c.name)) and one.name in found]
         lacking = [f"{shown(table.schema)}.{shown(table.name)}"] if identity != "f" else []
         # ALTER TABLE of a partitioned table does not reach its partitions.
         lacking += [leaf.sql for leaf in leaves if leaf.identity != "f"]
         if own and lacking:
             which = f" ({len(leaves)} partitions; each has a replica identity of its own)" if leaves else ""
-            yield self._told(
+            yield self._problem(
                 "MZ229",
                 f"Large values of {name} would be missing from updates",
-                f"{self._where}: {', '.join(own)} may be stored out of line (TOAST), and then an update of "
+                f"{', '.join(own)} may be stored out of line (TOAST), and then an update of "
                 f"another column does not have the value in the log{which}.",
                 _in_full(lacking),
             )
@@ -208,11 +213,3 @@ def _sends(identity: str, indexes: Sequence[Any], key: set[str]) -> bool:
 
 def _in_full(tables: Sequence[str]) -> str:
     return " ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;" for table in tables)
-
-
-def _is_generated(connection: Connection, table: Table, column: TargetColumn) -> bool:
-    found = connection.execute(
-        "SELECT attgenerated <> '' FROM pg_attribute WHERE attrelid = %s AND attname = %s",
-        (table.oid, column.name),
-    ).fetchone()
-    return bool(found and found[0])

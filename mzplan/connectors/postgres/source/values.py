@@ -43,7 +43,7 @@ _READABLE = {
     "TIMESTAMP_NTZ": {"timestamp", "date"},
 }
 _DECIMAL = {"numeric", "int2", "int4", "int8"}
-# What one and the same COPY in binary gives both sides: the rest is asked for as text.
+# What one and the same COPY in binary gives both sides: the rest is selected as text.
 _NATIVE = {"int2", "int4", "int8", "float4", "float8", "bool", "bytea", "text", "varchar"}
 _CAST_AS_WRITTEN = _NATIVE - {"bool"} | {
     *("numeric", "uuid", "json", "jsonb", "timestamptz", "timestamp", "date", "time", "timetz", "interval")
@@ -63,7 +63,7 @@ def is_readable(spark_type: str, column: TargetColumn) -> bool:
         return True
     if spark_type.startswith("ARRAY<"):
         element = spark_type[6:-1]
-        while element.startswith("ARRAY<"):  # PostgreSQL does not tell how many dimensions an array has
+        while element.startswith("ARRAY<"):  # PostgreSQL does not say how many dimensions an array has
             element = element[6:-1]
         # Those of box, and of some types of extensions, have another sign between their elements.
         return (
@@ -128,7 +128,7 @@ def is_single(column: TargetColumn) -> bool:
 
 
 def convert(spark_type: str, values: Array, *, single: bool = False) -> Array:
-    """Text (or what Arrow can cast) as the Spark type. `single`: text of a real, whose digits tell apart no
+    """Text (or what Arrow can cast) as the Spark type. `single`: text of a real, whose digits distinguish no
     more than reals; as a DOUBLE it is that real. Raises UnfitError for a value that does not fit."""
     import pyarrow as pa
     from pyarrow import compute as pc

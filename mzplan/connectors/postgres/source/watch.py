@@ -8,15 +8,14 @@ from collections.abc import Mapping
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import reached
-from mzplan.connectors.postgres.source.continuity import check_not_ahead
+from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import commit_of, tables_changed
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink
 from mzplan.connectors.postgres.source.slots import Names
 
 
 class Watch:
-    """Looks as far into the log as it is asked, and stops at the first change; the tasks read it then. One
+    """Looks into the log up to a place, and stops at the first change; the tasks read it then. One
     reader at a time can have a slot: whoever else needs it calls `close` first. Raises psycopg.Error."""
 
     def __init__(self, query: ResolvedQuery, names: Names):
@@ -61,13 +60,8 @@ class Watch:
 
     def _begin(self, after: Lsn) -> None:
         with contextlib.ExitStack() as stack:
-            info = stack.enter_context(reached(self._query, f"mzplan {self._query.address}"))
-            link = ReplicationLink(info)
-            stack.callback(link.close)
-            link.stream(self._names.slot, self._names.publication)
-            check_not_ahead(self._query, self._names, after)
-            self._commit, self._link = 0, link
-            self._open = stack.pop_all()
+            self._link = stack.enter_context(streaming(self._query, self._names, after))
+            self._commit, self._open = 0, stack.pop_all()
 
     def _reads_change(self, after: Lsn, to: Lsn, ours: set[int]) -> bool:
         assert self._link is not None

@@ -1,0 +1,71 @@
+"""Looking at a PostgreSQL server for a source or a sink, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from mzplan.connectors.api.deadline import bounded
+from mzplan.connectors.api.probe_memo import Memo, fingerprint
+from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
+from mzplan.connectors.postgres.client import connect, connect_problem, diagnose, knock, patience, reached
+from mzplan.connectors.postgres.tables import Connection
+from mzplan.connectors.postgres.types import shown
+from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
+
+_KEEP_FAILURE_S = 3.0
+
+
+class ServerProbe:
+    """Probes queries of one kind. A server that was just found dead or closed is left alone for a moment."""
+
+    def __init__(self, explained: Callable[[ResolvedQuery, Exception], Diagnostic]) -> None:
+        """`explained`: what a server or a driver did while it was looked at, for people."""
+        self._explained = explained
+        self._failures: Memo[Exception | None] = Memo(_KEEP_FAILURE_S)
+
+    def look(self, query: ResolvedQuery, look: Callable[[Connection], Probe]) -> Probe:
+        """What `look` finds over a connection, or why there is none. Never raises for what a server did."""
+        try:
+            with reached(query) as info:
+                failed = self._failures.get(fingerprint({"conninfo": info}), lambda: knock(info, query))
+                if failed is not None:
+                    return Probe(diagnostics=(connect_problem(query, failed),))
+                return bounded(lambda: _connected(info, look), patience(query))
+        except MzplanError as problem:  # of its tunnel
+            return Probe(diagnostics=problem.diagnostics)
+        except (psycopg.Error, TimeoutError, OSError) as problem:
+            return Probe(diagnostics=(self._explained(query, problem),))
+
+
+def _connected(info: str, look: Callable[[Connection], Probe]) -> Probe:
+    with connect(info, PROBE_TIMEOUT_S) as connection:
+        return look(connection)
+
+
+class Check:
+    """A check of one query over one connection: what it asks the server, and how it reports what it finds."""
+
+    def __init__(self, connection: Connection, query: ResolvedQuery):
+        self._connection = connection
+        self._query = query
+        self._role = shown(query.link.body["user"])
+
+    def _row(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
+        found = self._connection.execute(statement.encode(), values).fetchone()
+        assert found is not None, "a SELECT of expressions has a row"
+        return found
+
+    def _rows(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        return self._connection.execute(statement.encode(), values).fetchall()
+
+    def _may(self, statement: str, *values: Any) -> bool:
+        """Whether the server grants what an expression asks for."""
+        return bool(self._row(f"SELECT {statement}", values)[0])
+
+    def _problem(
+        self, code: str, summary: str, why: str, fix: str, *, severity: Severity = "error"
+    ) -> Diagnostic:
+        return diagnose(self._query, code, summary, why, fix, severity=severity)
