@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery, resolve
-from mzplan.connectors.postgres.client import connect_problem, conninfo, reason_of
+from mzplan.connectors.postgres.client import conninfo
+from mzplan.connectors.postgres.problems import connect_problem, reason_of
 from mzplan.connectors.postgres.sink.ledger import literal
 from mzplan.connectors.postgres.sink.probe import check_table, create_table
 from mzplan.connectors.postgres.sink.writer import Writer

@@ -24,7 +24,7 @@ class ChecksUpstream(DurableInputEndpoint, Protocol):
     """An endpoint that can look whether its upstream still has what its durable steps need."""
 
     def check(self) -> None:
-        """Raises an exception whose message is for people; nothing where there is no telling."""
+        """Raises an exception whose message is for people; nothing where that is unknown."""
 
 
 class EndpointSource:

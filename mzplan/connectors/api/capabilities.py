@@ -65,7 +65,7 @@ class Replays(Protocol):
         files: Callable[[], Sequence[str]],
     ) -> DataFrame:
         """The rows between two entries of Spark's offset log, parsed. `files` finds the paths that the stream
-        noted down between them, for a source of files; what it raises goes up."""
+        recorded between them, for a source of files; what it raises goes up."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What a sink writes: its columns, as far as they can be told without Spark."""
+"""What a sink writes: its columns, as far as they are known without Spark."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ResolvedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """A column that a sink writes. `type` in canonical Spark DDL; None where only Spark could tell."""
+    """A column that a sink writes. `type` in canonical Spark DDL; None where only Spark knows it."""
 
     name: str
     type: str | None
@@ -148,7 +148,7 @@ class SourceConnector(Routed, Protocol):
 
     def check_position(self, query: ResolvedQuery, position: str) -> Diagnostic | None:
         """Whether the upstream still holds what comes after `position`, the source's entry in Spark's offset
-        log. None if it does, or if there is no telling. Never raises for what a server did."""
+        log. None if it does, or if that is unknown. Never raises for what a server did."""
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """The stream of rows: the user's columns in order, then `_position`. Of a keyed collection

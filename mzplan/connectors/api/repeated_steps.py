@@ -1,4 +1,4 @@
-"""What people are told when a step is pushed again that the target has already (the output rule of seed 003,
+"""What is reported when a step is pushed again that the target has already (the output rule of seed 003,
 which is mzplan.endpoints.replay).
 
 After a crash Spark runs its last micro-batch again, from the same files of the collection. The rows are the

@@ -49,6 +49,7 @@ class FilesSink:
 def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
     """Remove or refuse what another query has written here: Spark skips batches whose number is in the list
     already, so a new query would silently lose its first ones."""
+    # Private attributes: PySpark has no public way to Hadoop's file systems, with Spark's settings for them.
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())

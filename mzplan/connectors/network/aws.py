@@ -94,11 +94,11 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
         "awsRoleSecretAccessKey": body.get("secret_access_key"),
         "awsRoleSessionToken": body.get("session_token"),
     }
-    said = "".join(f' {name}="{_escaped(value)}"' for name, value in words.items() if value)
+    given = "".join(f' {name}="{_escaped(value)}"' for name, value in words.items() if value)
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "AWS_MSK_IAM",
-        "sasl.jaas.config": f"{_LOGIN} required{said};",
+        "sasl.jaas.config": f"{_LOGIN} required{given};",
         "sasl.client.callback.handler.class": _HANDLER,
     }
 

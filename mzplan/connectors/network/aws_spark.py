@@ -1,4 +1,4 @@
-"""aws connections in Spark: it has the jars that they need, and is told the credentials of a bucket."""
+"""aws connections in Spark: it has the jars that they need, and is given the credentials of a bucket."""
 
 from __future__ import annotations
 
@@ -36,11 +36,9 @@ def use_s3(session: SparkSession, query: ResolvedQuery, folder: str) -> None:
     if ROLE not in query.link.connections:
         return
     require_packages(session, query)
-    spark: Any = getattr(session, "spark", session)  # a replay's session stands for one
-    java, context = spark._jvm, spark.sparkContext
+    java, hadoop = _java_of(session)
     bucket = urlsplit(folder).netloc
     settings = s3a_settings(query.link.connections[ROLE], bucket)
-    hadoop = context._jsc.hadoopConfiguration()
     prefix = f"fs.s3a.bucket.{bucket}."
     there = {f"{prefix}{name}": value for name, value in dict(hadoop.getPropsWithPrefix(prefix)).items()}
     if there == settings:
@@ -58,12 +56,19 @@ def require_packages(session: SparkSession, query: ResolvedQuery) -> None:
     """See that Spark has the jars for a connection with an aws connection. Raises MzplanError MZ129."""
     if ROLE not in query.link.connections:
         return
-    spark: Any = getattr(session, "spark", session)
-    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    java, _ = _java_of(session)
+    loader = java.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         loader.loadClass(_CLASSES[query.link.type])
     except Exception:
         raise _missing_packages(query) from None
+
+
+def _java_of(session: SparkSession) -> tuple[Any, Any]:
+    """Java itself, and Hadoop's configuration there. Both are private attributes: PySpark has no public way
+    to Java's classes, and settings of its own would show a bucket's credentials (SET, Spark's pages)."""
+    spark: Any = getattr(session, "spark", session)  # a replay's session stands for one
+    return spark._jvm, spark.sparkContext._jsc.hadoopConfiguration()
 
 
 def _missing_packages(query: ResolvedQuery) -> MzplanError:

@@ -66,7 +66,7 @@ def target_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
 def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     from pyarrow import fs
 
-    def ask() -> Any:
+    def look() -> Any:
         if AWS not in query.link.connections:
             system, path = fs.FileSystem.from_uri(folder.replace("s3a://", "s3://", 1))
             return system.get_file_info(path)
@@ -78,10 +78,10 @@ def _remote_problems(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
         return system.get_file_info(fs.FileSelector(f"{bucket}/{path}", allow_not_found=True))
 
     try:
-        bounded(ask)
+        bounded(look)
     except (OSError, TimeoutError, ValueError) as problem:
-        said = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        return [_problem(query, folder, f"{folder} can't be reached", f"{said}; check path and credentials.")]
+        why = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        return [_problem(query, folder, f"{folder} can't be reached", f"{why}; check path and credentials.")]
     return []
 
 

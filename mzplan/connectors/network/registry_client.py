@@ -1,4 +1,4 @@
-"""Asking a schema-registry connection: where its server is, and what it says of a subject."""
+"""Requests to a schema-registry connection: where its server is, and what it has of a subject."""
 
 from __future__ import annotations
 

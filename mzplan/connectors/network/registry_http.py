@@ -27,7 +27,7 @@ Get = Callable[[str], Any]
 
 
 class RegistryError(Exception):
-    """A question without an answer: why, and what was said (never a password)."""
+    """A request without an answer: why, and in which words (never a password)."""
 
     def __init__(self, why: Why, text: str):
         super().__init__(why, text)  # both, so that it survives being pickled
@@ -64,7 +64,7 @@ def get(server: Server, path: str, port: int | None = None) -> Any:
         finally:
             line.close()
     except (OSError, http.client.HTTPException) as problem:
-        raise RegistryError("unreachable", _said(problem, server.seconds)) from None
+        raise RegistryError("unreachable", _reason(problem, server.seconds)) from None
     return _answer(status, data)
 
 
@@ -110,20 +110,20 @@ def _answer(status: int, data: bytes) -> Any:
         found = json.loads(data)
     except ValueError:
         found = None
-    told = found if isinstance(found, Mapping) else {}
-    said = (str(told.get("message") or f"HTTP {status}").splitlines() or [""])[0].rstrip(".")[:300]
+    answer = found if isinstance(found, Mapping) else {}
+    text = (str(answer.get("message") or f"HTTP {status}").splitlines() or [""])[0].rstrip(".")[:300]
     if status == 200 and found is not None:
         return found
     if status == 401:
-        raise RegistryError("refused", said)
+        raise RegistryError("refused", text)
     if status == 403:
-        raise RegistryError("forbidden", said)
-    if status == 404 and told.get("error_code") in _NO_SUBJECT:
-        raise RegistryError("missing", said)
-    raise RegistryError("answer", said if status != 200 else "it answered with no JSON")
+        raise RegistryError("forbidden", text)
+    if status == 404 and answer.get("error_code") in _NO_SUBJECT:
+        raise RegistryError("missing", text)
+    raise RegistryError("answer", text if status != 200 else "it answered with no JSON")
 
 
-def _said(problem: Exception, seconds: float) -> str:
+def _reason(problem: Exception, seconds: float) -> str:
     if isinstance(problem, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {problem.verify_message}"
     if isinstance(problem, ssl.SSLError):

@@ -24,7 +24,7 @@ OPEN_TIMEOUT_S = 5.0
 """The most that reaching one SSH server, or what is behind the last one, may take, in seconds."""
 
 IDLE_S = 60.0
-"""A forward that nobody has asked for, and no connection goes through, is closed after this, in seconds."""
+"""A forward that nobody uses, and no connection goes through, is closed after this, in seconds."""
 
 # A server that falls silent is noticed after three of these, in seconds.
 _KEEPALIVE_S = 5
@@ -51,7 +51,7 @@ Way = tuple[Hop, ...]
 
 
 class TunnelError(Exception):
-    """There is no way through: which hop, why (`target`: what is behind the last one), and what was said.
+    """There is no way through: which hop, why (`target`: what is behind the last one), and in which words.
     `shown` is the public key that a server showed which it should not."""
 
     def __init__(self, hop: Hop, why: Why, text: str, shown: str = ""):
@@ -74,7 +74,7 @@ class Forwards:
     @contextlib.contextmanager
     def to(self, way: Way, host: str, port: int) -> Iterator[int]:
         """A port of 127.0.0.1 that leads to `host` and `port` as the last hop sees them. Raises TunnelError
-        where the SSH servers don't let us through; whether the target answers is not asked."""
+        where the SSH servers don't let us through; whether the target answers is left open."""
         forward = self._run(self._open(way, host, port), (len(way) + 1) * OPEN_TIMEOUT_S)
         try:
             yield forward.port
@@ -185,7 +185,7 @@ class _Line:
                 found: tuple[Any, Any] = await asyncio.wait_for(opening, OPEN_TIMEOUT_S)
                 return found
             except asyncssh.ChannelOpenError as problem:
-                # Lost while it was asked: that is told only now.
+                # Lost meanwhile: that is known only now.
                 if attempt == 2 or not connection.is_closed():
                     text = f"from there, {host}:{port} can't be reached: {problem.reason}"
                     raise TunnelError(hop, "target", text) from None
@@ -265,7 +265,7 @@ async def _connect(hop: Hop, outer: Any) -> Any:
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
             shown.append(key.export_public_key().decode().strip())
-            return False  # asked only of a key that is none of those that are trusted
+            return False  # called only for a key that is none of those that are trusted
 
     keys = _private_keys(hop)
     trusted, kinds = _trusted(hop)
@@ -303,7 +303,7 @@ async def _connect(hop: Hop, outer: Any) -> Any:
     except asyncssh.Error as problem:
         raise TunnelError(hop, "unreachable", problem.reason) from None
     except OSError as problem:
-        raise TunnelError(hop, "unreachable", _said(problem)) from None
+        raise TunnelError(hop, "unreachable", _reason(problem)) from None
 
 
 def _private_keys(hop: Hop) -> list[Any]:
@@ -344,7 +344,7 @@ def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]
     return match, [kind.decode() for kind in kinds]
 
 
-def _said(problem: OSError) -> str:
+def _reason(problem: OSError) -> str:
     if isinstance(problem, socket.gaierror):
         return f"its name can't be resolved: {problem.strerror}"
     text = problem.strerror or str(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 if TYPE_CHECKING:
-    from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
+    from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, Way, Why
 
 LOOPBACK = "127.0.0.1"
 ROLE = "ssh_tunnel"
@@ -49,26 +49,17 @@ def through_tunnel(
 ) -> Iterator[Through | None]:
     """Where the host and port of a connection are to be found: None where it has no tunnel, and they are
     what they say. Raises MzplanError (MZ120 to MZ123) about `address`, where the tunnel can't be opened."""
-    from mzplan.connectors.network.ssh import TunnelError
-
     if ROLE not in connection.connections:
         yield None
         return
-    way = _way(connection.connections[ROLE], directory)
-    with contextlib.ExitStack() as stack:
-        try:
-            local = stack.enter_context(forwards().to(way, host, port))
-        except TunnelError as problem:
-            raise MzplanError(_diagnostic(problem, address)) from None
-        except TimeoutError:
-            raise _silent(connection.connections[ROLE], address) from None
+    with _opened(_way(connection.connections[ROLE], directory), host, port, address) as local:
         yield Through(port=local)
 
 
 def tunnel_problem(
     connection: ResolvedConnection, host: str, port: int, directory: str, address: Address
 ) -> Diagnostic | None:
-    """What a tunnel said of the last connection through it, if that came to nothing there."""
+    """Why the last connection through a tunnel came to nothing, if it did so there."""
     if ROLE not in connection.connections:
         return None
     try:
@@ -91,19 +82,28 @@ def tunnel_elsewhere(
 
 def reach(tunnel: ResolvedConnection, directory: str, address: Address) -> None:
     """Log in to an ssh-tunnel connection's server, and nothing else. Raises MzplanError."""
+    # Whether anything listens at the far end does not matter.
+    with _opened(_way(tunnel, directory), LOOPBACK, 1, address):
+        pass
+
+
+@contextlib.contextmanager
+def _opened(way: Way, host: str, port: int, address: Address) -> Iterator[int]:
+    """A local port that leads there while this lasts. Raises MzplanError about `address`."""
     from mzplan.connectors.network.ssh import TunnelError
 
-    try:
-        # Whether anything listens at the far end is not asked.
-        with forwards().to(_way(tunnel, directory), LOOPBACK, 1):
-            pass
-    except TunnelError as problem:
-        raise MzplanError(_diagnostic(problem, address)) from None
-    except TimeoutError:
-        raise _silent(tunnel, address) from None
+    with contextlib.ExitStack() as stack:
+        try:
+            local = stack.enter_context(forwards().to(way, host, port))
+        except TunnelError as problem:
+            raise MzplanError(_diagnostic(problem, address)) from None
+        except TimeoutError:
+            silent = TunnelError(way[-1], "unreachable", "no answer in time")
+            raise MzplanError(_diagnostic(silent, address)) from None
+        yield local
 
 
-def _way(tunnel: ResolvedConnection, directory: str) -> tuple[Hop, ...]:
+def _way(tunnel: ResolvedConnection, directory: str) -> Way:
     """The SSH servers to go through, the nearest first."""
     before = _way(tunnel.connections[ROLE], directory) if ROLE in tunnel.connections else ()
     return (*before, _hop(tunnel, directory))
@@ -137,66 +137,59 @@ def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
     )
 
 
+# By why there is no way through: code, summary, detail and hint.
+_PROBLEMS: Mapping[Why, tuple[str, str, str, str]] = {
+    "host-key": (
+        "MZ120",
+        "The SSH server is not the one that the connection trusts",
+        "{text}, which is none of the connection's keys. Either the server has a new key, or another machine "
+        "answers in its place. Nothing was sent to it.",
+        "compare that with /etc/ssh/ssh_host_*_key.pub on the server; if it is its, put it into host_keys "
+        "(or known_hosts) of {name}.",
+    ),
+    "unreachable": (
+        "MZ121",
+        "The SSH server can't be reached",
+        "{text}.",
+        "check host and port of {name}, and that the server runs and is reachable from where the query runs.",
+    ),
+    "refused": (
+        "MZ122",
+        "The SSH server refused the connection's keys",
+        "{text}.",
+        "add the public key (beside the private one, in its .pub file) to the user's ~/.ssh/authorized_keys "
+        "on the server, and see that the user may log in.",
+    ),
+    "key": (
+        "MZ123",
+        "{name} has no usable key",
+        "{text}.",
+        'make a pair of keys: mzplan alter "ALTER CONNECTION {connection} ROTATE KEYS" --no-apply; or let '
+        "private_key refer to one that has no passphrase.",
+    ),
+    "target": (
+        "MZ050",
+        "The server behind the SSH tunnel can't be reached",
+        "{text}.",
+        "check host and port of the connection, as the SSH server sees them, and that it may forward there "
+        "(AllowTcpForwarding, PermitOpen).",
+    ),
+}
+
+
 def _diagnostic(problem: TunnelError, address: Address) -> Diagnostic:
     """The problem, for people, as one of the resource that wanted to get through."""
     hop = problem.hop
-    where = f"{hop.name} ({hop.host}:{hop.port})"
-    match problem.why:
-        case "host-key":
-            shown = f"It shows {problem.shown}" if problem.shown else problem.text
-            return Diagnostic(
-                code="MZ120",
-                summary="The SSH server is not the one that the connection trusts",
-                detail=f"{where}: {shown}, which is none of the connection's keys. Either the server has "
-                "a new key, or another machine answers in its place. Nothing was sent to it.",
-                hint="compare that with /etc/ssh/ssh_host_*_key.pub on the server; if it is its, put it "
-                f"into host_keys (or known_hosts) of {hop.name}.",
-                address=address,
-            )
-        case "refused":
-            return Diagnostic(
-                code="MZ122",
-                summary="The SSH server refused the connection's keys",
-                detail=f"{where}: {problem.text}.",
-                hint="add the public key (beside the private one, in its .pub file) to the user's "
-                "~/.ssh/authorized_keys on the server, and see that the user may log in.",
-                address=address,
-            )
-        case "key":
-            return Diagnostic(
-                code="MZ123",
-                summary=f"{hop.name} has no usable key",
-                detail=f"{where}: {problem.text}.",
-                hint="make a pair of keys: mzplan alter "
-                f'"ALTER CONNECTION {hop.name.partition(".")[2]} ROTATE KEYS" --no-apply; or let private_key '
-                "refer to one that has no passphrase.",
-                address=address,
-            )
-        case "target":
-            return Diagnostic(
-                code="MZ050",
-                summary="The server behind the SSH tunnel can't be reached",
-                detail=f"{where}: {problem.text}.",
-                hint="check host and port of the connection, as the SSH server sees them, and that it may "
-                "forward there (AllowTcpForwarding, PermitOpen).",
-                address=address,
-            )
-        case _:
-            return Diagnostic(
-                code="MZ121",
-                summary="The SSH server can't be reached",
-                detail=f"{where}: {problem.text}.",
-                hint=f"check host and port of {hop.name}, and that the server runs and is reachable from "
-                "where the query runs.",
-                address=address,
-            )
-
-
-def _silent(tunnel: ResolvedConnection, address: Address) -> MzplanError:
-    return error(
-        "MZ121",
-        "The SSH server can't be reached",
-        f"{tunnel.address}: no answer in time.",
-        f"check host and port of {tunnel.address}, and what it goes through.",
+    values = {
+        "name": hop.name,
+        "connection": hop.name.partition(".")[2],
+        "text": f"It shows {problem.shown}" if problem.shown else problem.text,
+    }
+    code, summary, detail, hint = (text.format(**values) for text in _PROBLEMS[problem.why])
+    return Diagnostic(
+        code=code,
+        summary=summary,
+        detail=f"{hop.name} ({hop.host}:{hop.port}): {detail}",
+        hint=hint,
         address=address,
     )

@@ -28,7 +28,7 @@ def _sink() -> SinkConnector:
 
 
 def _reach(query: ResolvedQuery) -> Diagnostic | None:
-    from mzplan.connectors.postgres.client import reach
+    from mzplan.connectors.postgres.probe import reach
 
     return reach(query)
 

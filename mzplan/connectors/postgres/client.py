@@ -12,10 +12,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
-from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_problem
-from mzplan.model.diagnostics import Diagnostic, ExitCode, Severity
+from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel
 
 # Seconds. libpq's least is 2, for each address that the host's name has.
 _CONNECT_TIMEOUT_S = 4
@@ -96,22 +94,6 @@ def patience(query: ResolvedQuery) -> float:
     return PROBE_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if ROLE in query.link.connections else 1)
 
 
-def reach(query: ResolvedQuery) -> Diagnostic | None:
-    """Whether the server lets in, and answers. Raises MzplanError where a tunnel can't be opened."""
-    with reached(query) as info:
-        problem = knock(info, query)
-    return connect_problem(query, problem) if problem is not None else None
-
-
-def knock(info: str, query: ResolvedQuery) -> Exception | None:
-    """Connect and leave: what went wrong, None for nothing."""
-    try:
-        bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
-    except (psycopg.Error, TimeoutError, OSError) as problem:
-        return problem
-    return None
-
-
 def hang_up(connection: psycopg.Connection[Any]) -> None:
     """Shut the connection's socket: a thread that waits on it gets an error at once."""
     try:
@@ -119,82 +101,3 @@ def hang_up(connection: psycopg.Connection[Any]) -> None:
             line.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
         return  # it is closed already
-
-
-def route(connection: ResolvedConnection) -> str:
-    """Which connection, and where it goes: for people."""
-    body, tunnel = connection.body, connection.connections.get(ROLE)
-    through = f", through {tunnel.address}" if tunnel is not None else ""
-    return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']}{through})"
-
-
-def diagnose(
-    query: ResolvedQuery,
-    code: str,
-    summary: str,
-    why: str,
-    fix: str = "",
-    *,
-    at: str = "",
-    severity: Severity = "error",
-    refused: bool = False,
-) -> Diagnostic:
-    """A diagnostic of a query: `why` stands behind the connection's route and what is meant there (`at`)."""
-    return Diagnostic(
-        severity=severity,
-        code=code,
-        summary=summary,
-        detail=f"{route(query.link)}{at}: {why}",
-        hint=fix,
-        address=query.address,
-        exit_code=ExitCode.REFUSED if refused else ExitCode.ERROR,
-    )
-
-
-def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
-    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
-    tunnel reports."""
-    link, body = query.link, query.link.body
-    in_tunnel = tunnel_problem(link, body["host"], body["port"], query.directory, query.address)
-    if in_tunnel is not None:
-        return in_tunnel
-    text = reason(query, problem)
-    signs = ("password", "authentication", "no pg_hba.conf entry", f'role "{body["user"]}"')
-    if any(sign in text for sign in signs):
-        fix = f"check user and password of {link.address}, and pg_hba.conf on the server."
-        return diagnose(query, "MZ051", "PostgreSQL refused the credentials", f"{text}.", fix)
-    if "database" in text and "does not exist" in text:
-        fix = f"create it (CREATE DATABASE), or correct database of {link.address}."
-        return diagnose(query, "MZ052", f"Database {body['database']} does not exist", f"{text}.", fix)
-    return diagnose(
-        query,
-        "MZ050",
-        "PostgreSQL can't be reached",
-        f"{text}.",
-        f"check host, port and tls of {link.address}, and that the server runs and is reachable from where "
-        "the query runs.",
-    )
-
-
-def state_of(problem: BaseException) -> str | None:
-    """The SQLSTATE of a server's error; None where the connection is gone, or it is no server's."""
-    return getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
-
-
-def reason(query: ResolvedQuery, problem: BaseException) -> str:
-    """`reason_of`, without the password of the query's connection."""
-    return reason_of(problem, query.link.body.get("password"))
-
-
-def reason_of(problem: BaseException, secret: str | None = None) -> str:
-    """The first line of a server's or driver's message, without its preamble and without the password."""
-    text = str(problem).strip() or type(problem).__name__
-    if secret:
-        text = text.replace(secret, "***")
-    line = text.splitlines()[0]
-    for preamble in ("IO: ", "[libpq] ", "connection failed: ", "Failed to connect: "):
-        line = line.removeprefix(preamble)
-    _, found, rest = line.partition(" failed: ")
-    if found and "server at" in line:
-        line = rest
-    return line.removeprefix("FATAL:").removeprefix("ERROR:").strip().rstrip(".")

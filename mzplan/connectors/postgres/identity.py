@@ -17,15 +17,15 @@ import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.api.target_change import another_target, refused_or_accepted
-from mzplan.connectors.postgres.client import diagnose, route
+from mzplan.connectors.postgres.problems import diagnose, route
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic
 
 # The timeline of what is written now; the control file's is that of the last checkpoint, so it may lag.
-_IDENTITY = """
-SELECT (SELECT system_identifier FROM pg_control_system())::text,
-       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int,
+_TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
+_IDENTITY = f"""
+SELECT (SELECT system_identifier FROM pg_control_system())::text, ({_TIMELINE}),
        current_database()::text, (SELECT oid FROM pg_database WHERE datname = current_database())::bigint
 """
 
@@ -40,15 +40,26 @@ class Written:
 
 def identify(connection: Connection) -> dict[str, Any] | None:
     """Which database this is; None where the server does not say (a service that hides it, a standby)."""
-    try:
-        found = connection.execute(_IDENTITY).fetchone()
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState):
-        return None
-    except psycopg.errors.FeatureNotSupported:  # what speaks PostgreSQL and is none
-        return None
-    assert found is not None, "a SELECT of expressions has a row"
+    found = _shown(connection, _IDENTITY)
     names = ("system_identifier", "timeline", "database", "database_oid")
-    return {"type": "postgres", **dict(zip(names, found, strict=True))}
+    return {"type": "postgres", **dict(zip(names, found, strict=True))} if found is not None else None
+
+
+def timeline_of(connection: Connection) -> int | None:
+    """On which timeline the server writes; None where it does not say."""
+    found = _shown(connection, _TIMELINE)
+    return int(found[0]) if found is not None else None
+
+
+def _shown(connection: Connection, statement: str) -> Any:
+    try:
+        return connection.execute(statement.encode()).fetchone()
+    except (
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.ObjectNotInPrerequisiteState,
+        psycopg.errors.FeatureNotSupported,  # what speaks PostgreSQL and is none
+    ):
+        return None
 
 
 def written(connection: Connection, query: ResolvedQuery) -> Written | None:

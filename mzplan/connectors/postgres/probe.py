@@ -10,12 +10,29 @@ import psycopg
 from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.probe_memo import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
-from mzplan.connectors.postgres.client import connect, connect_problem, diagnose, knock, patience, reached
+from mzplan.connectors.postgres.client import connect, patience, reached
+from mzplan.connectors.postgres.problems import connect_problem, diagnose
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import shown
 from mzplan.model.diagnostics import Diagnostic, MzplanError, Severity
 
 _KEEP_FAILURE_S = 3.0
+
+
+def reach(query: ResolvedQuery) -> Diagnostic | None:
+    """Whether the server lets in, and answers. Raises MzplanError where a tunnel can't be opened."""
+    with reached(query) as info:
+        problem = _knock(info, query)
+    return connect_problem(query, problem) if problem is not None else None
+
+
+def _knock(info: str, query: ResolvedQuery) -> Exception | None:
+    """Connect and leave: what went wrong, None for nothing."""
+    try:
+        bounded(lambda: connect(info, PROBE_TIMEOUT_S).close(), patience(query))
+    except (psycopg.Error, TimeoutError, OSError) as problem:
+        return problem
+    return None
 
 
 class ServerProbe:
@@ -30,7 +47,7 @@ class ServerProbe:
         """What `look` finds over a connection, or why there is none. Never raises for what a server did."""
         try:
             with reached(query) as info:
-                failed = self._failures.get(fingerprint({"conninfo": info}), lambda: knock(info, query))
+                failed = self._failures.get(fingerprint({"conninfo": info}), lambda: _knock(info, query))
                 if failed is not None:
                     return Probe(diagnostics=(connect_problem(query, failed),))
                 return bounded(lambda: _connected(info, look), patience(query))

@@ -32,29 +32,20 @@ from mzplan.connectors.api.protocols import (
 from mzplan.connectors.api.repeated_steps import differs, later_steps
 from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
-from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
-from mzplan.connectors.postgres.client import (
-    connect,
-    connect_problem,
-    diagnose,
-    hang_up,
-    reached,
-    reason,
-    route,
-    state_of,
-)
+from mzplan.connectors.postgres.client import connect, hang_up, reached
 from mzplan.connectors.postgres.identity import compare_target, identify, written
+from mzplan.connectors.postgres.problems import Problem, connect_problem, reason, route, state_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
-from mzplan.connectors.postgres.sink.staging import Move, Position, staging_shape
+from mzplan.connectors.postgres.sink.staging import Move, position_of, staged_columns, staging_shape
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
-from mzplan.connectors.postgres.types import copies_straight, staged_as_json
+from mzplan.connectors.postgres.types import copies_straight
 from mzplan.endpoints.replay import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
@@ -62,9 +53,24 @@ from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+_REFUSED = Problem(
+    "MZ059",
+    "PostgreSQL refused a batch of {address}",
+    "{why}.",
+    "correct the table or the sink's select and where; the batch is tried again from its start.",
+    at=", table {table}",
+)
+_EMPTIED = Problem(
+    "MZ059",
+    "Staged rows of {address} are gone",
+    "fewer rows are in {stage} than were staged: the server crashed meanwhile (the table is unlogged), or "
+    "somebody emptied it. Nothing was written.",
+    "nothing to do: the batch is tried again.",
+)
 
 
 class PostgresSink:
@@ -172,16 +178,7 @@ class _Batches:
         return self._refused(reason(self._query, why))
 
     def _refused(self, why: str) -> MzplanError:
-        return MzplanError(
-            diagnose(
-                self._query,
-                "MZ059",
-                f"PostgreSQL refused a batch of {self._query.address}",
-                f"{why}.",
-                "correct the table or the sink's select and where; the batch is tried again from its start.",
-                at=f", table {self._query.body['table']}",
-            )
-        )
+        return _REFUSED.error(self._query, why=why, table=self._query.body["table"])
 
     def _hang_up(self) -> None:
         """End a wait for the server (a lock, a server that is frozen), from another thread."""
@@ -232,7 +229,7 @@ class _Batches:
             table=table,
             targets=tuple(target for target in targets if target is not None),
             keys=tuple(key for key in found_keys if key is not None),
-            position=_position_of(batch) if keys else (),
+            position=position_of(batch) if keys else (),
             there=THERE if CHANGE in batch.columns else None,
         )
 
@@ -286,7 +283,7 @@ class _Batches:
 
     def _write_staged(self, connection: Connection, prepared: _Prepared, rows: DataFrame, step: int) -> None:
         writer, move = prepared.writer, prepared.move
-        staged = rows.select(*self._staged(move), HASH)
+        staged = rows.select(*staged_columns(self._run.outputs, move), HASH)
         output = StagedOutput(
             connection,
             writer,
@@ -309,7 +306,7 @@ class _Batches:
         try:
             output.finish_step()
         except EmptiedError:
-            raise self._emptied(writer) from None
+            raise _EMPTIED.error(self._query, stage=writer.stage_sql) from None
         except FencedError as problem:
             raise self._refused(str(problem)) from None
 
@@ -320,43 +317,7 @@ class _Batches:
         body = self._query.link.body
         return tunnel_elsewhere(self._query.link, body["host"], body["port"], self._query.directory)
 
-    def _staged(self, move: Move) -> list[Expression]:
-        from pyspark.sql import functions as f
-
-        staged: list[Expression] = []
-        for i, (output, target) in enumerate(zip(self._run.outputs, move.targets, strict=True)):
-            value = f.col(quoted(output.name))
-            if staged_as_json(output.type or "STRING", target):
-                value = f.to_json(value, {"ignoreNullFields": "false"})
-            staged.append(value.alias(f"c{i}"))
-        for i, (name, _) in enumerate(move.position):
-            staged.append(f.col(f"{POSITION}.{quoted(name)}").alias(f"p{i}"))
-        return staged
-
-    def _emptied(self, writer: Writer) -> MzplanError:
-        return MzplanError(
-            diagnose(
-                self._query,
-                "MZ059",
-                f"Staged rows of {self._query.address} are gone",
-                f"fewer rows are in {writer.stage_sql} than were staged: the server crashed meanwhile (the "
-                "table is unlogged), or somebody emptied it. Nothing was written.",
-                "nothing to do: the batch is tried again.",
-            )
-        )
-
 
 def _shape(connection: Connection, table: Table) -> str:
     found = connection.execute(shape_of(table.oid).encode()).fetchone()
     return str(found[0]) if found else ""
-
-
-def _position_of(batch: DataFrame) -> Position:
-    types = {
-        "string": "text",
-        "int": "integer",
-        "bigint": "bigint",
-        "timestamp": "timestamp with time zone",
-    }
-    struct: Any = batch.schema[POSITION].dataType
-    return tuple((field.name, types[field.dataType.simpleString()]) for field in struct.fields)

@@ -64,7 +64,7 @@ class Session:
         with self._adbc.AdbcStatement(self.connection) as prepared:
             prepared.set_sql_query(query)
             stream, _ = prepared.execute_query()
-            with pa.RecordBatchReader._import_from_c(stream.address) as reader:
+            with pa.RecordBatchReader.from_stream(stream) as reader:
                 table = reader.read_all()
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mzplan.connectors.postgres.types import quoted
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
 
@@ -28,11 +29,11 @@ class Ledger:
 
     @property
     def writers(self) -> str:
-        return f"{identifier(self.schema)}.writers"
+        return f"{quoted(self.schema)}.writers"
 
     @property
     def steps(self) -> str:
-        return f"{identifier(self.schema)}.steps"
+        return f"{quoted(self.schema)}.steps"
 
     def last(self) -> str:
         """The last step written; no row when somebody else writes."""
@@ -94,10 +95,6 @@ def shape_of(oid: int) -> str:
         "SELECT coalesce(string_agg(format('%I %s %s', attname, atttypid, atttypmod), ', ' ORDER BY attnum), "
         f"'') FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped"
     )
-
-
-def identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:

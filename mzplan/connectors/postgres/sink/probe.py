@@ -9,9 +9,9 @@ import psycopg
 
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.target_change import unreadable
-from mzplan.connectors.postgres.client import connect_problem, diagnose, reason, state_of
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.probe import Check, ServerProbe
+from mzplan.connectors.postgres.problems import connect_problem, diagnose, reason, state_of
 from mzplan.connectors.postgres.sink.keys import KeyCheck, key_of, shown_table
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import created_type, fit, shown, why_not

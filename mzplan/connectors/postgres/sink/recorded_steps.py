@@ -8,13 +8,21 @@ from collections.abc import Sequence
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import connect, connect_problem, diagnose, reached, reason
+from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError
 
 _SILENCE_S = 30.0
+_UNREADABLE = Problem(
+    "MZ054",
+    "The steps of {address} can't be read",
+    "{why}.",
+    "give the connection's user the right to read it.",
+    at=", {steps}",
+)
 
 
 class PostgresRecorded:
@@ -47,16 +55,8 @@ class PostgresRecorded:
         except psycopg.OperationalError as problem:
             raise MzplanError(connect_problem(self._query, problem)) from None
         except psycopg.Error as problem:
-            raise MzplanError(
-                diagnose(
-                    self._query,
-                    "MZ054",
-                    f"The steps of {self._query.address} can't be read",
-                    f"{reason(self._query, problem)}.",
-                    "give the connection's user the right to read it.",
-                    at=f", {self._ledger.steps}",
-                )
-            ) from None
+            what = {"steps": self._ledger.steps, "why": reason(self._query, problem)}
+            raise _UNREADABLE.error(self._query, **what) from None
         return Written(rows=found[0], digest=found[1]) if found else None
 
     def close(self) -> None:

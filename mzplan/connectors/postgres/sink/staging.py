@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from mzplan.connectors.api.protocols import Output
+from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres.tables import Connection, Table
-from mzplan.connectors.postgres.types import TargetColumn, quoted, staged_type
+from mzplan.connectors.postgres.types import TargetColumn, quoted, staged_as_json, staged_type
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
 
 # Up to so many staged rows are deleted one by one; emptying the table costs as much as some thousands.
 _TRUNCATE_FROM = 5_000
@@ -34,6 +41,13 @@ UNION ALL SELECT 'it has a trigger (' || tgname || ')' FROM pg_trigger
   WHERE tgrelid = %(table)s AND NOT tgisinternal
 ORDER BY 1 LIMIT 1
 """
+
+_POSITION_TYPES = {
+    "string": "text",
+    "int": "integer",
+    "bigint": "bigint",
+    "timestamp": "timestamp with time zone",
+}
 
 Position = tuple[tuple[str, str], ...]
 """Fields of `_position` with the staging column's type, in the order in which they order."""
@@ -163,6 +177,26 @@ def staging_shape(
         for i, (output, target) in enumerate(zip(outputs, targets, strict=True))
     ]
     return columns + [(f"p{i}", type_) for i, (_, type_) in enumerate(position)]
+
+
+def staged_columns(outputs: Sequence[Output], move: Move) -> list[Expression]:
+    """What Spark's tasks stage of a batch, named as `staging_shape` has it."""
+    from pyspark.sql import functions as f
+
+    staged: list[Expression] = []
+    for i, (output, target) in enumerate(zip(outputs, move.targets, strict=True)):
+        value = f.col(spark_quoted(output.name))
+        if staged_as_json(output.type or "STRING", target):
+            value = f.to_json(value, {"ignoreNullFields": "false"})
+        staged.append(value.alias(f"c{i}"))
+    names = [f.col(f"{POSITION}.{spark_quoted(name)}") for name, _ in move.position]
+    return staged + [name.alias(f"p{i}") for i, name in enumerate(names)]
+
+
+def position_of(batch: DataFrame) -> Position:
+    """The fields of a batch's `_position`, and how they are staged."""
+    struct: Any = batch.schema[POSITION].dataType
+    return tuple((field.name, _POSITION_TYPES[field.dataType.simpleString()]) for field in struct.fields)
 
 
 def _casts(targets: Sequence[TargetColumn]) -> list[str]:

@@ -143,6 +143,7 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         "mzplan.connectors.postgres.sink.copy",
         "mzplan.connectors.postgres.sink.ledger",
         "mzplan.connectors.postgres.sink.output",
+        "mzplan.connectors.postgres.types",
         __name__,
     )
 

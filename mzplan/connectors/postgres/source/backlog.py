@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.source.continuity import NO_SLOT, Leaves, Shapes, timeline_of
+from mzplan.connectors.postgres.identity import timeline_of
+from mzplan.connectors.postgres.source.continuity import NO_SLOT, Leaves, Shapes
 from mzplan.connectors.postgres.source.problems import SLOT_GONE, SLOT_WAITS
 from mzplan.connectors.postgres.source.replication import LOCK_NOT_AVAILABLE, Lsn, SlotError, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import (

@@ -10,7 +10,7 @@ import psycopg
 from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.api.upstream_change import another_upstream
-from mzplan.connectors.postgres.client import route
+from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
 from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
 from mzplan.connectors.postgres.source.problems import explaining

@@ -14,7 +14,8 @@ from typing import Any
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import reached, state_of
+from mzplan.connectors.postgres.client import reached
+from mzplan.connectors.postgres.problems import state_of
 from mzplan.connectors.postgres.source.problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import Names, find_slot, insert_lsn, own_columns, session
@@ -24,8 +25,6 @@ from mzplan.connectors.postgres.types import numeric_size, quoted
 from mzplan.model.diagnostics import MzplanError
 
 NO_SLOT = "it is not there: somebody dropped it, or the server was promoted or restored without it"
-# Of what is written now.
-_TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 _PUBLISHED = "SELECT schemaname, tablename, {filter} FROM pg_publication_tables WHERE pubname = %s"
 # Whether a partition, or one that it is a part of, was attached by a transaction after the one that made it;
 # else which one that was, and by which of its commands it became a part. The catalogue's rows say it: those
@@ -87,19 +86,6 @@ def streaming(query: ResolvedQuery, names: Names, after: Lsn) -> Iterator[Replic
         with session(query) as (_, connection):
             check_slot(query, names, connection, after)
         yield link
-
-
-def timeline_of(connection: Connection) -> int | None:
-    """On which timeline the server writes; None where it does not say."""
-    try:
-        found = connection.execute(_TIMELINE).fetchone()
-    except (
-        psycopg.errors.InsufficientPrivilege,
-        psycopg.errors.ObjectNotInPrerequisiteState,
-        psycopg.errors.FeatureNotSupported,
-    ):
-        return None
-    return int(found[0]) if found is not None else None
 
 
 def check_timeline(

@@ -13,7 +13,6 @@ where it is not read any more was changed, and comes with the changes.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from mzplan.connectors.adapter.source import step_of
 from mzplan.connectors.api.deadline import bounded
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.client import patience
+from mzplan.connectors.postgres.identity import timeline_of
 from mzplan.connectors.postgres.source.backlog import Backlog
 from mzplan.connectors.postgres.source.continuity import (
     Leaves,
@@ -29,24 +29,21 @@ from mzplan.connectors.postgres.source.continuity import (
     check_slot,
     check_tables,
     check_timeline,
-    timeline_of,
 )
 from mzplan.connectors.postgres.source.problems import explaining
 from mzplan.connectors.postgres.source.reader import Reading
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import LogEnd, Names, advance, session, tables_of
 from mzplan.connectors.postgres.source.snapshot import Note, Part
-from mzplan.connectors.postgres.source.watch import Watch
+from mzplan.connectors.postgres.source.watch import Idle, Watch
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.endpoints.steplog import StepLog
-from mzplan.warehouse.folder import open_folder
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from mzplan.connectors.postgres.tables import Connection
 
-_IDLE = "idle.json"
 _IDLE_EVERY_S = 10.0
 _TABLES_EVERY_S = 10.0
 _MARKS = ("tables", "oids", "leaves", "types", "timeline")  # of a note: what is the same for the step after
@@ -58,8 +55,8 @@ class PostgresInput:
     def __init__(self, query: ResolvedQuery, storage: str):
         self._query = query
         self._names = Names.of(query)
-        self._storage = storage
         self._log = StepLog(storage)
+        self._idle = Idle(storage)
         self._reading = Reading(query, self._names)
         self._watch = Watch(query, self._names)
         self._planned: tuple[Step, Note] | None = None
@@ -145,7 +142,7 @@ class PostgresInput:
         with explaining(self._query):
             if part.table is None and part.after < part.to:
                 yield from self._reading.changes(
-                    part.after, part.to, dict(part.oids), self._passed(), dict(part.added)
+                    part.after, part.to, dict(part.oids), self._idle.reached()[0], dict(part.added)
                 )
             elif part.table is not None:
                 yield from self._reading.chunk(
@@ -218,15 +215,19 @@ class PostgresInput:
             if timeline != self._timeline:  # promoted meanwhile
                 check_timeline(self._query, self._names, info, timeline, recorded, after)
                 self._timeline = timeline
-            self._look_at_tables(connection, newest)
+            # Now and then, also while there are changes of other tables: one that was made anew has none.
+            if time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
+                self._check_tables(connection, newest)
             oids = self._oids_of(connection, newest)
             to = self._end.read(connection)
         if to <= after:
             return None
         if self._watch.finds(after, to, self._ours(oids)):
-            bounds = {"after": lsn_text(after), "to": lsn_text(to)}
             types = newest.get("types", {})
-            marks: Note = {
+            return {
+                "kind": "changes",
+                "after": lsn_text(after),
+                "to": lsn_text(to),
                 "tables": newest["tables"],
                 "oids": oids,
                 "leaves": {**newest.get("leaves", {}), **self._leaves.known},
@@ -234,7 +235,6 @@ class PostgresInput:
                 "added": self._shapes.added(types),
                 "timeline": timeline,
             }
-            return {"kind": "changes", **bounds, **marks}
         self._pass_idle(to, timeline)
         return None
 
@@ -249,11 +249,6 @@ class PostgresInput:
     def _ours(self, oids: Mapping[str, int]) -> dict[str, int]:
         return {name: oid for name, oid in oids.items() if name in self._query.body["tables"]}
 
-    def _look_at_tables(self, connection: Connection, newest: Note) -> None:
-        """Now and then, also while there are changes of other tables: one that was made anew has none."""
-        if time.monotonic() - self._tables_seen_at >= _TABLES_EVERY_S:
-            self._check_tables(connection, newest)
-
     def _check_tables(self, connection: Connection, newest: Note) -> None:
         read = [name for name in self._query.body["tables"] if name in newest["tables"]]
         there = check_tables(connection, self._query, self._names, read, newest.get("oids", {}))
@@ -264,11 +259,8 @@ class PostgresInput:
 
     def _reached(self, newest: Note) -> tuple[Lsn, int | None]:
         """Up to where all is read, and on which timeline of the server that is."""
-        idle = self._idle()
-        to = lsn_of(newest["to"])
-        if idle is None or lsn_of(idle["to"]) <= to:
-            return to, newest.get("timeline")
-        return lsn_of(idle["to"]), idle.get("timeline")
+        idle, to = self._idle.reached(), lsn_of(newest["to"])
+        return idle if idle[0] > to else (to, newest.get("timeline"))
 
     def _pass_idle(self, to: Lsn, timeline: int | None) -> None:
         """Nothing of ours is in the log up to there: once all steps are committed downstream, the server need
@@ -280,18 +272,8 @@ class PostgresInput:
         if self._done() < there.stop:
             return
         # Recorded before it is done: where the slot stands must never be a surprise.
-        idle = {"to": lsn_text(to), "timeline": timeline}
-        open_folder(self._storage).write(_IDLE, json.dumps(idle).encode())
+        self._idle.record(to, timeline)
         self._watch.confirm(to)
-
-    def _idle(self) -> Note | None:
-        data = open_folder(self._storage).read(_IDLE)
-        return dict(json.loads(data)) if data is not None else None
-
-    def _passed(self) -> Lsn:
-        """Up to where the slot may have been advanced without a step."""
-        idle = self._idle()
-        return lsn_of(idle["to"]) if idle is not None else 0
 
     def _done(self) -> Step:
         """The steps before this one are committed downstream: Spark's source hears of it only with the next
@@ -308,7 +290,7 @@ class PostgresInput:
             return
         there = self.steps()
         needed = lsn_of(self._log.note(there.start)["after"] if there else newest["to"])
-        needed = max(needed, self._passed())
+        needed = max(needed, self._idle.reached()[0])
         reached, recorded = self._reached(newest)
         with session(self._query) as (info, connection):
             check_slot(self._query, self._names, connection, needed)

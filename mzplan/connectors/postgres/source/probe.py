@@ -9,7 +9,7 @@ from mzplan.connectors.postgres.identity import identify
 from mzplan.connectors.postgres.probe import Check, ServerProbe
 from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL, explained
 from mzplan.connectors.postgres.source.publication_probe import PublicationCheck
-from mzplan.connectors.postgres.source.slots import Names, find_slot, no_table
+from mzplan.connectors.postgres.source.slots import NO_TABLE, Names, find_slot
 from mzplan.connectors.postgres.source.table_probe import TableCheck
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.model.diagnostics import Diagnostic
@@ -82,7 +82,7 @@ class ServerCheck(Check):
         for name in self._query.body["tables"]:
             table = find_table(self._connection, name)
             if table is None:
-                yield no_table(self._query, name)
+                yield NO_TABLE.diagnostic(self._query, table=name)
                 continue
             tables.append(table)
             yield from TableCheck(self._connection, self._query).problems(name, table)

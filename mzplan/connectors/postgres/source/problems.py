@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.api.upstream_change import begin_anew
-from mzplan.connectors.postgres.client import connect_problem, diagnose, reason, state_of
-from mzplan.connectors.postgres.types import quoted, shown
+from mzplan.connectors.postgres.problems import Problem, connect_problem, reason, state_of
+from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One kind of problem. In its texts are the names of values, and `source`, `user` and `role` (as they are
-    called, and in SQL), and `begin_anew`, the way out where nothing else helps. `at`: see `diagnose`."""
-
-    code: str
-    summary: str
-    why: str
-    fix: str
-    at: str = ""
-    refused: bool = False
-
-    def diagnostic(self, query: ResolvedQuery, **values: object) -> Diagnostic:
-        user = query.link.body["user"]
-        known = {"source": query.address, "user": user, "role": shown(user), "begin_anew": begin_anew(query)}
-        summary, why, fix, at = (
-            text.format(**known, **values) for text in (self.summary, self.why, self.fix, self.at)
-        )
-        return diagnose(query, self.code, summary, why, fix, at=at, refused=self.refused)
-
-    def error(self, query: ResolvedQuery, **values: object) -> MzplanError:
-        return MzplanError(self.diagnostic(query, **values))
-
 
 # ── the server, and what the role may do
 
@@ -65,14 +38,14 @@ NO_SLOT_LEFT = Problem(
 # A policy would let the snapshot have some of the rows, while the changes are those of all.
 HIDDEN_ROWS = Problem(
     "MZ054",
-    "Not all rows that {source} reads may be read",
+    "Not all rows that {address} reads may be read",
     "{what}. The snapshot would lack the rows that a policy hides, and the changes would not: the server's "
     "log knows no policies.",
     "ALTER ROLE {role} BYPASSRLS; or read as a role that is not subject to the table's policies.",
 )
 DENIED = Problem(
     "MZ221",
-    "PostgreSQL does not let {user} read {source}",
+    "PostgreSQL does not let {user} read {address}",
     "{what}.",
     "let the role replicate (ALTER ROLE {quoted} REPLICATION) and read the tables (GRANT SELECT); to make "
     "the publication it must own them and have CREATE on the database: else make it yourself, and name it in "
@@ -80,7 +53,7 @@ DENIED = Problem(
 )
 LOCKED = Problem(
     "MZ239",
-    "PostgreSQL let {source} wait too long for a lock",
+    "PostgreSQL let {address} wait too long for a lock",
     "{what}. Another session holds one on its tables or its publication, such as an ALTER TABLE that is not "
     "committed.",
     "end that transaction: SELECT pid, pg_blocking_pids(pid), state, xact_start FROM pg_stat_activity ORDER "
@@ -89,7 +62,7 @@ LOCKED = Problem(
 # A slot begins when all transactions have ended that were open when it was requested.
 SLOT_WAITS = Problem(
     "MZ239",
-    "{source} waits for open transactions to begin its replication",
+    "{address} waits for open transactions to begin its replication",
     "{what}. A replication slot begins once every transaction has ended that had written something when it "
     "was requested, in all databases of the server.{oldest}",
     "wait until it has ended, or end it: SELECT pg_terminate_backend(PID), for a prepared one ROLLBACK "
@@ -97,7 +70,7 @@ SLOT_WAITS = Problem(
 )
 REFUSED = Problem(
     "MZ239",
-    "PostgreSQL refused a statement of {source}",
+    "PostgreSQL refused a statement of {address}",
     "{what}.",
     "correct what it names; it is tried again.",
 )
@@ -106,14 +79,14 @@ REFUSED = Problem(
 
 SLOT_IN_USE = Problem(
     "MZ225",
-    "The replication slot of {source} is read by somebody else",
+    "The replication slot of {address} is read by somebody else",
     "{what}.",
     "find out who: SELECT * FROM pg_stat_replication; one reader at a time can have a slot. It is tried "
     "again.",
 )
 SLOT_GONE = Problem(
     "MZ223",
-    "The replication slot of {source} is lost",
+    "The replication slot of {address} is lost",
     "{why}. The changes since its last step can't be had any more.",
     "{begin_anew}; and see that the slot survives a failover.",
     at=", slot {slot}",
@@ -121,7 +94,7 @@ SLOT_GONE = Problem(
 )
 SLOT_MOVED = Problem(
     "MZ224",
-    "The replication slot of {source} does not go on where its checkpoint does",
+    "The replication slot of {address} does not go on where its checkpoint does",
     "{why}, and the checkpoint goes on at {needed}. Either something else reads this slot, or the server or "
     "the checkpoint was restored from a backup.",
     "bring back the server or the checkpoint as they were together; or {begin_anew}.",
@@ -133,7 +106,7 @@ SLOT_MOVED = Problem(
 
 ANOTHER_TABLE = Problem(
     "MZ236",
-    "Table {table} is not the one that {source} has read",
+    "Table {table} is not the one that {address} has read",
     "{why}. What happened to its rows meanwhile is not in what the source reads.",
     "where the former table was only renamed, give it its name back; else {begin_anew}.",
     refused=True,
@@ -141,7 +114,7 @@ ANOTHER_TABLE = Problem(
 COLUMN_GONE = Problem(
     "MZ230",
     "Table {table} has no column {columns}",
-    "{source} declares it, and the table does not have it (any more): it was dropped or renamed. Nothing "
+    "{address} declares it, and the table does not have it (any more): it was dropped or renamed. Nothing "
     "after that change was read.",
     "correct schema of the source: without the column it needs a new generation (mzplan apply "
     "--allow-replace).",
@@ -157,8 +130,8 @@ RETYPED = Problem(
 TRUNCATED = Problem(
     "MZ231",
     "{tables} was truncated",
-    "a TRUNCATE does not say which rows are gone, so it can't be passed on to the sinks of {source}. Nothing "
-    "after it was read.",
+    "a TRUNCATE does not say which rows are gone, so it can't be passed on to the sinks of {address}. "
+    "Nothing after it was read.",
     "{begin_anew}; DELETE instead of TRUNCATE is passed on.",
 )
 # A row changed while the log did not have the key that it had before.

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.client import connect, diagnose, reached
+from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.problems import Problem
 from mzplan.connectors.postgres.source.replication import Lsn, lsn_of, lsn_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns
 
@@ -45,6 +46,14 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
 ORDER BY age(l.transactionid) DESC LIMIT 1
 """
 PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+
+
+NO_TABLE = Problem(
+    "MZ052",
+    "Table {table} does not exist",
+    "it has no table {table}.",
+    "create it, or correct tables of the source.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,20 +236,10 @@ def unpublish(connection: Connection, names: Names) -> None:
 def tables_of(connection: Connection, query: ResolvedQuery) -> dict[str, Table]:
     """The source's tables, by the names it gives them. Raises MzplanError MZ052 where one is missing."""
     found = {name: find_table(connection, name) for name in query.body["tables"]}
-    missing = [no_table(query, name) for name, table in found.items() if table is None]
+    missing = [NO_TABLE.diagnostic(query, table=name) for name, table in found.items() if table is None]
     if missing:
         raise MzplanError(missing[:1])
     return {name: table for name, table in found.items() if table is not None}
-
-
-def no_table(query: ResolvedQuery, name: str) -> Diagnostic:
-    return diagnose(
-        query,
-        "MZ052",
-        f"Table {name} does not exist",
-        f"it has no table {name}.",
-        "create it, or correct tables of the source.",
-    )
 
 
 def table_column(query: ResolvedQuery) -> str | None:

@@ -1,17 +1,23 @@
-"""Whether a slot has changes, without decoding them twice: a stream that stays open while there are none."""
+"""Whether a slot has changes, without decoding them twice: a stream that stays open while there are none.
+And up to where there were none, kept beside the steps."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
+from typing import Any
 
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.source.continuity import streaming
 from mzplan.connectors.postgres.source.decoder import commit_of, tables_changed
-from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink
+from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
 from mzplan.connectors.postgres.source.slots import Names
+from mzplan.warehouse.folder import open_folder
+
+_IDLE = "idle.json"
 
 
 class Watch:
@@ -79,3 +85,20 @@ class Watch:
                 self._found = self._commit
                 return True
         raise psycopg.OperationalError("the server ended the stream")
+
+
+class Idle:
+    """Up to where all is read without a step: there was nothing, and the slot may have been advanced."""
+
+    def __init__(self, storage: str):
+        self._folder = open_folder(storage)
+
+    def reached(self) -> tuple[Lsn, int | None]:
+        """That place, 0 for none, and on which timeline of the server it is."""
+        data = self._folder.read(_IDLE)
+        idle: dict[str, Any] = json.loads(data) if data is not None else {"to": "0/0"}
+        return lsn_of(idle["to"]), idle.get("timeline")
+
+    def record(self, to: Lsn, timeline: int | None) -> None:
+        """Durable when this returns."""
+        self._folder.write(_IDLE, json.dumps({"to": lsn_text(to), "timeline": timeline}).encode())

@@ -1,0 +1,114 @@
+"""What PostgreSQL and its driver report, for people: what is wrong, and how to mend it; never a password."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mzplan.connectors.api.protocols import ResolvedConnection, ResolvedQuery
+from mzplan.connectors.api.upstream_change import begin_anew
+from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
+from mzplan.connectors.postgres.types import shown
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, Severity
+
+
+def route(connection: ResolvedConnection) -> str:
+    """Which connection, and where it goes: for people."""
+    body, tunnel = connection.body, connection.connections.get(ROLE)
+    through = f", through {tunnel.address}" if tunnel is not None else ""
+    return f"{connection.address} ({body['host']}:{body['port']}, database {body['database']}{through})"
+
+
+def diagnose(
+    query: ResolvedQuery,
+    code: str,
+    summary: str,
+    why: str,
+    fix: str = "",
+    *,
+    at: str = "",
+    severity: Severity = "error",
+    refused: bool = False,
+) -> Diagnostic:
+    """A diagnostic of a query: `why` stands behind the connection's route and what is meant there (`at`)."""
+    return Diagnostic(
+        severity=severity,
+        code=code,
+        summary=summary,
+        detail=f"{route(query.link)}{at}: {why}",
+        hint=fix,
+        address=query.address,
+        exit_code=ExitCode.REFUSED if refused else ExitCode.ERROR,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One kind of problem of a query. In its texts are the names of values, and `address`, `user` and `role`
+    (as it is called, and in SQL), and `begin_anew`, a source's way out. `at`: see `diagnose`."""
+
+    code: str
+    summary: str
+    why: str
+    fix: str
+    at: str = ""
+    refused: bool = False
+
+    def diagnostic(self, query: ResolvedQuery, **values: object) -> Diagnostic:
+        user = query.link.body["user"]
+        known = {"address": query.address, "user": user, "role": shown(user), "begin_anew": begin_anew(query)}
+        summary, why, fix, at = (
+            text.format(**known, **values) for text in (self.summary, self.why, self.fix, self.at)
+        )
+        return diagnose(query, self.code, summary, why, fix, at=at, refused=self.refused)
+
+    def error(self, query: ResolvedQuery, **values: object) -> MzplanError:
+        return MzplanError(self.diagnostic(query, **values))
+
+
+def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
+    """Why there is no connection: MZ051 when the server refused us, MZ050 for all else; or what its SSH
+    tunnel reports."""
+    link, body = query.link, query.link.body
+    in_tunnel = tunnel_problem(link, body["host"], body["port"], query.directory, query.address)
+    if in_tunnel is not None:
+        return in_tunnel
+    text = reason(query, problem)
+    signs = ("password", "authentication", "no pg_hba.conf entry", f'role "{body["user"]}"')
+    if any(sign in text for sign in signs):
+        fix = f"check user and password of {link.address}, and pg_hba.conf on the server."
+        return diagnose(query, "MZ051", "PostgreSQL refused the credentials", f"{text}.", fix)
+    if "database" in text and "does not exist" in text:
+        fix = f"create it (CREATE DATABASE), or correct database of {link.address}."
+        return diagnose(query, "MZ052", f"Database {body['database']} does not exist", f"{text}.", fix)
+    return diagnose(
+        query,
+        "MZ050",
+        "PostgreSQL can't be reached",
+        f"{text}.",
+        f"check host, port and tls of {link.address}, and that the server runs and is reachable from where "
+        "the query runs.",
+    )
+
+
+def state_of(problem: BaseException) -> str | None:
+    """The SQLSTATE of a server's error; None where the connection is gone, or it is no server's."""
+    return getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
+
+
+def reason(query: ResolvedQuery, problem: BaseException) -> str:
+    """`reason_of`, without the password of the query's connection."""
+    return reason_of(problem, query.link.body.get("password"))
+
+
+def reason_of(problem: BaseException, secret: str | None = None) -> str:
+    """The first line of a server's or driver's message, without its preamble and without the password."""
+    text = str(problem).strip() or type(problem).__name__
+    if secret:
+        text = text.replace(secret, "***")
+    line = text.splitlines()[0]
+    for preamble in ("IO: ", "[libpq] ", "connection failed: ", "Failed to connect: "):
+        line = line.removeprefix(preamble)
+    _, found, rest = line.partition(" failed: ")
+    if found and "server at" in line:
+        line = rest
+    return line.removeprefix("FATAL:").removeprefix("ERROR:").strip().rstrip(".")
