@@ -1,4 +1,4 @@
-"""The input: a step is a range of rowids, noted in a StepLog beside the checkpoint."""
+"""The input: a step is a range of rowids, kept in a StepLog beside the checkpoint."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def get(server: Server, path: str, port: int | None = None) -> Any:
     return _answer(status, data)
 
 
-def schema_texts(ask: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
+def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts of an answer's schema: first those that it refers to, then its own. Raises RegistryError."""
     texts: list[str] = []
     seen: set[tuple[str, int]] = set()
@@ -80,7 +80,7 @@ def schema_texts(ask: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
             subject, version = str(one.get("subject")), int(one.get("version") or 0)
             if (subject, version) not in seen and len(seen) < _MAX_REFERENCES:
                 seen.add((subject, version))
-                add(ask(f"/subjects/{quote(subject, safe='')}/versions/{version}"))
+                add(request(f"/subjects/{quote(subject, safe='')}/versions/{version}"))
         texts.append(answer["schema"])
 
     add(found)

@@ -20,7 +20,8 @@ from mzplan.connectors.api.target_change import another_target, refused_or_accep
 from mzplan.connectors.postgres.problems import diagnose, route
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.connectors.postgres.types import quoted
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.warehouse.checkpoints import Checkpoint
 
 # The timeline of what is written now; the control file's is that of the last checkpoint, so it may lag.
 _TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
@@ -72,6 +73,24 @@ def written(connection: Connection, query: ResolvedQuery) -> Written | None:
         query.description.place,
     ).fetchone()
     return Written(query_id=found[0], step=found[1]) if found is not None else None
+
+
+def take_target(connection: Connection, query: ResolvedQuery) -> bool:
+    """See that this is still the database that the steps of a sink are in; whether it is taken for that
+    although it is not. Raises MzplanError MZ043 or MZ069, OSError."""
+    found = compare_target(query, identify(connection), written(connection, query))
+    errors = [d for d in found if d.severity == "error"]
+    if errors:
+        raise MzplanError(errors)
+    return any(d.code in ("MZ043", "MZ069") for d in found)
+
+
+def record_target(connection: Connection, checkpoint: Checkpoint) -> None:
+    """Record which database it is; last, so that a run that was killed decides the same again."""
+    target = identify(connection)
+    note = {"delivery": "exactly-once", "target": target}
+    if target is not None and checkpoint.delivery() != note:
+        checkpoint.record_delivery(note)
 
 
 def compare_target(

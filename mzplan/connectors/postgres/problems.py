@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import psycopg
+
 from mzplan.connectors.api.protocols import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.api.upstream_change import begin_anew
 from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
@@ -93,6 +95,11 @@ def connect_problem(query: ResolvedQuery, problem: BaseException) -> Diagnostic:
 def state_of(problem: BaseException) -> str | None:
     """The SQLSTATE of a server's error; None where the connection is gone, or it is no server's."""
     return getattr(problem, "state", None) or getattr(problem, "sqlstate", None)
+
+
+def is_lost(problem: BaseException) -> bool:
+    """Whether there is no connection any more."""
+    return isinstance(problem, psycopg.OperationalError) and state_of(problem) is None
 
 
 def reason(query: ResolvedQuery, problem: BaseException) -> str:

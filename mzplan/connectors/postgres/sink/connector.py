@@ -34,8 +34,9 @@ from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
 from mzplan.connectors.postgres.client import connect, hang_up, reached
-from mzplan.connectors.postgres.identity import compare_target, identify, written
-from mzplan.connectors.postgres.problems import Problem, connect_problem, reason, route, state_of
+from mzplan.connectors.postgres.identity import record_target, take_target
+from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
+from mzplan.connectors.postgres.sink.keys import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table
@@ -165,9 +166,9 @@ class _Batches:
         """The problem, as a person should read it."""
         if isinstance(problem, MzplanError):
             return problem
+        if is_lost(problem):
+            return MzplanError(connect_problem(self._query, problem))
         if isinstance(problem, psycopg.Error):
-            if isinstance(problem, psycopg.OperationalError) and state_of(problem) is None:
-                return MzplanError(connect_problem(self._query, problem))
             return self._refused(reason(self._query, problem))
         _, marked, text = str(problem).partition("mzplan[COPY]: ")
         if not marked:
@@ -198,30 +199,13 @@ class _Batches:
         types = [output.type or "STRING" for output in run.outputs]
         straight = not move.keys and table.takes_copy and copies_straight(types, move.targets)
         shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
-        goes_on = step if self._take_target(connection) else None
+        goes_on = step if take_target(connection, self._query) else None
         writer.register(connection, shape, table if empties_target(run) else None, goes_on)
-        self._record_target(connection)
+        record_target(connection, run.checkpoint)
         return _Prepared(writer=writer, move=move, straight=straight, shape=shape_before)
 
-    def _take_target(self, connection: Connection) -> bool:
-        """See that this is still the database that the steps are in; whether it is taken for that although it
-        is not. Raises MzplanError MZ043 or MZ069."""
-        found = compare_target(self._query, identify(connection), written(connection, self._query))
-        errors = [d for d in found if d.severity == "error"]
-        if errors:
-            raise MzplanError(errors)
-        return any(d.code in ("MZ043", "MZ069") for d in found)
-
-    def _record_target(self, connection: Connection) -> None:
-        """Record which database it is; last, so that a run that was killed decides the same again."""
-        target, checkpoint = identify(connection), self._run.checkpoint
-        note = {"delivery": "exactly-once", "target": target}
-        if target is not None and checkpoint.delivery() != note:
-            checkpoint.record_delivery(note)
-
     def _plan_move(self, writer: Writer, table: Table, batch: DataFrame) -> Move:
-        body = self._query.body
-        keys = body["key"] if body["mode"] == "upsert" else ()
+        keys = key_of(self._query)
         targets = (table.column(output.name) for output in self._run.outputs)
         found_keys = (table.column(key) for key in keys)
         return Move(

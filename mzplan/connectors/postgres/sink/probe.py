@@ -11,7 +11,7 @@ from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.probe import Check, ServerProbe
-from mzplan.connectors.postgres.problems import connect_problem, diagnose, reason, state_of
+from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.keys import KeyCheck, key_of, shown_table
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import created_type, fit, shown, why_not
@@ -202,7 +202,7 @@ def _compare(
 
 
 def _failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
-    if isinstance(problem, psycopg.OperationalError) and state_of(problem) is None:
+    if is_lost(problem):
         return connect_problem(query, problem)
     fix = "try again; if it stays so, look into the server's log."
     why = f"{reason(query, problem)}."

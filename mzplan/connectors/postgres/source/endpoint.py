@@ -61,7 +61,7 @@ class PostgresInput:
         self._watch = Watch(query, self._names)
         self._planned: tuple[Step, Note] | None = None
         self._pending: tuple[Step, InputConsumer] | None = None
-        self._asked: Step | None = None
+        self._offered: Step | None = None
         self._checked = False
         self._end = LogEnd()
         self._looked_at = 0.0
@@ -100,7 +100,7 @@ class PostgresInput:
             return
         planned, self._planned = self._planned, None
         pending, self._pending = self._pending, None
-        if step != there.stop or self._asked != step:
+        if step != there.stop or self._offered != step:
             raise StepError(f"step {step} can't be committed: it is not the one that was read last")
         note = planned[1] if planned is not None and planned[0] == step else self._nothing()
         self._log.append(step, note)
@@ -126,7 +126,7 @@ class PostgresInput:
 
     def offers(self, step: Step) -> bool:
         """Whether the step just beyond would have rows. `commit` of it is then possible without `read`."""
-        self._asked = step
+        self._offered = step
         if self._planned is not None and self._planned[0] == step:
             return True
         note = self._plan()

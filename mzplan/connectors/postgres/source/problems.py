@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.postgres.problems import Problem, connect_problem, reason, state_of
+from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, state_of
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 
@@ -72,7 +72,7 @@ REFUSED = Problem(
     "MZ239",
     "PostgreSQL refused a statement of {address}",
     "{what}.",
-    "correct what it names; it is tried again.",
+    "correct what it says; it is tried again.",
 )
 
 # ── the slot
@@ -182,7 +182,7 @@ def explaining(query: ResolvedQuery) -> Iterator[None]:
 def explained(query: ResolvedQuery, problem: Exception) -> Diagnostic:
     """One error of a server or a driver."""
     state, what = state_of(problem), reason(query, problem)
-    if state is None and isinstance(problem, psycopg.OperationalError | OSError):
+    if is_lost(problem) or isinstance(problem, OSError):
         if "max_wal_senders" in what:
             return NO_WALSENDER.diagnostic(query, what=what)
         return connect_problem(query, problem)

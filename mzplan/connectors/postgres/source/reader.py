@@ -10,8 +10,9 @@ import psycopg
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.client import reached
+from mzplan.connectors.postgres.source.columns import Relation, Rows
 from mzplan.connectors.postgres.source.continuity import streaming
-from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, Relation, Rows, TruncateError
+from mzplan.connectors.postgres.source.decoder import Decoder, IdentityError, TruncateError
 from mzplan.connectors.postgres.source.problems import COLUMN_GONE, KEY_NOT_SENT, NOT_SENT, TRUNCATED, UNFIT
 from mzplan.connectors.postgres.source.replication import SESSION, Lsn
 from mzplan.connectors.postgres.source.slots import (

@@ -1,0 +1,200 @@
+"""The rows of pgoutput's messages, a column at a time: many messages laid end to end in one buffer. The
+values are pieces of it, which Arrow takes in bulk; where a column begins is known from where the one before
+it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pyarrow import StringArray
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+INSERT, UPDATE, DELETE = b"IUD"
+_NEW = ord("N")  # else an old row, or its key, comes first
+_NULL, _UNCHANGED = b"nu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A table, as the stream describes it before its first row. `types`: the oids of the columns' types;
+    `identity`: the columns that are sent of a row that is deleted; `full`: that is all of them."""
+
+    id: int
+    schema: str
+    name: str
+    columns: tuple[str, ...]
+    types: tuple[int, ...]
+    identity: frozenset[str]
+    full: bool
+
+
+@dataclass(slots=True)
+class Values:
+    """One column of some rows: pieces of a buffer. `kind` is n (NULL), u (a value that did not change and is
+    not sent), t (text)."""
+
+    kind: Bytes
+    start: Ints
+    length: Ints
+
+    def at(self, rows: Any) -> Values:
+        return Values(self.kind[rows], self.start[rows], self.length[rows])
+
+    def unchanged_from(self, old: Values) -> Values:
+        """Where a value was not sent, the old one. That is never NULL: NULL is always sent. So an old row
+        that has NULL there is none but its key (as of a partition whose replica identity is not FULL)."""
+        same = (self.kind == _UNCHANGED) & (old.kind != _NULL)
+        if not same.any():
+            return self
+        return Values(
+            np.where(same, old.kind, self.kind),
+            np.where(same, old.start, self.start),
+            np.where(same, old.length, self.length),
+        )
+
+    def lacks(self) -> bool:
+        """Whether there is a value that was not sent."""
+        return bool((self.kind == _UNCHANGED).any())
+
+
+@dataclass(slots=True)
+class Rows:
+    """Changes of one table, all upserts or all deletes. `lsn` and `sequence` order them: where the commit of
+    the transaction is, and which of its changes it is. A delete has the columns of the key."""
+
+    relation: Relation
+    deleted: bool
+    data: bytes
+    lsn: Ints
+    sequence: Ints
+    columns: dict[str, Values]
+
+    def text(self, column: str) -> StringArray:
+        """A column as Arrow strings."""
+        return _strings(self.data, self.columns[column])
+
+
+@dataclass(slots=True)
+class Block:
+    """Messages of one kind and table. `at` is where the first tuple of each begins: its letter."""
+
+    relation: Relation
+    key: tuple[str, ...]
+    data: bytes
+    buffer: Bytes
+    at: Ints
+    lsn: Ints
+    sequence: Ints
+
+    def rows(self, kind: int) -> Iterator[Rows]:
+        if kind == INSERT:
+            columns, _ = self._tuples(self.at + 1)
+            yield self.made(columns, deleted=False)
+        elif kind == DELETE:
+            columns, _ = self._tuples(self.at + 1)
+            yield self.made(columns, deleted=True)
+        else:
+            new = self.buffer[self.at] == _NEW
+            if new.any():
+                yield from self._picked(new)._updates(old=False)
+            if not new.all():
+                yield from self._picked(~new)._updates(old=True)
+
+    def _updates(self, *, old: bool) -> Iterator[Rows]:
+        if not old:
+            columns, _ = self._tuples(self.at + 1)
+            yield self.made(columns, deleted=False)
+            return
+        before, after_old = self._tuples(self.at + 1)
+        now, _ = self._tuples(after_old + 1)
+        if self.relation.full:
+            now = [new.unchanged_from(was) for new, was in zip(now, before, strict=True)]
+        moved = self._key_changed(before, now)
+        if moved.any():
+            # Before the row comes back under its new key, which may be the same, written in another way.
+            gone = self._picked(moved)
+            gone.sequence = gone.sequence - 1
+            yield gone.made([one.at(moved) for one in before], deleted=True)
+        yield self.made(now, deleted=False)
+
+    def _key_changed(self, before: list[Values], now: list[Values]) -> Any:
+        """Of which rows the key is another one now."""
+        from pyarrow import compute as pc
+
+        changed = np.zeros(len(self.at), bool)
+        for name, was, new in zip(self.relation.columns, before, now, strict=True):
+            if name in self.key and not new.lacks():
+                same = pc.equal(_strings(self.data, was), _strings(self.data, new))
+                changed |= ~same.fill_null(False).to_numpy(zero_copy_only=False)
+        return changed
+
+    def _picked(self, rows: Any) -> Block:
+        return Block(
+            self.relation,
+            self.key,
+            self.data,
+            self.buffer,
+            self.at[rows],
+            self.lsn[rows],
+            self.sequence[rows],
+        )
+
+    def made(self, columns: list[Values], *, deleted: bool) -> Rows:
+        named = zip(self.relation.columns, columns, strict=True)
+        found = {name: values for name, values in named if not deleted or name in self.key}
+        return Rows(self.relation, deleted, self.data, self.lsn, self.sequence, found)
+
+    def _tuples(self, at: Ints) -> tuple[list[Values], Ints]:
+        """The columns of the tuples that begin there, and where they end."""
+        count = len(self.relation.columns)
+        assert (u16(self.buffer, at) == count).all(), "a tuple has the columns of its relation"
+        at = at + 2
+        columns = []
+        for _ in range(count):
+            kind = self.buffer[at]
+            bare = (kind == _NULL) | (kind == _UNCHANGED)
+            length = np.where(bare, 0, u32(self.buffer, at + 1).astype(np.int64))
+            columns.append(Values(kind, at + 5, length))
+            at = at + np.where(bare, 1, 5 + length)
+        return columns, at
+
+
+def u16(buffer: Bytes, at: Ints) -> Ints:
+    return (buffer[at].astype(np.int64) << 8) | buffer[at + 1]
+
+
+def u32(buffer: Bytes, at: Ints) -> Ints:
+    return (u16(buffer, at) << 16) | u16(buffer, at + 2)
+
+
+def _strings(data: bytes, values: Values) -> StringArray:
+    """From pieces of the buffer: an array of all pieces and what lies between them, of which every other one
+    is taken."""
+    import pyarrow as pa
+
+    count = len(values.start)
+    present = (values.kind != _NULL) & (values.kind != _UNCHANGED)
+    # Pieces of NULLs are empty, and lie where the one before ended, so that offsets grow.
+    start = np.where(present, values.start, 0)
+    end = np.where(present, values.start + values.length, 0)
+    end = np.maximum.accumulate(end)
+    start = np.where(present, start, end)
+    offsets = np.zeros(2 * count + 1, np.int32)
+    offsets[0 : 2 * count : 2] = start
+    offsets[1 : 2 * count : 2] = end
+    offsets[2 * count] = end[-1] if count else 0
+    every = pa.Array.from_buffers(pa.string(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    pick = pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int64))
+    taken = every.take(pa.Array.from_buffers(pa.int64(), count, [None, pick]))
+    if present.all():
+        return taken
+    bits = pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), count, [bits, *taken.buffers()[1:]], int((~present).sum()))
