@@ -21,6 +21,15 @@ JOIN pg_namespace n ON n.oid = b.typnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
+_INDEXES = """
+SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+  AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -82,3 +91,9 @@ def find_table(connection: Connection, table: str) -> Table | None:
         )
     ]
     return Table(oid=found[0], schema=found[1], name=found[2], columns=tuple(columns), takes_copy=found[3])
+
+
+def unique_indexes(connection: Connection, oid: int) -> list[tuple[list[str], bool, bool]]:
+    """The unique indexes of a table that hold for each row at once: of each the columns, whether it is that
+    of the primary key, and whether it is the replica identity."""
+    return connection.execute(_INDEXES, (oid,)).fetchall()

@@ -36,10 +36,9 @@ from mzplan.connectors.network.tunnels import tunnel_elsewhere
 from mzplan.connectors.postgres.client import connect, hang_up, reached
 from mzplan.connectors.postgres.identity import record_target, take_target
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
-from mzplan.connectors.postgres.sink.keys import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table
+from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table, key_of
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, position_of, staged_columns, staging_shape

@@ -7,14 +7,15 @@ from typing import Any
 
 import psycopg
 
+from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.probe import Check, ServerProbe
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
-from mzplan.connectors.postgres.sink.keys import KeyCheck, key_of, shown_table
-from mzplan.connectors.postgres.tables import Connection, Table, find_table
-from mzplan.connectors.postgres.types import created_type, fit, shown, why_not
+from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
+from mzplan.connectors.postgres.tables import Connection, Table, find_table, split_name, unique_indexes
+from mzplan.connectors.postgres.types import TargetColumn, created_type, fit, shown, why_not
 from mzplan.model.diagnostics import Diagnostic
 
 # Of the tables in the staging schema that all sinks share.
@@ -28,6 +29,10 @@ _STAGING = """
 SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
        has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE')
 FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
+"""
+_NULLABLE = """
+SELECT a.attname::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typnotnull ORDER BY a.attnum
 """
 
 
@@ -123,6 +128,17 @@ def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
     return f"CREATE TABLE {shown_table(query)} (\n{body}\n);"
 
 
+def key_of(query: ResolvedQuery) -> list[str]:
+    """The columns by which a sink finds its rows; none where it only adds them."""
+    return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
+
+
+def shown_table(query: ResolvedQuery) -> str:
+    """The sink's table, for a statement that a person reads."""
+    schema, name = split_name(query.body["table"])
+    return f"{shown(schema)}.{shown(name)}" if schema else shown(name)
+
+
 # ── what the role may do
 
 
@@ -134,7 +150,7 @@ class _TargetCheck(Check):
         yield from check_table(self._query, table, outputs)
         if table is not None:
             yield from self._privileges(table, outputs)
-            yield from KeyCheck(self._connection, self._query).problems(table, outputs)
+            yield from _KeyCheck(self._connection, self._query).problems(table, outputs)
         yield from self._staging_privileges()
 
     def _privileges(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
@@ -187,6 +203,72 @@ class _TargetCheck(Check):
             f"for user {self._query.link.body['user']}, {what}.",
             "as its owner or a superuser run:\n" + "\n".join(grants),
         )
+
+
+# ── the key, and the database
+
+
+class _KeyCheck(Check):
+    """Whether a sink's key finds the rows of its table."""
+
+    def problems(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
+        """MZ055, MZ217, MZ218: the key has a unique index and no NULL, and nothing else is unique."""
+        keys = key_of(self._query)
+        columns = [column for key in keys if (column := table.column(key)) is not None]
+        if not keys or len(columns) < len(keys):
+            return
+        wanted = sorted(column.name for column in columns)
+        never_null = {name.lower() for name in never_null_outputs(self._query)}
+        nullable = [name for (name,) in self._rows(_NULLABLE, (table.oid, wanted))]
+        nullable = [name for name in nullable if name.lower() not in never_null]
+        sql = shown_table(self._query)
+        mended = [f"ALTER TABLE {sql} ALTER COLUMN {shown(name)} SET NOT NULL;" for name in nullable]
+        indexes = unique_indexes(self._connection, table.oid)
+        if not any(sorted(names) == wanted for names, _, _ in indexes):
+            listed = ", ".join(shown(column.name) for column in columns)
+            yield self._problem(
+                "MZ055",
+                f"Table {self._query.body['table']} has no unique index on the key",
+                f"upsert by ({', '.join(keys)}) needs a unique index or primary key on exactly these columns "
+                "(not partial, not deferrable).",
+                "\n".join([f"CREATE UNIQUE INDEX ON {sql} ({listed});", *mended]),
+            )
+            return
+        if nullable:
+            yield self._null_key(nullable, mended)
+        yield from self._other_unique(table, columns, outputs)
+
+    def _null_key(self, nullable: Sequence[str], mended: Sequence[str]) -> Diagnostic:
+        """In SQL, no NULL equals another one: not for a unique index, and not for a DELETE."""
+        deleted = ", and a delete would do nothing." if self._query.keys else "."
+        left_out = " AND ".join(f"{name} IS NOT NULL" for name in nullable)
+        return self._problem(
+            "MZ217",
+            f"Table {self._query.body['table']} allows NULL in the key",
+            f"{', '.join(nullable)} may be NULL there, and in what {self._query.address} writes. No row is "
+            f"found by a key with NULL in it: an update would add another row{deleted}",
+            "\n".join([*mended, f"-- and let `where` leave such rows out: {left_out}"]),
+            severity="error" if self._query.keys else "warning",
+        )
+
+    def _other_unique(
+        self, table: Table, keys: Sequence[TargetColumn], outputs: Sequence[Output]
+    ) -> Iterator[Diagnostic]:
+        """Below a keyed collection, rows may swap what is unique beside the key (see Move)."""
+        if not self._query.keys or not has_other_unique(self._connection, table, keys):
+            return
+        written = [column for output in outputs if (column := table.column(output.name))]
+        why = kept_whole(self._connection, table, written)
+        if why:
+            yield self._problem(
+                "MZ218",
+                f"Table {self._query.body['table']} has another unique index beside the key",
+                "when rows hand on such a value among each other, and a micro-batch sees only the end of "
+                "that, they would have to be deleted and inserted anew. Here they can't be: "
+                f"{why}. Such a batch fails.",
+                "drop that index, or make it an index that is not unique.",
+                severity="warning",
+            )
 
 
 def _compare(

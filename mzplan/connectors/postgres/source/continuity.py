@@ -18,14 +18,20 @@ from mzplan.connectors.postgres.client import reached
 from mzplan.connectors.postgres.problems import state_of
 from mzplan.connectors.postgres.source.problems import ANOTHER_TABLE, RETYPED, SLOT_GONE, SLOT_MOVED
 from mzplan.connectors.postgres.source.replication import Lsn, ReplicationLink, lsn_of, lsn_text
-from mzplan.connectors.postgres.source.slots import Names, find_slot, insert_lsn, own_columns, session
+from mzplan.connectors.postgres.source.slots import (
+    Names,
+    find_slot,
+    insert_lsn,
+    own_columns,
+    published,
+    session,
+)
 from mzplan.connectors.postgres.source.values import is_text
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import numeric_size, quoted
 from mzplan.model.diagnostics import MzplanError
 
 NO_SLOT = "it is not there: somebody dropped it, or the server was promoted or restored without it"
-_PUBLISHED = "SELECT schemaname, tablename, {filter} FROM pg_publication_tables WHERE pubname = %s"
 # Whether a partition, or one that it is a part of, was attached by a transaction after the one that made it;
 # else which one that was, and by which of its commands it became a part. The catalogue's rows say it: those
 # of a table's system columns are never changed.
@@ -137,10 +143,7 @@ def check_tables(
 ) -> dict[str, Table]:
     """The tables that were read, if they are those that are there, and published. Raises MZ236."""
     there: dict[str, Table] = {}
-    # Row filters are there since PostgreSQL 15.
-    statement = _PUBLISHED.format(filter="rowfilter" if connection.info.server_version >= 150000 else "NULL")
-    rows = connection.execute(statement.encode(), (names.publication,)).fetchall()
-    published = {(schema, table): filter_ for schema, table, filter_ in rows}
+    in_publication = published(connection, names.publication)
     for name in read:
         table, before = find_table(connection, name), recorded.get(name)
         why = None
@@ -151,9 +154,9 @@ def check_tables(
                 f"its oid is {table.oid}, and that of the table that was read is {before}: it was dropped "
                 "and made anew, or another table was given its name"
             )
-        elif (table.schema, table.name) not in published:
+        elif (table.schema, table.name) not in in_publication:
             why = f"publication {names.publication} does not publish it (any more)"
-        elif filter_ := published[table.schema, table.name]:
+        elif filter_ := in_publication[table.schema, table.name][1]:
             why = f"publication {names.publication} publishes only its rows WHERE {filter_}"
         if why is not None:
             raise ANOTHER_TABLE.error(query, table=name, why=why)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.postgres.identity import identify
 from mzplan.connectors.postgres.probe import Check, ServerProbe
 from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL, explained
-from mzplan.connectors.postgres.source.publication_probe import PublicationCheck
-from mzplan.connectors.postgres.source.slots import NO_TABLE, Names, find_slot
+from mzplan.connectors.postgres.source.slots import NO_TABLE, Limits, Names, find_slot, own_columns, published
 from mzplan.connectors.postgres.source.table_probe import TableCheck
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic
 
 _OLDEST = 140000
@@ -27,6 +27,17 @@ SELECT current_setting('server_version_num')::int, current_setting('server_versi
        has_database_privilege(current_database(), 'CREATE')
 """
 _ACTIVE = "SELECT application_name FROM pg_stat_activity WHERE pid = %s"
+_PUBLICATION = """
+SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
+FROM pg_publication WHERE pubname = %s
+"""
+_PUBLISHED_PARTS = """
+SELECT EXISTS (SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+               JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+               JOIN pg_partition_tree(%(oid)s) t ON t.relid = c.oid
+               WHERE p.pubname = %(name)s AND c.oid <> %(oid)s)
+"""
+_OWNED = "pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid = %s"
 
 
 class PostgresSourceProbe:
@@ -39,7 +50,7 @@ class PostgresSourceProbe:
         """What stands in the way of this source; nothing is changed. Never raises for what a server did."""
 
         def look(connection: Connection) -> Probe:
-            found = tuple(ServerCheck(connection, query).problems())
+            found = tuple(_ServerCheck(connection, query).problems())
             identity = identify(connection)
             # Without the timeline: a server that was promoted is the same upstream, if it has the slot.
             upstream = {k: v for k, v in identity.items() if k != "timeline"} if identity else None
@@ -48,7 +59,7 @@ class PostgresSourceProbe:
         return self._servers.look(query, look)
 
 
-class ServerCheck(Check):
+class _ServerCheck(Check):
     """What stands in the way of a source, on the server and of each of its tables."""
 
     def __init__(self, connection: Connection, query: ResolvedQuery):
@@ -86,7 +97,7 @@ class ServerCheck(Check):
                 continue
             tables.append(table)
             yield from TableCheck(self._connection, self._query).problems(name, table)
-        yield from PublicationCheck(self._connection, self._query).problems(tables, creates)
+        yield from _PublicationCheck(self._connection, self._query).problems(tables, creates)
 
     # ── slot
 
@@ -133,3 +144,85 @@ class ServerCheck(Check):
         found = self._connection.execute(_ACTIVE, (pid,)).fetchone()
         own = f"mzplan {self._query.address}".encode()[:_NAME_BYTES]
         return found is None or str(found[0]).encode() == own
+
+
+class _PublicationCheck(Check):
+    """What stands in the way of following the tables of a source."""
+
+    def problems(self, tables: Sequence[Table], creates: bool) -> Iterator[Diagnostic]:
+        """All of them; `creates`: whether the role may make one. Raises psycopg.Error."""
+        names = Names.of(self._query)
+        name, listed = names.publication, ", ".join(table.sql for table in tables)
+        found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
+        limits = published(self._connection, name)
+        lacking = [t for t in tables if (t.schema, t.name) not in limits]
+        yield from self._filtered(name, [t for t in tables if t not in lacking], limits)
+        if names.own_publication:
+            foreign = [t for t in lacking if not self._may(_OWNED, t.oid)]
+            if foreign or (found is None and not creates):
+                why = [f"{t.schema}.{t.name} is owned by another role" for t in foreign]
+                why += ["it lacks CREATE on the database"] if found is None and not creates else []
+                yield self._problem(
+                    "MZ234",
+                    f"Role {self._query.link.body['user']} can't make the publication",
+                    f"{'; '.join(why)}.",
+                    f"let the owner do it: CREATE PUBLICATION mzplan FOR TABLE {listed} WITH "
+                    "(publish_via_partition_root); and name it in the source: publication: mzplan.",
+                )
+            return
+        if found is None:
+            yield self._problem(
+                "MZ227",
+                f"Publication {name} does not exist",
+                "it has no publication of that name.",
+                f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root); or "
+                "leave `publication` out: then mzplan makes one.",
+            )
+            return
+        in_parts = [] if found[1] else [t for t in lacking if self._is_published_in_parts(name, t)]
+        added = [t for t in lacking if t not in in_parts]
+        wrong = [f"it lacks {t.schema}.{t.name}" for t in added]
+        wrong += [f"it publishes the partitions of {t.schema}.{t.name} as tables" for t in in_parts]
+        options = ["publish_via_partition_root = true"] if in_parts else []
+        if not found[0]:
+            wrong.append("it does not publish inserts, updates, deletes and truncates")
+            options.append("publish = 'insert, update, delete, truncate'")
+        if wrong:
+            actions = [f"ADD TABLE {', '.join(t.sql for t in added)}"] if added else []
+            actions += [f"SET ({', '.join(options)})"] if options else []
+            yield self._problem(
+                "MZ227",
+                f"Publication {name} does not publish what {self._query.address} reads",
+                f"{'; '.join(wrong)}.",
+                " ".join(f"ALTER PUBLICATION {quoted(name)} {action};" for action in actions),
+            )
+
+    def _is_published_in_parts(self, name: str, table: Table) -> bool:
+        """Whether changes of a partitioned table come as those of its partitions."""
+        return bool(self._row(_PUBLISHED_PARTS, {"oid": table.oid, "name": name})[0])
+
+    def _filtered(self, name: str, tables: Sequence[Table], limits: Limits) -> Iterator[Diagnostic]:
+        """Row filters and column lists, which there are since PostgreSQL 15: a snapshot knows none."""
+        wrong, mended = [], []
+        for table in tables:
+            columns, rows = limits[table.schema, table.name]
+            own = [one for c in own_columns(self._query) if (one := table.column(c.name)) is not None]
+            left_out = [
+                one.name for one in own if columns is not None and one.writable and one.name not in columns
+            ]
+            if rows:
+                wrong.append(f"only rows of {table.schema}.{table.name} WHERE {rows}")
+            if left_out:
+                wrong.append(f"{table.schema}.{table.name} without {', '.join(left_out)}")
+            if rows or left_out:
+                mended.append(table.sql)
+        if wrong:
+            publication, listed = quoted(name), ", ".join(mended)
+            yield self._problem(
+                "MZ227",
+                f"Publication {name} does not publish all that {self._query.address} reads",
+                f"it publishes {'; '.join(wrong)}. The snapshot has the others too, and no "
+                "change of them would come.",
+                f"BEGIN; ALTER PUBLICATION {publication} DROP TABLE {listed}; "
+                f"ALTER PUBLICATION {publication} ADD TABLE {listed}; COMMIT;",
+            )

@@ -45,7 +45,7 @@ LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
 ORDER BY age(l.transactionid) DESC LIMIT 1
 """
-PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s"
+_PUBLISHED = "SELECT schemaname, tablename, {limits} FROM pg_publication_tables WHERE pubname = %s"
 
 
 NO_TABLE = Problem(
@@ -54,6 +54,11 @@ NO_TABLE = Problem(
     "it has no table {table}.",
     "create it, or correct tables of the source.",
 )
+
+
+Limits = dict[tuple[str, str], tuple[list[str] | None, str | None]]
+"""By schema and name of a table: its columns that are published (None: all), and the condition of its rows
+that are (None: all)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +184,7 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
     """See that mzplan's own publication is there and has these tables."""
     if not names.own_publication:
         return
-    there = {tuple(row) for row in connection.execute(PUBLISHED, (names.publication,)).fetchall()}
+    there = published(connection, names.publication)
     known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (names.publication,))
     name = quoted(names.publication)
     if known.fetchone() is None:
@@ -192,6 +197,13 @@ def publish(connection: Connection, names: Names, tables: Sequence[Table]) -> No
     if missing:
         listed = ", ".join(table.sql for table in missing)
         connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {listed}".encode())
+
+
+def published(connection: Connection, publication: str) -> Limits:
+    """The tables of a publication, and what of them it has."""
+    limits = "attnames::text[], rowfilter" if connection.info.server_version >= 150000 else "NULL, NULL"
+    rows = connection.execute(_PUBLISHED.format(limits=limits).encode(), (publication,)).fetchall()
+    return {(schema, table): (columns, where) for schema, table, columns, where in rows}
 
 
 def oldest_writer(connection: Connection) -> str | None:

@@ -12,7 +12,7 @@ from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.source.problems import HIDDEN_ROWS
 from mzplan.connectors.postgres.source.slots import own_columns, own_key
 from mzplan.connectors.postgres.source.values import is_readable, wanted_types
-from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, quoted, shown
 from mzplan.model.diagnostics import Diagnostic
 
@@ -36,14 +36,6 @@ WHERE t.isleaf AND c.oid <> %(oid)s ORDER BY 2
 _CHILDREN = """
 SELECT array(SELECT i.inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent
              WHERE i.inhparent = %s AND c.relkind = 'r' ORDER BY 1)
-"""
-_INDEXES = """
-SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
-FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
-  AND i.indexprs IS NULL
-GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
 """
 _LARGE = """
 SELECT attname::text FROM pg_attribute
@@ -147,7 +139,7 @@ class TableCheck(Check):
         self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]
     ) -> Iterator[Diagnostic]:
         key = {found.name for one in self._key if (found := table.column(one)) is not None}
-        indexes = self._rows(_INDEXES, (table.oid,))
+        indexes = unique_indexes(self._connection, table.oid)
         sql = f"{shown(table.schema)}.{shown(table.name)}"
         if not any(set(columns) <= key for columns, _, _ in indexes):
             yield self._problem(
@@ -170,7 +162,7 @@ class TableCheck(Check):
             )
 
     def _leaf_sends(self, leaf: _Leaf, key: set[str]) -> bool:
-        return leaf.identity == "f" or _sends(leaf.identity, self._rows(_INDEXES, (leaf.oid,)), key)
+        return leaf.identity == "f" or _sends(leaf.identity, unique_indexes(self._connection, leaf.oid), key)
 
     def _large(self, name: str, table: Table, identity: str, leaves: Sequence[_Leaf]) -> Iterator[Diagnostic]:
         oids = [table.oid, *(leaf.oid for leaf in leaves)]
