@@ -12,13 +12,11 @@ from mzplan.controller.types import (
     ExportDescription,
     ExportState,
     GlobalId,
-    InstanceId,
     LagDuration,
     LagSteps,
     ReadPolicy,
     RetainFrom,
 )
-from mzplan.model.address import Address
 from mzplan.model.durations import seconds
 from mzplan.model.state import State
 from mzplan.schema.description import describe
@@ -65,14 +63,6 @@ class Wanted:
 
     collections: Mapping[GlobalId, CollectionDescription]
     exports: Mapping[GlobalId, ExportDescription]
-
-    def on(self, instance: InstanceId) -> set[Address]:
-        """The queries of an instance."""
-        described: list[CollectionDescription | ExportDescription] = [
-            *self.collections.values(),
-            *self.exports.values(),
-        ]
-        return {one.query.address for one in described if one.instance == instance}
 
 
 def wanted_of(state: State, instance: str) -> Wanted:

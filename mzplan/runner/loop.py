@@ -172,7 +172,8 @@ class Runner:
         self.controller.keep_prepared(wanted.exports)
         self.controller.claim_storage(places_of(state))
         failpoint(Failpoint.COMMAND_CLAIM_STORAGE)
-        here = wanted.on(self.instance)
+        queries = [(a, one) for a, one in state.resources.items() if a.kind != "connection"]
+        here = {address for address, one in queries if one.instance == self.instance}
         self.canaries.take_in(state, here)
         self.serial, self._seen_state = state.serial, version
         if first:
