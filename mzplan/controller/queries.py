@@ -87,6 +87,7 @@ class Queries:
         self.parallelism = 8  # stops and starts at once
         self.memories: dict[Address, Memory] = {a: Memory(accepted=d) for a, d in claims.accepted.items()}
         self.under_way: dict[Address, Future[Done]] = {}
+        self._working: list[Future[Done]] = []  # those of them that had not ended at the last look
         self.upstreams: dict[Address, Any] = {}
         self.running_ids = RunningIds()
         self._references: dict[Address, tuple[Description, set[str]]] = {}
@@ -196,12 +197,14 @@ class Queries:
                 self._accepted_changed |= dropped.accepted is not None
             case Stop() | Switch():
                 self.under_way[command.address] = self.pool.submit(self._work, command)
+                self._working.append(self.under_way[command.address])
             case _:
                 assert_never(command)
 
     def _is_full(self) -> bool:
         """Whether as much is under way as may be. Who has to wait is looked at again when one has ended."""
-        return sum(not one.done() for one in self.under_way.values()) >= self.parallelism
+        self._working = [one for one in self._working if not one.done()]
+        return len(self._working) >= self.parallelism
 
     def _accepted(self) -> Accepted:
         return {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
