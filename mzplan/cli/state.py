@@ -16,6 +16,7 @@ from mzplan.cli.context import Invocation, command, global_options
 from mzplan.cli.output import write_bytes
 from mzplan.host.files import read_bounded
 from mzplan.model.address import Address
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
@@ -208,7 +209,7 @@ def state_lock(invocation: Invocation, reason: str) -> int:
     with store.lock(safe(reason)[:200] or "state lock", LOCK_WAIT) as info:
         store.hold(info)
     if invocation.json:
-        invocation.document({"lock": info.to_json()})
+        invocation.document({"lock": encode(info)})
     else:
         invocation.out(f"Locked. To release it: mzplan state unlock {info.id}")
     return ExitCode.OK
@@ -225,7 +226,7 @@ def state_unlock(invocation: Invocation, lock_id: str) -> int:
         detail = f"The lock that is held has id {there.id}." if there else "No lock is held."
         raise error("MZ070", f"There is no lock {safe(lock_id)!r}", detail, exit_code=ExitCode.USAGE)
     if invocation.json:
-        invocation.document({"released": held.to_json(), "by": getpass.getuser()})
+        invocation.document({"released": encode(held), "by": getpass.getuser()})
     else:
         invocation.out(f"Released the lock of {safe(held.user)} on {safe(held.host)} ({safe(held.command)}).")
     return ExitCode.OK
@@ -291,11 +292,11 @@ def command_import(
     What mzplan has written itself is adopted where it is (--id); what a query has left that was written by
     hand is copied into the warehouse (--checkpoint and --table).
     """
-    from mzplan.model.reading import ID
+    from mzplan.model.address import ID
     from mzplan.operations.apply import ApplyOptions, carry_out
     from mzplan.operations.state_edits import plan_import
 
-    if id_ is not None and not ID.match(id_):
+    if id_ is not None and not ID.fullmatch(id_):
         raise click.BadParameter(f"{id_!r} is no id: it is the name of a folder.", param_hint="--id")
     if (checkpoint is None) != (table is None):
         raise click.UsageError("--checkpoint and --table go together.")

@@ -1,7 +1,7 @@
 """What a generation of a source has made on its upstream, and must not leave behind: a replication slot
 keeps a server's log for ever.
 
-The description is noted down beside the checkpoint before anything is made, so that whoever gives the
+The description is recorded beside the checkpoint before anything is made, so that whoever gives the
 generation up, after any crash, knows where that is. Secrets are in it as references.
 """
 
@@ -13,6 +13,7 @@ from mzplan.connectors.api.capabilities import Releases
 from mzplan.connectors.api.protocols import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Place
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import error
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
@@ -22,12 +23,12 @@ log = logging.getLogger("mzplan.storage")
 
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
-    """Note down, durably, where a source is about to make something. Raises OSError."""
+    """Record, durably, where a source is about to make something. Raises OSError."""
     if _releasing(connectors, description) is None:
         return
-    noted = description.to_json()
-    if checkpoint.leaves() != noted:
-        checkpoint.record_leaves(noted)
+    left = encode(description)
+    if checkpoint.leaves() != left:
+        checkpoint.record_leaves(left)
 
 
 def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
@@ -35,13 +36,13 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
     nothing, or that is gone. Raises MzplanError while it can't be removed."""
     checkpoint = Checkpoint.of(warehouse, *place)
     try:
-        noted = checkpoint.leaves()
+        left = checkpoint.leaves()
     except OSError as problem:
         raise error("MZ063", f"{checkpoint.folder} can't be read", str(problem)) from None
-    if not noted:
+    if not left:
         return
     try:
-        description = Description.from_json(noted)
+        description = decode(Description, left)
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
     connector = _releasing(Connectors(), description)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mzplan.model.address import Address
+from mzplan.model.stored import SPARSE
 
 DEFAULT_WAIT = 60.0  # seconds
 
@@ -19,7 +20,7 @@ class Canary:
     address: Address
     wait: float
     holds: tuple[Address, ...] = ()
-    serial: int = 0
+    serial: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ DURATION_FORM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 
 
 def seconds(duration: str) -> float:
-    """`"500ms"` → 0.5, `"7d"` → 604800.0; 0.0 for what is no duration (a schema has said so before)."""
+    """`"500ms"` → 0.5, `"7d"` → 604800.0; 0.0 for what is no duration (a schema has refused that before)."""
     found = DURATION_FORM.fullmatch(duration)
     return float(found[1]) * _UNITS[found[2]] if found else 0.0
 

@@ -11,6 +11,7 @@ from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState
+from mzplan.model.stored import SPARSE, InstanceName, stored
 
 PLAN_FORMAT_VERSION = "1.0"
 
@@ -51,7 +52,9 @@ class Change:
     fields: tuple[FieldChange, ...] = ()
     reason: str
     triggered_by: tuple[Address, ...] = ()
-    ways: Mapping[Address, tuple[Address, ...]] = field(default_factory=dict)
+    ways: Mapping[Address, tuple[Address, ...]] = field(
+        default_factory=dict, metadata=stored("through", sparse=True)
+    )
     before: ResourceState | None = None
     after: ResourceState | None = None
 
@@ -94,7 +97,7 @@ class Plan:
     serial: int
     warehouse: str
     variables: Mapping[str, Any] = field(default_factory=dict)
-    instances: Mapping[str, Instance] = field(default_factory=dict)
+    instances: Mapping[InstanceName, Instance] = field(default_factory=dict)
     instances_changed: bool = False
     changes: tuple[Change, ...] = ()
     downstream: tuple[Address, ...] = ()
@@ -103,8 +106,8 @@ class Plan:
     pending: tuple[Pending, ...] = ()
     drift: tuple[DriftItem, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    canaries: tuple[Canary, ...] = ()
-    goes_on: tuple[Address, ...] = ()
+    canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
+    goes_on: tuple[Address, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def is_empty(self) -> bool:

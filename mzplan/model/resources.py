@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
+from mzplan.model.stored import KEY, InstanceName
 
 # JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
 Body = Mapping[str, Any]
 InstanceType = Literal["embedded", "dry", "cluster"]
-INSTANCE_TYPES: tuple[InstanceType, ...] = get_args(InstanceType)
 DEFAULT_INSTANCE = "local"
 
 
@@ -20,7 +20,7 @@ DEFAULT_INSTANCE = "local"
 class Instance:
     """A Spark application that hosts streaming queries (the storage instance of seed 004)."""
 
-    name: str
+    name: InstanceName = field(metadata=KEY)
     type: InstanceType
 
 

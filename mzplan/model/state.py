@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
-from mzplan.model.address import Address, Place
+from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
+from mzplan.model.stored import KEY, OPTIONAL, SPARSE, FromMinusOne, Id, InstanceName, Positive, stored
 
 FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
-CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+
+
+def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
+    """What a resource with these references depends on, in order."""
+    return tuple(sorted(set(references.values())))
+
+
+def _read_body(value: Any, name: str) -> Body:
+    """Any mapping: only what is used without asking its schema is looked at."""
+    if type(value) is not dict:
+        raise ValueError(f"{name} is no mapping")
+    if "instance" in value and not is_valid_name(value["instance"]):
+        raise ValueError("instance is no name of an instance")
+    if type(value.get("lifecycle", {})) is not dict:
+        raise ValueError("lifecycle is no mapping")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +42,18 @@ class ResourceState:
     and `restart_token` come from `pause`, `resume` and `restart`.
     """
 
-    address: Address
-    id: str
+    address: Address = field(metadata=KEY)
+    id: Id
     type: str
-    body: Body
-    dependencies: tuple[Address, ...] = ()
-    references: Mapping[str, Address] = field(default_factory=dict)
-    generation: int = 1
-    digest: str = ""
+    body: Annotated[Body, _read_body]
+    dependencies: tuple[Address, ...] = field(
+        default=(), metadata=stored(derived=lambda found: needed_by(found.get("references", {})))
+    )
+    references: Mapping[str, Address] = field(default_factory=dict, metadata=OPTIONAL)
+    generation: Positive = field(default=1, metadata=OPTIONAL)
+    digest: str = field(default="", metadata=OPTIONAL)
     override: Literal["paused", "resumed"] | None = None
-    restart_token: int = 0
+    restart_token: int = field(default=0, metadata=OPTIONAL)
 
     @property
     def place(self) -> Place:
@@ -52,23 +70,30 @@ class ResourceState:
         return bool(self.body.get("paused", False))
 
 
+class Forgotten(NamedTuple):
+    """Storage that `state rm` left behind: what it was called, and its generation."""
+
+    address: Address
+    generation: Positive
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'.
 
-    `forgotten` is storage that `state rm` left behind, by id: what it was called, and its generation. It is
-    kept until it is imported again. `canaries` are queries that go first, each with those that it holds back.
+    `forgotten`, by id, is kept until it is imported again. `canaries` are queries that go first, each with
+    those that it holds back.
     """
 
-    format_version: int = FORMAT_VERSION
+    format_version: Positive = FORMAT_VERSION
     project: str
     lineage: str = ""
     serial: int = 0
     warehouse: str = ""
-    instances: Mapping[str, Instance] = field(default_factory=dict)
+    instances: Mapping[InstanceName, Instance] = field(default_factory=dict)
     resources: Mapping[Address, ResourceState] = field(default_factory=dict)
-    forgotten: Mapping[str, tuple[Address, int]] = field(default_factory=dict)
-    canaries: tuple[Canary, ...] = ()
+    forgotten: Mapping[Id, Forgotten] = field(default_factory=dict, metadata=SPARSE)
+    canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +120,7 @@ class Observation:
       the runner of another instance (it starts here once that one has stopped it).
     """
 
-    address: Address
+    address: Address = field(metadata=KEY)
     generation: int
     digest: str
     wanted_digest: str
@@ -103,17 +128,17 @@ class Observation:
     condition: Condition
     query_id: str | None = None
     run_id: str | None = None
-    step: int = -1
-    input_rows_per_second: float = 0.0
-    processed_rows_per_second: float = 0.0
+    step: FromMinusOne = field(default=-1, metadata=OPTIONAL)
+    input_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
+    processed_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
     lag: int | None = None
-    left_out: int = 0
+    left_out: int = field(default=0, metadata=OPTIONAL)
     backlog: Mapping[str, int] | None = None
     warning: str | None = None
     quiet_since: float | None = None
     error: str | None = None
     error_code: str | None = None
-    failures: int = 0
+    failures: int = field(default=0, metadata=OPTIONAL)
     upstream: Mapping[str, Any] | None = None
     held: str | None = None
 
@@ -124,14 +149,14 @@ class Status:
     `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first;
     `foreign` are queries in its application that it has not started, by name."""
 
-    instance: str
+    instance: InstanceName
     epoch: int
     heartbeat: float
-    serial: int
+    serial: FromMinusOne
     observations: Mapping[Address, Observation] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    canaries: Mapping[Address, Verdict] = field(default_factory=dict)
-    foreign: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
+    foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +165,12 @@ class Lease:
 
     A lease has lapsed when `heartbeat + ttl` is past, when it was released, or when its owner is known
     to be dead (same host and `pid_space`, no such process). `pid_space` says where the pid means something:
-    a boot of a machine and a namespace of pids; "" in older files, and where the system does not tell.
+    a boot of a machine and a namespace of pids; "" in older files, and where the system has none.
     Whoever takes it over has a higher `epoch`, the fencing token: one sequence for all instances of the
     project.
     """
 
-    instance: str
+    instance: InstanceName
     epoch: int
     owner: str
     host: str
@@ -153,8 +178,8 @@ class Lease:
     pid_started: float
     heartbeat: float
     ttl: float
-    released: bool = False
-    pid_space: str = ""
+    released: bool = field(default=False, metadata=OPTIONAL)
+    pid_space: str = field(default="", metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import create_durably, put_in_place, write_durably
-from mzplan.model import reading
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.json_text import parse
 from mzplan.model.state import State
 
 if TYPE_CHECKING:
@@ -53,15 +54,12 @@ class Journal:
         return self.after.encode()
 
     def encode(self) -> bytes:
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return json.dumps({"format_version": FORMAT_VERSION, **fields}, indent=2).encode()
+        return json.dumps({"format_version": FORMAT_VERSION, **encode(self)}, indent=2).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
         """The inverse. Raises ValueError."""
-        found = reading.mapping(reading.parse(data), "it")
-        texts = {n: reading.text(found, n) for n in ("statement", "location", "before", "after", "digest")}
-        return cls(serial=reading.integer(found, "serial"), **texts)
+        return decode(cls, parse(data))
 
 
 class _BusyError(Exception):
@@ -153,8 +151,8 @@ def settle_left(directory: str, store: Store) -> None:
 
 
 def settle(directory: str, store: Store) -> str | None:
-    """Finish or forget what a crash has left, as the store says. The caller holds `editing`. Returns what was
-    done, for people. Raises MZ076 where the file has been changed by somebody else meanwhile."""
+    """Finish or forget what a crash has left, by what is committed. The caller holds `editing`. Returns what
+    was done, for people. Raises MZ076 where the file has been changed by somebody else meanwhile."""
     path = _journal_path(directory)
     try:
         journal = Journal.decode(path.read_bytes())

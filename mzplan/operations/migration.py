@@ -11,23 +11,35 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from mzplan.model import reading
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.json_text import parse
+from mzplan.model.stored import OPTIONAL
 from mzplan.operations.project import Project
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.epochs import newest_epoch, raise_epoch
 from mzplan.store.formats import decode_accepted
-from mzplan.store.journal import decode_journal, decode_past_runs, decode_prepared
+from mzplan.store.journal import Dropped, PastRun, Prepared, decode_journal
 from mzplan.store.store import Store
 
 FORMAT_VERSION = 1
 _KEY = re.compile(
     r"journal/[a-z][a-z0-9_]*(\.prepared|\.former)?\.jsonl|status/[a-z][a-z0-9_]*\.accepted\.json"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What `state pull` writes beside the state."""
+
+    format_version: int = FORMAT_VERSION
+    lineage: str
+    epoch: int = field(default=0, metadata=OPTIONAL)
+    keys: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +66,8 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
     epoch = newest_epoch(store.backend)
     if not found and not epoch:
         return None
-    document = {"format_version": FORMAT_VERSION, "lineage": lineage, "epoch": epoch, "keys": found}
-    return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    document = _File(lineage=lineage, epoch=epoch, keys=found)
+    return (json.dumps(encode(document), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
@@ -63,16 +75,15 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
     if data is None:
         return RunnerRecords(keys={}, epoch=0)
     try:
-        content = reading.mapping(reading.parse(data), "it")
-        if reading.integer(content, "format_version") != FORMAT_VERSION:
+        content = decode(_File, parse(data))
+        if content.format_version != FORMAT_VERSION:
             raise ValueError("it was written by another version of mzplan")
-        if reading.text(content, "lineage") != lineage:
+        if content.lineage != lineage:
             raise ValueError("it is of another state")
-        found = {key: str(text).encode() for key, text in reading.mapping(content["keys"], "keys").items()}
-        epoch = reading.integer(content, "epoch", 0)
+        found = {key: text.encode() for key, text in content.keys.items()}
         for key, value in found.items():
             _check(key, value)
-    except (ValueError, KeyError, MzplanError) as problem:
+    except (ValueError, MzplanError) as problem:
         raise error(
             "MZ163",
             f"{place} can't be taken along",
@@ -80,18 +91,20 @@ def read_records(data: bytes | None, place: str, lineage: str) -> RunnerRecords:
             "pull anew. Without it, storage that is still to be removed is left where it is, and targets "
             "take the next runner for an older one (MZ068).",
         ) from None
-    return RunnerRecords(keys=found, epoch=epoch)
+    return RunnerRecords(keys=found, epoch=content.epoch)
 
 
 def _check(key: str, value: bytes) -> None:
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key[:80]!r} is no key of it")
-    decode: Any = decode_accepted
-    if key.startswith("journal/"):
-        decode = {"prepared": decode_prepared, "former": decode_past_runs}.get(
-            key.split(".")[1], decode_journal
-        )
-    decode(value, key)
+    if key.startswith("status/"):
+        decode_accepted(value, key)
+    elif key.endswith(".prepared.jsonl"):
+        decode_journal(Prepared, value, key)
+    elif key.endswith(".former.jsonl"):
+        decode_journal(PastRun, value, key)
+    else:
+        decode_journal(Dropped, value, key)
 
 
 def write_records(store: Store, found: RunnerRecords) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from mzplan.model.address import Address
 from mzplan.model.plan import Plan
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import Forgotten, ResourceState, State
 from mzplan.plan.canaries import canaries_after
 
 
@@ -57,9 +57,7 @@ def apply_changes(
     )
 
 
-def _still_forgotten(
-    state: State, resources: Mapping[Address, ResourceState]
-) -> Mapping[str, tuple[Address, int]]:
+def _still_forgotten(state: State, resources: Mapping[Address, ResourceState]) -> Mapping[str, Forgotten]:
     if not state.forgotten:
         return state.forgotten
     taken = {resource.id for resource in resources.values()}

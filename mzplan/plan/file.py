@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mzplan.host.files import read_regular, write_whole
-from mzplan.model import reading
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.plan import (
-    ACTIONS,
-    EFFECTS,
-    PLAN_FORMAT_VERSION,
-    Change,
-    DriftItem,
-    FieldChange,
-    Pending,
-    Plan,
-)
-from mzplan.model.reading import Fields
-from mzplan.model.resources import INSTANCE_TYPES, Instance
+from mzplan.model.codec import decode, encode
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.json_text import parse
+from mzplan.model.plan import PLAN_FORMAT_VERSION, Change, Plan
+from mzplan.model.resources import Instance, InstanceType
 from mzplan.model.state import ResourceState
+from mzplan.model.stored import InstanceName
 from mzplan.schema.kinds import is_type
 
 FORMAT_VERSION = 1
+Fields = Mapping[str, Any]
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -78,7 +72,7 @@ def encode_plan(plan: Plan) -> bytes:
 def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
     """The inverse. Raises MzplanError MZ036 (exit 5) for what is damaged, edited, or of another version."""
     try:
-        document = reading.mapping(reading.parse(data), "it")
+        document = decode(Fields, parse(data), "it")
         version = document.get("mzplan_plan")
         if version is None:
             raise _unusable(place, "It is no plan that mzplan has saved.")
@@ -87,12 +81,12 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
             raise _unusable(place, f"It has {shown}; this mzplan reads format {FORMAT_VERSION}.")
         if document.get("checksum") != _checksum(_canonical(document.get("plan"))):
             raise _unusable(place, "Its checksum does not fit its content: it was edited or cut.")
-        return _plan_from_json(reading.mapping(document.get("plan"), "plan"))
+        return _plan_from_json(decode(Fields, document.get("plan"), "plan"))
     except ValueError as problem:
         raise _unusable(
             place, f"It is not a plan that mzplan has saved, or not all of one: {problem}."
         ) from None
-    except (TypeError, KeyError, AttributeError, RecursionError):
+    except RecursionError:
         raise _unusable(place, "It is not a plan that mzplan has saved, or not all of one.") from None
 
 
@@ -109,165 +103,49 @@ def _checksum(text: str) -> str:
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "format_version": plan.format_version,
-        "project": plan.project,
-        "lineage": plan.lineage,
-        "serial": plan.serial,
-        "warehouse": plan.warehouse,
-        "variables": dict(sorted(plan.variables.items())),
-        "instances": {name: instance.type for name, instance in sorted(plan.instances.items())},
-        "instances_changed": plan.instances_changed,
-        "changes": [_change_to_json(change) for change in plan.changes],
-        "downstream": [str(address) for address in plan.downstream],
-        "feeds": [[str(used), str(user)] for used, user in plan.feeds],
-        "unaffected": plan.unaffected,
-        "pending": [
-            {"address": str(p.address), "condition": p.condition, "reason": p.reason} for p in plan.pending
-        ],
-        "drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in plan.drift],
-        "diagnostics": [{**d.to_json(), "exit_code": int(d.exit_code)} for d in plan.diagnostics],
-        **_canaries_to_json(plan),
-    }
-
-
-def _canaries_to_json(plan: Plan) -> dict[str, Any]:
-    """What goes first and what goes on; absent where nothing does, as in plans of earlier versions."""
-    found: dict[str, Any] = {}
-    if plan.canaries:
-        found["canaries"] = [
-            {"address": str(c.address), "wait": c.wait, "holds": [str(held) for held in c.holds]}
-            for c in plan.canaries
-        ]
-    if plan.goes_on:
-        found["goes_on"] = [str(address) for address in plan.goes_on]
-    return found
+    content = encode(plan)
+    content["variables"] = dict(sorted(plan.variables.items()))
+    content["instances"] = {name: instance.type for name, instance in sorted(plan.instances.items())}
+    for change, fields in zip(plan.changes, content["changes"], strict=True):
+        records = {name: fields.pop(name) for name in ("before", "after")}
+        former = None if change.before is None else str(change.before.address)
+        fields.update(former=former, **records)
+    return content
 
 
 def _plan_from_json(content: Fields) -> Plan:
     if content.get("format_version") != PLAN_FORMAT_VERSION:
         raise ValueError("its format_version is another one")
-    instances = reading.mapping(content.get("instances"), "instances")
-    for name in instances:
-        reading.instance_name({"an instance": name}, "an instance")
-    return Plan(
-        project=reading.text(content, "project"),
-        lineage=reading.text(content, "lineage"),
-        serial=reading.integer(content, "serial"),
-        warehouse=reading.text(content, "warehouse"),
-        variables=reading.mapping(content.get("variables"), "variables"),
-        instances={
-            name: Instance(name=name, type=reading.one_of(instances, name, INSTANCE_TYPES))
-            for name in instances
-        },
-        instances_changed=reading.flag(content, "instances_changed"),
-        changes=reading.items(content, "changes", _change_from_json),
-        downstream=reading.items(content, "downstream", Address.parse),
-        feeds=reading.items(content, "feeds", _feed_from_json),
-        unaffected=reading.integer(content, "unaffected"),
-        pending=reading.items(content, "pending", _pending_from_json),
-        drift=reading.items(content, "drift", _drift_from_json),
-        diagnostics=reading.items(content, "diagnostics", Diagnostic.from_json),
-        canaries=reading.items({"canaries": [], **content}, "canaries", reading.canary),
-        goes_on=reading.items({"goes_on": [], **content}, "goes_on", Address.parse),
+    types = decode(Mapping[InstanceName, InstanceType], content.get("instances"), "instances")
+    changes = decode(tuple[Fields, ...], content.get("changes"), "changes")
+    return decode(
+        Plan,
+        content,
+        instances={name: Instance(name=name, type=type_) for name, type_ in types.items()},
+        changes=tuple(_change_from_json(change) for change in changes),
     )
-
-
-def _pending_from_json(content: Fields) -> Pending:
-    return Pending(
-        address=Address.parse(reading.text(content, "address")),
-        condition=reading.text(content, "condition"),
-        reason=reading.text(content, "reason"),
-    )
-
-
-def _feed_from_json(content: Any) -> tuple[Address, Address]:
-    used, user = content
-    return Address.parse(used), Address.parse(user)
-
-
-def _drift_from_json(content: Fields) -> DriftItem:
-    return DriftItem(**{name: reading.text(content, name) for name in ("address", "kind", "detail")})
-
-
-def _change_to_json(change: Change) -> dict[str, Any]:
-    return {
-        "address": str(change.address),
-        "action": change.action,
-        "effect": change.effect,
-        "fields": [
-            {name: getattr(field, name) for name in ("path", "before", "after", "sensitive", "effect")}
-            for field in change.fields
-        ],
-        "reason": change.reason,
-        "triggered_by": [str(address) for address in change.triggered_by],
-        **({"through": change.ways_to_json()} if change.ways else {}),
-        "former": str(change.before.address) if change.before is not None else None,
-        "before": _record_to_json(change.before),
-        "after": _record_to_json(change.after),
-    }
 
 
 def _change_from_json(content: Fields) -> Change:
-    address = Address.parse(reading.text(content, "address"))
-    action = reading.one_of(content, "action", ACTIONS)
-    named = reading.text_or_none(content, "former")
-    former = address if named is None else Address.parse(named)
+    address = decode(Address, content.get("address"), "address")
+    former = decode(Address | None, content.get("former"), "former") or address
     if former.kind != address.kind:
         raise ValueError(f"{address} can't have been {former}")
     before = _record_from_json(former, content.get("before"))
-    after = _record_from_json(address, content.get("after"), is_new=action == "create")
-    if (before is None) != (action == "create") or (after is None) != (action == "delete"):
+    after = _record_from_json(address, content.get("after"))
+    change = decode(Change, content, before=before, after=after)
+    if (before is None) != (change.action == "create") or (after is None) != (change.action == "delete"):
         raise ValueError(f"{address} has not what its action needs")
-    return Change(
-        address=address,
-        action=action,
-        effect=reading.one_of(content, "effect", EFFECTS),
-        fields=reading.items(content, "fields", _field_from_json),
-        reason=reading.text(content, "reason"),
-        triggered_by=reading.items(content, "triggered_by", Address.parse),
-        ways=_ways_from_json(reading.mapping(content.get("through", {}), "through")),
-        before=before,
-        after=after,
-    )
+    if after is not None and not after.id and change.action != "create":
+        raise ValueError(f"{address}: id is no id")
+    return change
 
 
-def _ways_from_json(content: Fields) -> dict[Address, tuple[Address, ...]]:
-    return {Address.parse(cause): reading.items(content, cause, Address.parse) for cause in content}
-
-
-def _field_from_json(content: Fields) -> FieldChange:
-    return FieldChange(
-        path=reading.text(content, "path"),
-        before=content["before"],
-        after=content["after"],
-        sensitive=reading.flag(content, "sensitive"),
-        effect=reading.one_of(content, "effect", EFFECTS),
-    )
-
-
-def _record_to_json(resource: ResourceState | None) -> dict[str, Any] | None:
-    if resource is None:
-        return None
-    return {
-        "id": resource.id,
-        "type": resource.type,
-        "body": resource.body,
-        "references": {role: str(target) for role, target in sorted(resource.references.items())},
-        "generation": resource.generation,
-        "digest": resource.digest,
-        "override": resource.override,
-        "restart_token": resource.restart_token,
-    }
-
-
-def _record_from_json(address: Address, content: Any, *, is_new: bool = False) -> ResourceState | None:
+def _record_from_json(address: Address, content: Any) -> ResourceState | None:
     if content is None:
         return None
-    fields = reading.mapping(content, str(address))
-    named = reading.mapping(fields.get("references"), "references")
-    references = {role: Address.parse(reading.text(named, role)) for role in named}
-    found = reading.record(address, fields, references, is_new=is_new)
+    known = {"id": ""} if decode(Fields, content, str(address)).get("id") == "" else {}  # not committed yet
+    found = decode(ResourceState, content, str(address), address=address, **known)
     if not is_type(address.kind, found.type):
         raise ValueError(f"{address} is of a type that this mzplan does not know")
     return found

@@ -12,7 +12,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.plan import FieldChange
 from mzplan.model.resources import Resource
-from mzplan.model.state import ResourceState
+from mzplan.model.state import ResourceState, needed_by
 
 Records = Mapping[Address, ResourceState]
 
@@ -70,7 +70,7 @@ def _renamed(record: ResourceState, moves: Mapping[Address, Address]) -> Resourc
         address=address,
         body={**record.body, **names},
         references=references,
-        dependencies=tuple(sorted(set(references.values()))),
+        dependencies=needed_by(references),
     )
 
 

@@ -15,7 +15,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
-from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.state import ResourceState, State, Status, needed_by
 from mzplan.plan.canaries import held_back
 from mzplan.plan.causes import Causes, Dependencies, Reached, ways_to, weigh_references
 from mzplan.plan.comparison import compare_resources
@@ -295,7 +295,7 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         id=before.id if before else "",
         type=resource.type,
         body=resource.body,
-        dependencies=tuple(sorted(set(resource.references.values()))),
+        dependencies=needed_by(resource.references),
         references=resource.references,
         generation=before.generation if before else 1,
         digest=before.digest if before else "",

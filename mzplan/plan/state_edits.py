@@ -11,7 +11,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration
-from mzplan.model.state import ResourceState, State
+from mzplan.model.state import Forgotten, ResourceState, State
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.manual_changes import committed, plan_of
 from mzplan.plan.moves import moved, moved_references
@@ -179,10 +179,10 @@ def _check_generations(state: State, then: State) -> None:
             )
 
 
-def forgotten_by(plan: Plan) -> Mapping[str, tuple[Address, int]]:
-    """The storage that a plan to forget leaves: id → (address, generation)."""
+def forgotten_by(plan: Plan) -> Mapping[str, Forgotten]:
+    """The storage that a plan to forget leaves, by id."""
     return {
-        change.before.id: (change.address, change.before.generation)
+        change.before.id: Forgotten(change.address, change.before.generation)
         for change in plan.changes
         if change.before is not None and change.after is None and change.before.digest
     }

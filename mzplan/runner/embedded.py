@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mzplan.host.processes import is_alive, send, started_at
+from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.json_text import parse
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.wake import runtime_folder
@@ -83,9 +85,9 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner ended: what it left behind for people, or the end of its log."""
     folder = Path(settings.directory) / ".mzplan"
     try:
-        found = json.loads((folder / f"{instance}.error.json").read_text(encoding="utf-8"))
-        return MzplanError([Diagnostic.from_json(d) for d in found])
-    except (OSError, ValueError, KeyError):
+        found = parse((folder / f"{instance}.error.json").read_bytes())
+        return MzplanError(decode(tuple[Diagnostic, ...], found))
+    except (OSError, ValueError):
         pass
     return error(
         "MZ062",

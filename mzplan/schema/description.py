@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.model import reading
 from mzplan.model.address import Address, Place
 from mzplan.model.state import ResourceState
+from mzplan.model.stored import Id, Positive, stored
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import references_in
 
@@ -38,8 +38,8 @@ class SourceRead:
     """The collection that a sink reads: its place (id, generation) and columns."""
 
     address: Address
-    id: str
-    generation: int
+    id: Id
+    generation: Positive
     type: str
     body: Mapping[str, Any]
 
@@ -54,43 +54,17 @@ class Description:
     (see ResourceKind.with_defaults), secrets are references."""
 
     address: Address
-    id: str
-    generation: int
+    id: Id
+    generation: Positive
     digest: str
     type: str
     body: Mapping[str, Any]
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
-    source: SourceRead | None = None
+    source: SourceRead | None = field(default=None, metadata=stored("upstream"))
 
     @property
     def place(self) -> Place:
         return (self.id, self.generation)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "address": str(self.address),
-            "id": self.id,
-            "generation": self.generation,
-            "digest": self.digest,
-            "type": self.type,
-            "body": self.body,
-            "connections": {role: _connection_to_json(c) for role, c in self.connections.items()},
-            "upstream": _source_to_json(self.source),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Description:
-        """The inverse of `to_json`. Raises ValueError, also for an id that could lead elsewhere."""
-        return cls(
-            address=Address.parse(reading.text(data, "address")),
-            id=reading.identifier(data),
-            generation=reading.integer(data, "generation", least=1),
-            digest=reading.text(data, "digest"),
-            type=reading.text(data, "type"),
-            body=reading.mapping(data.get("body"), "body"),
-            connections=_connections_from_json(data),
-            source=_source_from_json(data.get("upstream")),
-        )
 
 
 def references_of(description: Description) -> set[str]:
@@ -210,51 +184,3 @@ def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
             return None
         value = value.get(key)
     return value
-
-
-def _connection_to_json(connection: InlinedConnection) -> dict[str, Any]:
-    return {
-        "address": str(connection.address),
-        "type": connection.type,
-        "body": connection.body,
-        "connections": {role: _connection_to_json(c) for role, c in connection.connections.items()},
-    }
-
-
-def _connections_from_json(data: Mapping[str, Any]) -> dict[str, InlinedConnection]:
-    found = reading.mapping(data.get("connections"), "connections")
-    return {role: _connection_from_json(reading.mapping(c, role)) for role, c in found.items()}
-
-
-def _connection_from_json(data: Mapping[str, Any]) -> InlinedConnection:
-    return InlinedConnection(
-        address=Address.parse(reading.text(data, "address")),
-        type=reading.text(data, "type"),
-        body=reading.mapping(data.get("body"), "body"),
-        connections=_connections_from_json(data),
-    )
-
-
-def _source_to_json(source: SourceRead | None) -> dict[str, Any] | None:
-    if source is None:
-        return None
-    return {
-        "address": str(source.address),
-        "id": source.id,
-        "generation": source.generation,
-        "type": source.type,
-        "body": source.body,
-    }
-
-
-def _source_from_json(data: Any) -> SourceRead | None:
-    if data is None:
-        return None
-    fields = reading.mapping(data, "upstream")
-    return SourceRead(
-        address=Address.parse(reading.text(fields, "address")),
-        id=reading.identifier(fields),
-        generation=reading.integer(fields, "generation", least=1),
-        type=reading.text(fields, "type"),
-        body=reading.mapping(fields.get("body"), "body"),
-    )

@@ -1,4 +1,4 @@
-"""Which storage a state and its runners claim: the one rule by which both sides tell what is garbage."""
+"""Which storage a state and its runners claim: the one rule by which both sides know what is garbage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mzplan.model.address import Place
 from mzplan.model.state import State
 from mzplan.store.store import Store
 
-_NOTED = re.compile(
+_RECORDED = re.compile(
     r"(?:journal|status)/([a-z][a-z0-9_]*)(?:\.(?:prepared|former)\.jsonl|\.accepted\.json|\.jsonl|\.json)"
 )
 
@@ -21,7 +21,7 @@ def places_of(state: State) -> set[Place]:
 
 
 def recorded_places(store: Store) -> set[Place]:
-    """All storage that runners, also former ones, have noted down: what ran last and can be gone back to, and
+    """All storage that runners, also former ones, have recorded: what ran last and can be gone back to, and
     what waits for its removal. Raises MzplanError for what can't be read."""
     found: set[Place] = set()
     for instance in recorded_instances(store):
@@ -31,11 +31,11 @@ def recorded_places(store: Store) -> set[Place]:
 
 
 def recorded_instances(store: Store) -> list[str]:
-    """The instances whose runners have noted anything down, also those that are no more."""
+    """The instances whose runners have recorded anything, also those that are no more."""
     keys = [key for prefix in ("journal/", "status/") for key in store.backend.list(prefix)]
-    return sorted({match[1] for match in map(_NOTED.fullmatch, keys) if match is not None})
+    return sorted({match[1] for match in map(_RECORDED.fullmatch, keys) if match is not None})
 
 
-def unclaimed(listed: Iterable[Place], claimed: set[Place], noted: set[Place]) -> list[Place]:
+def unclaimed(listed: Iterable[Place], claimed: set[Place], recorded: set[Place]) -> list[Place]:
     """What of the storage that is there nothing claims."""
-    return sorted(set(listed) - claimed - noted)
+    return sorted(set(listed) - claimed - recorded)

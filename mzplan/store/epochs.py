@@ -3,20 +3,28 @@
 One sequence for all instances: a query that moves from one to another goes on under a higher epoch, and its
 targets refuse the runner that had it. In a store of an earlier mzplan each instance counted by itself; the
 sequence goes on from the highest of them. It is the same where the newest number is lost: leases and statuses
-tell it.
+have it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from mzplan.model import reading
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError
 from mzplan.store.backends.backend import Backend, Blob, ConflictError
-from mzplan.store.formats import canonical, decode, decode_lease, decode_status
+from mzplan.store.formats import canonical, decode_lease, decode_status, load
 
 FORMAT_VERSION = 1
 EPOCH_KEY = "leases/_epoch.json"  # no instance has such a name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The epoch that was handed out last."""
+
+    epoch: int
 
 
 def next_epoch(backend: Backend) -> int:
@@ -35,15 +43,13 @@ def newest_epoch(backend: Backend) -> int:
 
 
 def _put(backend: Backend, choose: Callable[[int], int]) -> int:
-    """Note down what is chosen in view of the newest."""
+    """Write what is chosen in view of the newest."""
     while True:
         blob = backend.read(EPOCH_KEY)
         chosen = choose(_newest(backend, blob))
-        note = {"format_version": FORMAT_VERSION, "epoch": chosen}
+        content = canonical({"format_version": FORMAT_VERSION, **encode(Newest(epoch=chosen))}) + "\n"
         try:
-            backend.write(
-                EPOCH_KEY, (canonical(note) + "\n").encode(), expected=blob.version if blob else None
-            )
+            backend.write(EPOCH_KEY, content.encode(), expected=blob.version if blob else None)
         except ConflictError:  # somebody else has taken it
             continue
         return chosen
@@ -51,16 +57,13 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
 
 def _newest(backend: Backend, blob: Blob | None) -> int:
     if blob is None:
-        return _told(backend)
-    return decode(
-        blob.data,
-        EPOCH_KEY,
-        lambda content: reading.integer(content, "epoch"),
-        "delete it: leases tell it, too.",
-    )
+        return _highest(backend)
+    return load(
+        lambda found: decode(Newest, found), blob.data, EPOCH_KEY, "delete it: leases have it, too."
+    ).epoch
 
 
-def _told(backend: Backend) -> int:
+def _highest(backend: Backend) -> int:
     """The highest epoch that any lease or status has."""
     found = [0]
     for key in (*backend.list("leases/"), *backend.list("status/")):
@@ -71,6 +74,6 @@ def _told(backend: Backend) -> int:
             if blob is not None:
                 lease = key.startswith("leases/")
                 found.append((decode_lease if lease else decode_status)(blob.data, key).epoch)
-        except MzplanError:  # one that is damaged is for the runner of its instance to tell of
+        except MzplanError:  # one that is damaged is for the runner of its instance to report
             continue
     return max(found)

@@ -8,13 +8,14 @@ gone. `<instance>.prepared.jsonl`: exports that are prepared and not created yet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
 
-from mzplan.model import reading
-from mzplan.model.address import Address, Place
-from mzplan.store.formats import canonical, decode
+from mzplan.model.address import RESOURCE_NAME, Address, Kind, Place
+from mzplan.model.codec import decode, encode
+from mzplan.model.stored import Id, Positive, text_like
+from mzplan.store.formats import canonical, load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -22,10 +23,10 @@ class Dropped:
     """Storage of one generation of a query. `dropped_at` in seconds since the epoch; `kind` and `name` are
     what it was called."""
 
-    id: str
-    generation: int
-    kind: str
-    name: str
+    id: Id
+    generation: Positive
+    kind: Kind
+    name: Annotated[str, text_like(RESOURCE_NAME, "name")]
     dropped_at: float
 
     @property
@@ -41,7 +42,7 @@ class Dropped:
 class Prepared:
     """An export that is prepared: its id, the collection that it will read, and from which step on."""
 
-    id: str
+    id: Id
     from_id: str
     step: int
 
@@ -50,8 +51,8 @@ class Prepared:
 class PastRun:
     """Storage of one generation of a query that has run and was dropped."""
 
-    id: str
-    generation: int
+    id: Id
+    generation: Positive
 
     @property
     def place(self) -> Place:
@@ -63,53 +64,13 @@ Entry = TypeVar("Entry", Dropped, Prepared, PastRun)
 
 def encode_journal(entries: Iterable[Entry]) -> bytes:
     """A line per entry, sorted."""
-    return "".join(f"{canonical(asdict(entry))}\n" for entry in sorted(entries)).encode()
+    return "".join(f"{canonical(encode(entry))}\n" for entry in sorted(entries)).encode()
 
 
-def decode_journal(data: bytes, place: str) -> list[Dropped]:
-    """The inverse. Raises MZ030 for a line that is no entry."""
-    return _decoded(data, place, _entry)
-
-
-def _entry(content: Any) -> Dropped:
-    fields = reading.mapping(content, "the entry")
-    address = Address.parse(f"{reading.text(fields, 'kind')}.{reading.text(fields, 'name')}")
-    return Dropped(
-        id=reading.identifier(fields),
-        generation=reading.integer(fields, "generation", least=1),
-        kind=address.kind,
-        name=address.name,
-        dropped_at=reading.number(fields, "dropped_at"),
-    )
-
-
-def decode_prepared(data: bytes, place: str) -> list[Prepared]:
-    """The inverse of `encode_journal` for these. Raises MZ030 for a line that is no entry."""
-    return _decoded(data, place, _prepared)
-
-
-def decode_past_runs(data: bytes, place: str) -> list[PastRun]:
-    """The same for these."""
-    return _decoded(data, place, _past_run)
-
-
-def _past_run(content: Any) -> PastRun:
-    fields = reading.mapping(content, "the entry")
-    return PastRun(id=reading.identifier(fields), generation=reading.integer(fields, "generation", least=1))
-
-
-def _decoded(data: bytes, place: str, build: Callable[[Any], Entry]) -> list[Entry]:
+def decode_journal(type_: type[Entry], data: bytes, place: str) -> list[Entry]:
+    """The inverse. Raises MZ030 for a line that is no such entry."""
     return [
-        decode(line, f"{place}:{number}", build, "remove that line.")
+        load(lambda found: decode(type_, found), line, f"{place}:{number}", "remove that line.")
         for number, line in enumerate(data.splitlines(), 1)
         if line.strip()
     ]
-
-
-def _prepared(content: Any) -> Prepared:
-    fields = reading.mapping(content, "the entry")
-    return Prepared(
-        id=reading.identifier(fields),
-        from_id=reading.text(fields, "from_id"),
-        step=reading.integer(fields, "step", least=0),
-    )

@@ -39,15 +39,15 @@ class Sightings:
 
 def is_live(lease: Lease, unchanged: float = 0.0) -> bool:
     """Whether the runner that holds the lease may still be running queries. `unchanged`: seconds for which
-    it was seen as it is, which tells of one whose host has a clock that is ahead."""
+    it was seen as it is, which unmasks one whose host has a clock that is ahead."""
     if lease.released or time.time() > lease.heartbeat + lease.ttl or unchanged > lease.ttl:
         return False
     return not is_of_here(lease) or is_alive(lease.pid, lease.pid_started)
 
 
 def is_of_here(lease: Lease) -> bool:
-    """Whether the lease's pid tells of the same process here. Hosts have equal names where containers, pods
-    on other nodes and cloned machines do: then only its time to live can tell."""
+    """Whether the lease's pid is that of the same process here. Hosts have equal names where containers, pods
+    on other nodes and cloned machines do: then only its time to live decides."""
     return lease.host == socket.gethostname() and lease.pid_space == pid_space()
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mzplan.model.address import Place
-from mzplan.store.journal import PastRun, decode_past_runs, encode_journal
+from mzplan.store.journal import PastRun, decode_journal, encode_journal
 from mzplan.store.store import Store
 
 
@@ -14,7 +14,7 @@ def read_past_runs(store: Store, instance: str) -> frozenset[Place]:
     """Storage of what has run and was dropped. Raises MzplanError."""
     key = _key(instance)
     blob = store.backend.read(key)
-    entries = decode_past_runs(blob.data, key) if blob is not None else []
+    entries = decode_journal(PastRun, blob.data, key) if blob is not None else []
     return frozenset(entry.place for entry in entries)
 
 

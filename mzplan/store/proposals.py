@@ -1,4 +1,4 @@
-"""Proposals: a change that a runner is asked to validate where it will run, before anything is committed."""
+"""Proposals: a change that a runner is to validate where it will run, before anything is committed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mzplan.model import reading
 from mzplan.model.address import Address
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.stored import Id, InstanceName
 from mzplan.schema.description import Description
 from mzplan.store.backends.backend import Backend
-from mzplan.store.formats import canonical, decode
+from mzplan.store.formats import canonical, load
 
 LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 
@@ -23,66 +24,39 @@ LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 class Proposal:
     """Descriptions, as they would be committed, for one instance. `created` in seconds since the epoch."""
 
-    id: str
-    instance: str
+    id: Id
+    instance: InstanceName
     created: float
     descriptions: tuple[Description, ...]
 
     def encode(self) -> bytes:
-        content = {
-            "id": self.id,
-            "instance": self.instance,
-            "created": self.created,
-            "descriptions": [d.to_json() for d in self.descriptions],
-        }
-        return (canonical(content) + "\n").encode()
+        return (canonical(encode(self)) + "\n").encode()
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Proposal:
-        def build(content: Any) -> Proposal:
-            return cls(
-                id=reading.identifier(content),
-                instance=reading.instance_name(content, "instance"),
-                created=reading.number(content, "created"),
-                descriptions=reading.items(content, "descriptions", _description),
-            )
-
-        return decode(data, place, build, "delete it: it is only a question.")
+        """The inverse. Raises MzplanError."""
+        return load(lambda found: decode(cls, found), data, place, "delete it: it is only a question.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What the validation found; `upstreams` are the identities of what the sources would read."""
 
-    id: str
+    id: Id
     diagnostics: tuple[Diagnostic, ...] = ()
     upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        content = {
-            "id": self.id,
-            "diagnostics": [d.to_json() | {"exit_code": int(d.exit_code)} for d in self.diagnostics],
-            "upstreams": {str(address): dict(found) for address, found in self.upstreams.items()},
-        }
-        return (json.dumps(content, sort_keys=True) + "\n").encode()
+        return (json.dumps(encode(self), sort_keys=True) + "\n").encode()
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Answer:
-        def build(content: Any) -> Answer:
-            return cls(
-                id=reading.identifier(content),
-                diagnostics=reading.items(content, "diagnostics", _diagnostic),
-                upstreams={
-                    Address.parse(a): reading.mapping(found, a)
-                    for a, found in reading.mapping(content.get("upstreams"), "upstreams").items()
-                },
-            )
-
-        return decode(data, place, build, "delete it: it is only an answer.")
+        """The inverse. Raises MzplanError."""
+        return load(lambda found: decode(cls, found), data, place, "delete it: it is only an answer.")
 
 
 class Proposals:
-    """What a project's runners are asked, and have answered. Safe for several processes at once."""
+    """What a project's runners are to validate, and their answers. Safe for several processes at once."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
@@ -131,11 +105,3 @@ class Proposals:
         """Remove a proposal and its answer."""
         self._backend.delete(f"proposals/{id_}.json")
         self._backend.delete(f"proposals/{id_}.answer.json")
-
-
-def _description(content: Any) -> Description:
-    return Description.from_json(reading.mapping(content, "a description"))
-
-
-def _diagnostic(content: Any) -> Diagnostic:
-    return Diagnostic.from_json(reading.mapping(content, "a diagnostic"))

@@ -1,6 +1,6 @@
 """The store: State, Status, leases and proposals of one project, above any backend.
 
-docs/protocol.md says who writes and reads what, and what a crash leaves.
+docs/protocol.md has who writes and reads what, and what a crash leaves.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model import reading
 from mzplan.model.address import Address
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.json_text import parse
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
@@ -33,13 +34,7 @@ from mzplan.store.formats import (
     encode_state,
     encode_status,
 )
-from mzplan.store.journal import (
-    Dropped,
-    Prepared,
-    decode_journal,
-    decode_prepared,
-    encode_journal,
-)
+from mzplan.store.journal import Dropped, Prepared, decode_journal, encode_journal
 from mzplan.store.leases import Leases, Sightings, is_blank
 from mzplan.store.proposals import Proposals
 
@@ -83,7 +78,7 @@ class Store:
         return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
 
     def read_edited(self) -> State:
-        """The state as somebody has edited it: only to say what they changed, never to act on."""
+        """The state as somebody has edited it: only to show what they changed, never to act on."""
         blob = self.backend.read(STATE_KEY)
         if blob is None:
             return State(project=self.project)
@@ -129,7 +124,7 @@ class Store:
 
     def replace_damaged(self, new: State) -> None:
         """Put a whole state in the place of one that can't be read, and keep that in the history. The caller
-        holds the lock, and somebody has said so."""
+        holds the lock, and somebody wants it so."""
         current = self.backend.read(STATE_KEY)
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
@@ -158,7 +153,7 @@ class Store:
     def hold(self, info: LockInfo) -> None:
         """Keep everybody from the lock until `release`, also when this process has ended. The caller has
         the lock."""
-        self.backend.write(HOLD_KEY, json.dumps(info.to_json()).encode())
+        self.backend.write(HOLD_KEY, json.dumps(encode(info)).encode())
 
     def holder(self) -> LockInfo | None:
         """Who holds the lock for as long as they like (`state lock`), or as the backend knows."""
@@ -212,7 +207,7 @@ class Store:
     def read_journal(self, instance: str) -> list[Dropped]:
         key = f"journal/{instance}.jsonl"
         blob = self.backend.read(key)
-        return decode_journal(blob.data, key) if blob else []
+        return decode_journal(Dropped, blob.data, key) if blob else []
 
     def write_journal(self, instance: str, entries: Iterable[Dropped]) -> None:
         self.backend.write(f"journal/{instance}.jsonl", encode_journal(entries))
@@ -221,7 +216,7 @@ class Store:
         """The exports that are prepared, and not created yet."""
         key = f"journal/{instance}.prepared.jsonl"
         blob = self.backend.read(key)
-        return decode_prepared(blob.data, key) if blob else []
+        return decode_journal(Prepared, blob.data, key) if blob else []
 
     def write_prepared(self, instance: str, entries: Iterable[Prepared]) -> None:
         self.backend.write(f"journal/{instance}.prepared.jsonl", encode_journal(entries))
@@ -238,9 +233,9 @@ def digest_of_state(state: State) -> str:
 
 
 def _lock_info(data: bytes) -> LockInfo:
-    """Who holds a lock; where that was written by hand, an owner that says so."""
+    """Who holds a lock; where that was written by hand, somebody."""
     try:
-        return LockInfo.from_json(reading.mapping(reading.parse(data), "the lock"))
+        return decode(LockInfo, parse(data))
     except ValueError:
         return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
 

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mzplan.model.address import Place
-from mzplan.model.reading import ID
+from mzplan.model.address import ID, Place
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import open_folder, read_text, remote, write_text
 from mzplan.warehouse.paths import absolute, local_path

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from mzplan.model.codec import decode, encode
+from mzplan.model.stored import OPTIONAL, integer_from, stored
 
 Line = str | bytes
+Count = Annotated[int, integer_from(0, math.inf)]
 DigestOrigin = Literal["stream", "collection"]
 
 
@@ -23,33 +27,21 @@ class StepRecord:
     sinks: `sources`, the first and last step of its source that it covers, at least in part.
     """
 
-    step: int
-    start: Any = None
-    end: Any = None
-    rows: int | None = None
-    bytes: int | None = None
+    step: Count
+    start: Any = field(default=None, metadata=stored("from"))
+    end: Any = field(default=None, metadata=stored("to"))
+    rows: Count | None = None
+    bytes: Count | None = None
     time: float | None = None
-    committed: bool = True
-    version: int | None = None
-    digest: str | None = None
-    digest_from: DigestOrigin | None = None
-    sources: tuple[int, int] | None = None
+    committed: bool = field(default=True, metadata=OPTIONAL)
+    version: Count | None = None
+    digest: str | None = field(default=None, metadata=stored("hash"))
+    digest_from: DigestOrigin | None = field(default=None, metadata=stored("hash_from"))
+    sources: tuple[Count, Count] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as `mzplan steps --json` shows it."""
-        return {
-            "step": self.step,
-            "from": self.start,
-            "to": self.end,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "time": self.time,
-            "committed": self.committed,
-            "version": self.version,
-            "hash": self.digest,
-            "hash_from": self.digest_from,
-            "sources": list(self.sources) if self.sources else None,
-        }
+        return encode(self)
 
     def line(self) -> str:
         """One line of the index: of a committed step, without what is not known."""
@@ -59,19 +51,4 @@ class StepRecord:
     @classmethod
     def parse(cls, line: Line) -> StepRecord:
         """The inverse. Raises ValueError for anything else."""
-        data = json.loads(line)
-        if not isinstance(data, Mapping) or not isinstance(data.get("step"), int):
-            raise ValueError(f"no step: {line!r}")
-        sources = data.get("sources")
-        return cls(
-            step=data["step"],
-            start=data.get("from"),
-            end=data.get("to"),
-            rows=data.get("rows"),
-            bytes=data.get("bytes"),
-            time=data.get("time"),
-            version=data.get("version"),
-            digest=data.get("hash"),
-            digest_from=data.get("hash_from"),
-            sources=(sources[0], sources[1]) if isinstance(sources, list) and len(sources) == 2 else None,
-        )
+        return decode(cls, json.loads(line))

@@ -20,7 +20,7 @@ from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
 from mzplan.model.plan import Change, DriftItem, FieldChange, Pending, Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import Lease, Observation, ResourceState, State, Status
+from mzplan.model.state import Forgotten, Lease, Observation, ResourceState, State, Status
 from mzplan.operations.alter_journal import Journal
 from mzplan.operations.migration import collect_records, read_records, write_records
 from mzplan.plan.file import decode_plan, encode_plan
@@ -96,7 +96,10 @@ def full_state() -> State:
         warehouse="s3a://bucket/wärehouse",
         instances={"local": Instance(name="local", type="dry"), "big": Instance(name="big", type="cluster")},
         resources=full_resources(),
-        forgotten={"z9": (Address("source", "gone"), 2), "a1": (Address("sink", "gone"), 1)},
+        forgotten={
+            "z9": Forgotten(Address("source", "gone"), 2),
+            "a1": Forgotten(Address("sink", "gone"), 1),
+        },
         canaries=(Canary(address=ORDERS, wait=60.0, holds=(OUT, OLD), serial=12),),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mzplan.model.codec import decode, encode
 from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.schema.description import Description, describe, digest_of
@@ -129,7 +130,7 @@ def test_a_description_survives_json() -> None:
     state = commit(BASE)
     for address in ("source.orders", "sink.orders_pg"):
         found = describe(state.resources[at(address)], state.resources)
-        assert Description.from_json(found.to_json()) == found
+        assert decode(Description, encode(found)) == found
 
 
 def test_a_description_says_what_it_reads_and_through_what() -> None:

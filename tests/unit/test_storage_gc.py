@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.description import Description, InlinedConnection, describe
 from mzplan.store.backends.local import LocalBackend
@@ -81,7 +82,7 @@ def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
         },
     )
     checkpoint = Checkpoint.of(str(shop.folder / "warehouse"), shop.id, 7)
-    checkpoint.record_leaves(made.to_json())
+    checkpoint.record_leaves(encode(made))
     for path in former:
         for one in (*path.rglob("*"), path):
             os.utime(one, (OLD, OLD))

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive
-from mzplan.model import reading
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 
 
@@ -52,22 +51,6 @@ class LockInfo:
     def is_alive(self) -> bool | None:
         """Whether its process lives; None where that can't be seen from this machine."""
         return is_alive(self.pid) if self.host == socket.gethostname() else None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "command": self.command,
-            "user": self.user,
-            "host": self.host,
-            "pid": self.pid,
-            "time": self.time,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> LockInfo:
-        """The inverse. Raises ValueError."""
-        texts = {name: reading.text(data, name) for name in ("id", "command", "user", "host", "time")}
-        return cls(pid=reading.integer(data, "pid"), **texts)
 
 
 class Backend(Protocol):

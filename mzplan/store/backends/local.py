@@ -14,8 +14,9 @@ from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import replacing
-from mzplan.model import reading
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.json_text import parse
 from mzplan.store.backends.backend import ANY, Blob, ConflictError, Expected, LockInfo, locked_error
 
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
@@ -107,7 +108,7 @@ class LocalBackend:
         try:
             try:
                 self._take(handle, wait)
-                _overwrite(handle, json.dumps(info.to_json()).encode())
+                _overwrite(handle, json.dumps(encode(info)).encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None
             yield
@@ -196,8 +197,8 @@ def _overwrite(handle: int, data: bytes) -> None:
 
 def _holder(handle: int) -> LockInfo | None:
     try:
-        return LockInfo.from_json(reading.parse(os.pread(handle, 1 << 16, 0)))
-    except (ValueError, AttributeError, OSError):
+        return decode(LockInfo, parse(os.pread(handle, 1 << 16, 0)))
+    except (ValueError, OSError):
         return None  # between taking the lock and writing its name, or written by hand
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mzplan.model import reading
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.json_text import parse
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.backend import (
     ANY,
@@ -121,7 +122,7 @@ class ObjectStoreBackend:
     def holder(self) -> LockInfo | None:
         blob = self.read(_LOCK)
         try:
-            return LockInfo.from_json(reading.parse(blob.data)) if blob else None
+            return decode(LockInfo, parse(blob.data)) if blob else None
         except ValueError:
             return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
 
@@ -144,7 +145,7 @@ class ObjectStoreBackend:
         until = time.monotonic() + wait
         while True:
             try:
-                self.write(_LOCK, json.dumps(info.to_json()).encode(), expected=None)
+                self.write(_LOCK, json.dumps(encode(info)).encode(), expected=None)
                 return
             except ConflictError:
                 holder = self.holder()

@@ -20,8 +20,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from mzplan.model import reading
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.json_text import parse
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.backend import (
     ANY,
@@ -181,7 +182,7 @@ class PostgresBackend:
         connection = self._open()
         try:
             self._take(connection, wait)
-            self.write(_LOCK_ROW, json.dumps(info.to_json()).encode())
+            self.write(_LOCK_ROW, json.dumps(encode(info)).encode())
             yield
         finally:
             connection.close()  # and with it the lock
@@ -248,7 +249,7 @@ class PostgresBackend:
     def _named(self) -> LockInfo | None:
         blob = self.read(_LOCK_ROW)
         try:
-            return LockInfo.from_json(reading.parse(blob.data)) if blob else None
+            return decode(LockInfo, parse(blob.data)) if blob else None
         except ValueError:
             return None
 

@@ -1,0 +1,262 @@
+"""The codec of all that is stored: frozen dataclasses to JSON and back, as the types of their fields are.
+
+Anybody may have edited what is read. Nothing is converted; what its type does not allow is a ValueError, in a
+few words for people ("source.orders: generation is missing"). Properties that no field has are passed over: a
+newer mzplan may write more.
+
+- `str`, `bool`, `float` (finite), `int` (0 to 2⁵³), a Literal of texts, an IntEnum: themselves.
+- `Address`: its text, also as a key. `Any`: any JSON, as it is; so is the content of a `Mapping[str, Any]`.
+- `Mapping`, `tuple`, `X | None`: object, list, null. A dataclass or NamedTuple: an object, whose fields may
+  have metadata (see mzplan.model.stored).
+- `Annotated[T, read]`: a T for which `read(value, name)` returns the value, or raises ValueError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from enum import IntEnum
+from functools import cache, cached_property, lru_cache
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+from mzplan.model.address import Address
+from mzplan.model.stored import MOST, Derive, Read, Stored, integer_from, missing_or_no
+
+T = TypeVar("T")
+Write = Callable[[Any], Any]
+
+
+@overload
+def decode(type_: type[T], value: Any, name: str = "", /, **known: Any) -> T: ...
+@overload
+def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any: ...
+def decode(type_: Any, value: Any, name: str = "", /, **known: Any) -> Any:
+    """A value of a type from its JSON, which errors call `name`. `known`: fields of a dataclass that are not
+    to be read. Raises ValueError."""
+    return _codec(type_).read(value, name, **known)
+
+
+def encode(value: object) -> dict[str, Any]:
+    """The JSON of a dataclass: its fields in their order, those of mappings in that of their keys."""
+    type_: Any = type(value)
+    found: dict[str, Any] = _codec(type_).written(value)
+    return found
+
+
+class _Codec(NamedTuple):
+    read: Read
+    write: Write | None = None  # None: as it is
+
+    def written(self, value: Any) -> Any:
+        return value if self.write is None else self.write(value)
+
+
+@cache
+def _codec(type_: Any) -> _Codec:
+    origin, parts = get_origin(type_), get_args(type_)
+    if type_ in _SIMPLE:
+        return _SIMPLE[type_]
+    if origin is Annotated:
+        return _Codec(parts[1], _codec(parts[0]).write)
+    if origin is Literal:
+        return _Codec(_one_of(parts))
+    if NoneType in parts:
+        return _optional(_codec(next(part for part in parts if part is not NoneType)))
+    if origin is tuple:
+        return _list(parts)
+    if origin is not None:
+        return _mapping(*parts)
+    if issubclass(type_, IntEnum):
+        return _enum(type_)
+    return _Codec(_object(type_).read, _object(type_).write)
+
+
+def _text(value: Any, name: str) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{name} is {missing_or_no('text', value)}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise ValueError(f"{name} is {missing_or_no('number', value)}")
+    if not -MOST <= value <= MOST or not math.isfinite(value):
+        raise ValueError(f"{name} is out of range")
+    return float(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{name} is neither true nor false")
+    return value
+
+
+_address = lru_cache(65_536)(Address.parse)  # the same ones, over and over
+
+
+def _read_address(value: Any, name: str) -> Address:
+    return _address(value if type(value) is str else _text(value, name))
+
+
+_SIMPLE: dict[Any, _Codec] = {
+    str: _Codec(_text),
+    int: _Codec(integer_from(0)),
+    float: _Codec(_number),
+    bool: _Codec(_flag),
+    Any: _Codec(lambda value, name: value),
+    Address: _Codec(_read_address, str),
+}
+
+
+def _one_of(choices: tuple[Any, ...]) -> Read:
+    def read(value: Any, name: str) -> Any:
+        if type(value) is not str or value not in choices:
+            raise ValueError(f"{name} has an unknown value")
+        return value
+
+    return read
+
+
+def _enum(type_: type[IntEnum]) -> _Codec:
+    def read(value: Any, name: str) -> IntEnum:
+        if type(value) is not int or value not in set(type_):
+            raise ValueError(f"{name} has an unknown value")
+        return type_(value)
+
+    return _Codec(read, int)
+
+
+def _optional(inner: _Codec) -> _Codec:
+    def read(value: Any, name: str, /, **known: Any) -> Any:
+        return None if value is None else inner.read(value, name, **known)
+
+    return _Codec(read, lambda value: None if value is None else inner.written(value))
+
+
+def _list(parts: tuple[Any, ...]) -> _Codec:
+    """`tuple[X, ...]`, or a tuple of so many."""
+    length = None if parts[-1] is Ellipsis else len(parts)
+    items = [_codec(part) for part in parts if part is not Ellipsis]
+
+    def each(values: Any) -> Any:
+        return zip(items if length else items * len(values), values, strict=True)
+
+    def read(value: Any, name: str) -> tuple[Any, ...]:
+        if type(value) is not list or length not in (None, len(value)):
+            raise ValueError(f"{name} is no list" + (f" of {length}" if length else ""))
+        return tuple(item.read(inner, name) for item, inner in each(value))
+
+    return _Codec(read, lambda value: [item.written(inner) for item, inner in each(value)])
+
+
+def _mapping(key_type: Any, value_type: Any) -> _Codec:
+    keys, values = _codec(key_type), _codec(value_type)
+    own = next((name for name, (how, _) in _declared(value_type).items() if how.key), None)
+
+    def read(value: Any, name: str) -> dict[Any, Any]:
+        if type(value) is not dict:
+            raise ValueError(f"{name} is no mapping")
+        if value_type is Any:
+            return value
+        read_key, read_value = keys.read, values.read
+        if own is not None:
+            make = _object(value_type).make
+            found = ((read_key(text, text), text, inner) for text, inner in value.items())
+            return {key: make(inner, text, {own: key}) for key, text, inner in found}
+        if key_type is str:
+            return {text: read_value(inner, text) for text, inner in value.items()}
+        return {read_key(text, text): read_value(inner, text) for text, inner in value.items()}
+
+    def write(value: Any) -> Any:
+        if value_type is Any:
+            return value
+        if values.write is None:
+            return {str(key): value[key] for key in sorted(value)}
+        return {str(key): values.write(value[key]) for key in sorted(value)}
+
+    return _Codec(read, write)
+
+
+_SIMPLY = Stored()
+
+
+def _declared(type_: Any) -> dict[str, tuple[Stored, Any]]:
+    """The fields of a dataclass or NamedTuple: how each is stored, and its default."""
+    if not is_dataclass(type_):
+        return dict.fromkeys(getattr(type_, "_fields", ()), (_SIMPLY, ...))
+    return {field.name: (field.metadata.get("stored", _SIMPLY), field.default) for field in fields(type_)}
+
+
+class _Field(NamedTuple):
+    attribute: str
+    name: str  # in JSON
+    read: Read
+    write: Write | None
+    optional: bool
+    sparse: bool
+
+
+class _Object:
+    """The codec of a dataclass or NamedTuple. Its fields are looked up when the first one is read or written:
+    it may hold others of its own kind."""
+
+    def __init__(self, type_: Any):
+        self._type = type_
+
+    @cached_property
+    def _fields(self) -> list[_Field]:
+        hints = get_type_hints(self._type, include_extras=True)
+        found = []
+        for name, (how, default) in _declared(self._type).items():
+            if not how.key and how.derived is None:
+                optional = how.optional or how.sparse or default is None
+                found.append(_Field(name, how.name or name, *_codec(hints[name]), optional, how.sparse))
+        return found
+
+    @cached_property
+    def _derived(self) -> list[tuple[str, Derive]]:
+        declared = _declared(self._type).items()
+        return [(name, how.derived) for name, (how, _) in declared if how.derived is not None]
+
+    def read(self, value: Any, name: str, /, **known: Any) -> Any:
+        return self.make(value, name, known)
+
+    def make(self, value: Any, name: str, known: dict[str, Any]) -> Any:
+        """`known` becomes all of its fields."""
+        if type(value) is not dict:
+            raise ValueError(f"{name} is no mapping" if name else "it is not what it should be")
+        try:
+            for attribute, there, read, _, optional, _ in self._fields:
+                if there in value:
+                    if attribute not in known:
+                        known[attribute] = read(value[there], there)
+                elif not optional and attribute not in known:
+                    raise ValueError(f"{there} is missing")
+        except ValueError as problem:
+            raise ValueError(f"{name}: {problem}" if name else str(problem)) from None
+        for attribute, derive in self._derived:
+            known[attribute] = derive(known)
+        return self._type(**known)
+
+    def write(self, value: Any) -> dict[str, Any]:
+        found = {}
+        for attribute, there, _, write, _, sparse in self._fields:
+            inner = getattr(value, attribute)
+            if inner or not sparse:
+                found[there] = inner if write is None else write(inner)
+        return found
+
+
+_object = cache(_Object)

@@ -1,0 +1,73 @@
+"""How fields are declared that are stored: what mzplan.model.codec has to know beside their type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from mzplan.model.address import ID, INSTANCE_NAME
+
+Read = Callable[..., Any]  # (value, its name for errors, fields that its JSON does not have) → value
+Derive = Callable[[Mapping[str, Any]], Any]
+
+MOST = 2**53  # a larger number is exact in no other reader of JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """How a field is stored, if not simply under its name. `name`: under another one. `optional`: a file may
+    lack it, which means its default (always so where that is None). `sparse`: optional, and left out where it
+    is empty. `key`: it is the key under which its object stands. `derived`: it is not stored, but made of the
+    other fields."""
+
+    name: str | None = None
+    optional: bool = False
+    sparse: bool = False
+    key: bool = False
+    derived: Derive | None = None
+
+
+def stored(name: str | None = None, **how: Any) -> dict[str, Stored]:
+    """The metadata of a field (see Stored)."""
+    return {"stored": Stored(name=name, **how)}
+
+
+OPTIONAL, SPARSE, KEY = stored(optional=True), stored(sparse=True), stored(key=True)
+NOT_STORED = stored(derived=lambda _: None)
+
+
+def text_like(pattern: re.Pattern[str], noun: str) -> Read:
+    """Reads a text that matches as a whole, and is then such a thing."""
+
+    def read(value: Any, name: str) -> str:
+        if type(value) is not str or pattern.fullmatch(value) is None:
+            raise ValueError(f"{name} is no {noun}")
+        return value
+
+    return read
+
+
+def integer_from(least: int, most: float = MOST) -> Read:
+    """Reads a whole number from `least` to `most`."""
+
+    def read(value: Any, name: str) -> int:
+        if type(value) is not int:
+            raise ValueError(f"{name} is {missing_or_no('whole number', value)}")
+        if not least <= value <= most:
+            raise ValueError(f"{name} is out of range")
+        return value
+
+    return read
+
+
+def missing_or_no(noun: str, value: object) -> str:
+    """What a value is that is not such a thing."""
+    return "missing" if value is None else f"no {noun}"
+
+
+Id = Annotated[str, text_like(ID, "id")]
+InstanceName = Annotated[str, text_like(INSTANCE_NAME, "name of an instance")]
+Positive = Annotated[int, integer_from(1)]
+FromMinusOne = Annotated[int, integer_from(-1)]
