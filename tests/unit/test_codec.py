@@ -1,0 +1,180 @@
+"""The codec: types say what is read and written, and what is wrong is said in words with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mzplan.model.address import Address
+from mzplan.model.codec import decode, encode
+from mzplan.model.json_text import parse
+from mzplan.model.stored import KEY, NOT_STORED, OPTIONAL, SPARSE, Id, Positive, stored
+
+A, B = Address("source", "a"), Address("sink", "b")
+
+
+class Size(IntEnum):
+    SMALL = 1
+    BIG = 7
+
+
+class Pair(NamedTuple):
+    first: Address
+    number: Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    at: Address = field(metadata=KEY)
+    size: Size
+    below: Mapping[str, Inner] = field(default_factory=dict, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    """Holds others of its own kind."""
+
+    id: Id
+    inner: tuple[Inner, ...] = field(default=(), metadata=stored("in", sparse=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    text: str
+    number: float
+    flag: bool
+    word: Literal["yes", "no"]
+    leaves: Mapping[Address, Leaf]
+    pair: Pair
+    edges: tuple[tuple[Address, Address], ...]
+    anything: Any = None
+    body: Mapping[str, Any] = field(default_factory=dict, metadata=OPTIONAL)
+    count: int = field(default=3, metadata=OPTIONAL)
+    nothing: str | None = None
+    names: tuple[str, ...] = field(default=(), metadata=stored(derived=lambda found: (found["text"],)))
+    hidden: int | None = field(default=None, metadata=NOT_STORED)
+
+
+JSON: dict[str, Any] = {
+    "text": "x",
+    "number": 1,
+    "flag": True,
+    "word": "yes",
+    "leaves": {
+        "sink.b": {"size": 1},
+        "source.a": {"size": 7, "below": {"k": {"id": "i", "in": [{"id": "j"}]}}},
+    },
+    "pair": {"first": "source.a", "number": 2},
+    "edges": [["source.a", "sink.b"]],
+    "anything": [None, {"z": 1}],
+}
+WHOLE = Whole(
+    text="x",
+    number=1.0,
+    flag=True,
+    word="yes",
+    leaves={
+        A: Leaf(at=A, size=Size.BIG, below={"k": Inner(id="i", inner=(Inner(id="j"),))}),
+        B: Leaf(at=B, size=Size.SMALL),
+    },
+    pair=Pair(A, 2),
+    edges=((A, B),),
+    anything=[None, {"z": 1}],
+    names=("x",),
+)
+
+
+def test_what_is_read_and_written() -> None:
+    assert decode(Whole, {**JSON, "more": "of a newer mzplan"}) == WHOLE
+    assert encode(WHOLE) == {**JSON, "body": {}, "count": 3, "nothing": None}
+    assert decode(Whole, encode(WHOLE)) == WHOLE
+    assert list(encode(WHOLE)["leaves"]) == ["sink.b", "source.a"]
+
+
+def test_what_is_known_is_not_read() -> None:
+    assert decode(Whole, {**JSON, "text": 5}, "", text="y").text == "y"
+    assert decode(Leaf, {"size": 1}, "here", at=A) == Leaf(at=A, size=Size.SMALL)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"text": None}, "text is missing"),
+        ({"text": 1}, "text is no text"),
+        ({"number": "1"}, "number is no number"),
+        ({"number": True}, "number is no number"),
+        ({"number": 1e300}, "number is out of range"),
+        ({"count": 1.0}, "count is no whole number"),
+        ({"count": -1}, "count is out of range"),
+        ({"flag": 0}, "flag is neither true nor false"),
+        ({"word": ["yes"]}, "word has an unknown value"),
+        ({"nothing": {}}, "nothing is no text"),
+        ({"body": []}, "body is no mapping"),
+        ({"leaves": {"x": {}}}, "'x' is not an address"),
+        ({"leaves": {"source.a": []}}, "source.a is no mapping"),
+        ({"leaves": {"source.a": {}}}, "source.a: size is missing"),
+        ({"leaves": {"source.a": {"size": 2}}}, "source.a: size has an unknown value"),
+        ({"leaves": {"source.a": {"size": 1, "below": {"k": {"id": "../x"}}}}}, "source.a: k: id is no id"),
+        ({"pair": {"first": "source.a", "number": 0}}, "pair: number is out of range"),
+        ({"edges": [["source.a"]]}, "edges is no list of 2"),
+        ({"edges": {}}, "edges is no list"),
+        ({"edges": [["source.a", 5]]}, "edges is no text"),
+    ],
+)
+def test_what_is_wrong_is_said(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        decode(Whole, {**JSON, **changed})
+    assert str(caught.value).startswith(words)
+
+
+def test_a_field_that_is_not_optional() -> None:
+    for name in ("text", "leaves", "edges"):
+        with pytest.raises(ValueError, match=f"^{name} is missing$"):
+            decode(Whole, {key: value for key, value in JSON.items() if key != name})
+
+
+_ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "source.a", "yes", "\ud800"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["source.a", "k", "id"]), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@given(name=st.sampled_from(sorted(JSON)), odd=_ODD)
+def test_nothing_but_a_value_error(name: str, odd: Any) -> None:
+    try:
+        found = decode(Whole, {**JSON, name: odd})
+    except ValueError:
+        return
+    assert decode(Whole, encode(found)) == found or "nan" in repr(odd)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b" \n", "it is empty"),
+        (b'{"a": ', "it ends in the middle"),
+        (b'{"a": 1, "a": 2}', "it holds 'a' twice"),
+        (b'{"a": }', "line 1, column 7 is no JSON"),
+        (b'{"a": NaN}', "NaN is no number"),
+        (b'"\\ud800"', "it holds half a character"),
+        (b"\xff", "it is not UTF-8"),
+        (b"[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_a_text_that_is_no_json(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse(data)
+    assert str(caught.value) == words
