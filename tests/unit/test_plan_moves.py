@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.state import State
+from mzplan.model.state import Forgotten, State
 from mzplan.plan import apply_changes, build_plan, ensure_fresh
 from mzplan.plan.file import decode_plan, encode_plan
 from mzplan.plan.state_edits import plan_adopt, plan_forget, plan_move, plan_rollback
@@ -190,6 +190,6 @@ def test_a_replaced_generation_never_comes_back(state: State) -> None:
 
 
 def test_forgotten_storage_survives_commits(state: State) -> None:
-    place = (at("source.x"), 2)
+    place = Forgotten(at("source.x"), 2)
     kept = dataclasses.replace(state, forgotten={"abc": place})
     assert commit(shop(new=console("new", "orders")), kept).forgotten == {"abc": place}

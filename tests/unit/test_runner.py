@@ -18,7 +18,7 @@ from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Instance
-from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.state import Forgotten, ResourceState, State, Status
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.leases import is_live
@@ -581,7 +581,7 @@ def test_forgotten_storage_is_no_garbage(world: World) -> None:
     world.settle()
     without = make_state(2)
     resources = {a: r for a, r in without.resources.items() if a != SINK}
-    world.commit(replace(without, resources=resources, forgotten={"o": (SINK, 1)}))
+    world.commit(replace(without, resources=resources, forgotten={"o": Forgotten(SINK, 1)}))
     world.settle()
     assert set(world.executor.running()) == {ORDERS}
     assert world.store.read_journal("local") == []
