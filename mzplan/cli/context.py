@@ -58,9 +58,12 @@ class Invocation:
 
     def project(self, *, whole: bool = False) -> Project:
         """The project. `whole`: a command that reads all its files tells of all that is wrong at once."""
+        from mzplan.operations.local_folder import waiting
         from mzplan.operations.project import open_project
 
         project = open_project(self.folder, self.variables, self.variable_files, whole=whole)
+        if not self.changing and (found := waiting(self.folder)) is not None:
+            self.note(f"{found.severity}: {found.summary}. {found.detail} To fix it: {found.hint}")
         if self.verbose:
             settings = project.settings
             place = project.store.backend.describe()

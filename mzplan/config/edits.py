@@ -75,6 +75,13 @@ def edit_resource(directory: str, address: Address, edits: Sequence[PropertyEdit
     )
 
 
+def is_declaring(directory: str, location: str) -> bool:
+    """Whether a real path is that of a file that the project's loader reads."""
+    excluded = excluded_folders(directory, read_settings(directory))
+    files = [project_file(directory), *find_files(directory, excluded, Findings())]
+    return any(os.path.realpath(file.full_path) == location for file in files)
+
+
 Position = tuple[int, int]
 """A line and a column, both from 1."""
 

@@ -104,18 +104,21 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
         raise
 
 
-def read_regular(path: str | Path) -> bytes:
-    """The content of a file. OSError also for what is none (a device may never end), or is too large."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def read_regular(path: str | Path, *, follow: bool = True, most: int | None = None) -> bytes:
+    """The content of a file. OSError also for what is none (a device may never end), or has more than `most`
+    bytes (MAX_BYTES); for a link too unless `follow`."""
+    most = MAX_BYTES if most is None else most
+    links = 0 if follow else os.O_NOFOLLOW
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     with os.fdopen(handle, "rb") as stream:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no file")
-        if found.st_size > MAX_BYTES:
-            raise _too_large()
-        return stream.read()
+        if found.st_size > most:
+            raise _too_large(most)
+        return stream.read(most)
 
 
 def read_bounded(path: str | Path) -> bytes:
@@ -123,9 +126,9 @@ def read_bounded(path: str | Path) -> bytes:
     with Path(path).open("rb") as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise _too_large()
+        raise _too_large(MAX_BYTES)
     return data
 
 
-def _too_large() -> OSError:
-    return OSError(errno.EFBIG, f"it has more than {MAX_BYTES:,} bytes")
+def _too_large(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {most:,} bytes")

@@ -3,9 +3,11 @@
     .mzplan/alter.lock     held by the one command that edits this folder's files
     .mzplan/alter.json     the edit under way: written before the commit, removed after the file is
 
-The commit decides. The new content lies beside the file before it, so that only a rename is left to be done
-after it. A crash leaves the journal: whoever comes next looks whether its serial is in the store, and
-finishes the edit or forgets it.
+The commit decides. Before it, the new content is written beside the file and removed again: so it can be
+written. A crash leaves the journal: the next `apply` or `alter` looks whether its serial is in the store, and
+finishes the edit or forgets it. Commands that look change nothing: they read what the file will hold.
+
+Anybody may have written a journal. It is used only for a YAML file of the project, and only if it is whole.
 """
 
 from __future__ import annotations
@@ -16,36 +18,41 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import create_durably, put_in_place, write_durably
+from mzplan.host.files import create_durably, put_in_place, read_regular, write_durably
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.state import State
+from mzplan.operations.local_folder import FOLDER, journal_path, refuse_unused, why_unused
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
     from mzplan.store.store import Store
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+MAX_BYTES = 1 << 27  # of a journal: four times those of a configuration file
 LOCK_WAIT = 2.0  # seconds that a command waits for another one that edits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """An edit under way. `before` is the digest of the file's old content; `serial` and `digest` are those of
-    the state that is committed with it. `statement` as it was given (it holds no secret: it was checked)."""
+    """An edit under way. `path` is relative to the project, links followed; `before` is the digest of the
+    file's old content, `after_digest` of the new one; `serial` and `digest` are those of the state that is
+    committed with it. `statement` as it was given (it holds no secret: it was checked)."""
 
     statement: str
-    location: str
+    path: str
     before: str
     after: str = field(repr=False)
+    after_digest: str
     serial: int
     digest: str
 
@@ -54,12 +61,21 @@ class Journal:
         return self.after.encode()
 
     def encode(self) -> bytes:
-        return json.dumps({"format_version": FORMAT_VERSION, **encode(self)}, indent=2).encode()
+        fields = {"format_version": FORMAT_VERSION, **encode(self)}
+        return json.dumps({**fields, "checksum": _checksum(fields)}, indent=2).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
         """The inverse. Raises ValueError."""
-        return decode(cls, parse(data))
+        found = parse(data)
+        if not isinstance(found, dict) or found.pop("checksum", None) != _checksum(found):
+            raise ValueError("its checksum is not that of its content")
+        if found.get("format_version") != FORMAT_VERSION:
+            raise ValueError("it is of another version of mzplan")
+        journal = decode(cls, found)
+        if not journal.after or _digest(journal.content) != journal.after_digest:
+            raise ValueError("the new content is not what its digest says")
+        return journal
 
 
 class _BusyError(Exception):
@@ -69,10 +85,10 @@ class _BusyError(Exception):
 @contextlib.contextmanager
 def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = None) -> Iterator[None]:
     """Be the one command that edits files of this folder. When another one is: raises `busy`, by default
-    MZ033 (exit 6)."""
-    folder = Path(directory) / ".mzplan"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    handle = os.open(folder / "alter.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    MZ033 (exit 6); MZ076 where `.mzplan` may be somebody else's."""
+    refuse_unused(directory)
+    folder = Path(directory) / FOLDER
+    handle = _open_lock(folder)
     try:
         until = time.monotonic() + wait
         while not _locked(handle):
@@ -88,6 +104,20 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
         yield
     finally:
         os.close(handle)  # and with it, or with the process, the kernel's lock
+
+
+def _open_lock(folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return os.open(folder / "alter.lock", flags, 0o600)
+    except OSError as problem:
+        raise error(
+            "MZ035",
+            f"{folder / 'alter.lock'} can't be written: {problem.strerror or problem}",
+            "It is held by the one command that edits. Nothing was changed.",
+            "correct the folder's permissions; delete the file if it is a link.",
+        ) from None
 
 
 def _locked(handle: int) -> bool:
@@ -106,18 +136,19 @@ def committing(directory: str, store: Store, edit: FileEdit, statement: str, new
     The caller holds `editing` and the lock of the state."""
     from mzplan.store.store import digest_of_state
 
-    prepared = _prepare(edit)
+    _rehearse(edit)
+    failpoint(Failpoint.ALTER_PREPARED)
+    journal = Journal(
+        statement=statement,
+        path=os.path.relpath(edit.location, os.path.realpath(directory)),
+        before=_digest(edit.before),
+        after=edit.after.decode(),
+        after_digest=_digest(edit.after),
+        serial=new.serial,
+        digest=digest_of_state(new),
+    )
     try:
-        failpoint(Failpoint.ALTER_PREPARED)
-        journal = Journal(
-            statement=statement,
-            location=edit.location,
-            before=_digest(edit.before),
-            after=edit.after.decode(),
-            serial=new.serial,
-            digest=digest_of_state(new),
-        )
-        write_durably(_journal_path(directory), journal.encode())
+        write_durably(journal_path(directory), _encoded(journal, edit))
         failpoint(Failpoint.ALTER_JOURNALED)
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
@@ -125,7 +156,6 @@ def committing(directory: str, store: Store, edit: FileEdit, statement: str, new
         # Whatever went wrong: what the store holds decides.
         with contextlib.suppress(MzplanError, OSError):
             settle(directory, store)
-        prepared.unlink(missing_ok=True)
         raise
     try:
         settle(directory, store)
@@ -133,8 +163,8 @@ def committing(directory: str, store: Store, edit: FileEdit, statement: str, new
         raise error(
             "MZ035",
             f"{edit.path} could not be written: {problem.strerror or problem}",
-            f"Serial {new.serial} is committed; the next command in this folder writes the file.",
-            "make room on the disk, or correct the permissions, then run `mzplan plan`.",
+            f"Serial {new.serial} is committed; the next `mzplan apply` in this folder writes the file.",
+            "make room on the disk, or correct the permissions, then run `mzplan apply`.",
             exit_code=ExitCode.NOT_CONVERGED,
         ) from None
 
@@ -144,48 +174,91 @@ def write(edit: FileEdit) -> None:
     put_in_place(_prepare(edit), Path(edit.location))
 
 
-def settle_left(directory: str, store: Store) -> None:
+def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
+    """By real path: what a file holds once an edit that waits, and is committed, is finished. Changes nothing.
+    Raises MZ076 as `settle`."""
+    journal = None if why_unused(directory) else _read(directory)
+    if journal is None or store.serial_digest(journal.serial) != journal.digest:
+        return {}
+    file = _file_of(directory, journal)
+    return {str(file): journal.content} if _is_due(directory, journal, file) else {}
+
+
+def settle_left(directory: str, store: Store) -> str | None:
     """Finish or forget what a crash has left, unless the command that edits is still at work."""
-    with contextlib.suppress(_BusyError), editing(directory, wait=0.0, busy=_BusyError()):
-        settle(directory, store)
+    if os.path.lexists(journal_path(directory)):
+        with contextlib.suppress(_BusyError), editing(directory, wait=0.0, busy=_BusyError()):
+            return settle(directory, store)
+    return None
 
 
 def settle(directory: str, store: Store) -> str | None:
-    """Finish or forget what a crash has left, by what is committed. The caller holds `editing`. Returns what
-    was done, for people. Raises MZ076 where the file has been changed by somebody else meanwhile."""
-    path = _journal_path(directory)
-    try:
-        journal = Journal.decode(path.read_bytes())
-    except FileNotFoundError:
+    """Finish or forget what a crash has left, as the store says. The caller holds `editing`. Returns what was
+    done, for people. Raises MZ076 where the file has been changed by somebody else meanwhile, and where the
+    journal is damaged or of a file that is not the project's."""
+    journal = _read(directory)
+    if journal is None:
         return None
-    except ValueError as problem:
-        raise _unreadable(path, str(problem)) from None
-    file = Path(journal.location)
-    temporary = _temporary(file)
+    path, file = journal_path(directory), _file_of(directory, journal)
     if store.serial_digest(journal.serial) != journal.digest:
-        temporary.unlink(missing_ok=True)
         path.unlink()
         return f"forgot an edit of {file} that was never committed"
-    try:
-        there = _digest(file.read_bytes())
-    except OSError:
-        there = ""
-    if there not in (journal.before, _digest(journal.content)):
-        raise _changed(journal, path)
-    if there == journal.before:
+    if _is_due(directory, journal, file):
         put_in_place(_write_beside(file, journal.content), file)
     failpoint(Failpoint.ALTER_WRITTEN)
-    temporary.unlink(missing_ok=True)
     path.unlink()
     return f"wrote the edit of {file} that was committed as serial {journal.serial}"
 
 
-def _journal_path(directory: str) -> Path:
-    return Path(directory) / ".mzplan" / "alter.json"
+def _read(directory: str) -> Journal | None:
+    path = journal_path(directory)
+    try:
+        return Journal.decode(read_regular(path, follow=False, most=MAX_BYTES))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise _unreadable(path, getattr(problem, "strerror", None) or str(problem)) from None
 
 
-def _temporary(file: Path) -> Path:
-    return file.with_name(f".{file.name}.mzplan-alter")  # hidden: no configuration
+def _file_of(directory: str, journal: Journal) -> Path:
+    """The real path of the journal's file. Raises MZ076 unless the project's loader reads it."""
+    from mzplan.config.edits import is_declaring
+
+    file = os.path.realpath(Path(os.path.realpath(directory)) / journal.path)
+    if not is_declaring(directory, file):
+        raise _unreadable(journal_path(directory), f"{journal.path} is no YAML file of this project")
+    return Path(file)
+
+
+def _is_due(directory: str, journal: Journal, file: Path) -> bool:
+    """Whether a committed edit has still to be written. Raises MZ076 where the file is neither old nor new."""
+    try:
+        there = _digest(read_regular(file))
+    except OSError:
+        there = ""
+    if there not in (journal.before, journal.after_digest):
+        raise _changed(journal, journal_path(directory))
+    return there == journal.before
+
+
+def _encoded(journal: Journal, edit: FileEdit) -> bytes:
+    """Raises MZ035 for what could not be read again: a name or a statement that is no UTF-8."""
+    try:
+        encoded = journal.encode()
+        Journal.decode(encoded)
+    except ValueError as problem:
+        raise error(
+            "MZ035",
+            f"The edit of {edit.path} can't be put into a journal: {problem}",
+            "After a crash it could not be finished. Nothing was changed.",
+            "names of files and folders of the project, and the statement, must be UTF-8.",
+        ) from None
+    return encoded
+
+
+def _rehearse(edit: FileEdit) -> None:
+    """Show that the edit can be written, before anything is committed. Raises MZ035, MZ076."""
+    _prepare(edit).unlink()
 
 
 def _prepare(edit: FileEdit) -> Path:
@@ -196,7 +269,6 @@ def _prepare(edit: FileEdit) -> Path:
             raise error("MZ076", f"{edit.path} has just been changed", "Nothing was changed.", "try again.")
         return _write_beside(file, edit.after)
     except OSError as problem:
-        _temporary(file).unlink(missing_ok=True)
         raise error(
             "MZ035",
             f"{edit.path} can't be edited: {problem.strerror or problem}",
@@ -206,13 +278,16 @@ def _prepare(edit: FileEdit) -> Path:
 
 
 def _write_beside(file: Path, content: bytes) -> Path:
-    temporary = _temporary(file)
+    temporary = file.with_name(f".{file.name[:200]}.{secrets.token_hex(6)}.tmp")  # hidden: no configuration
     mode = file.stat().st_mode & 0o7777
     if not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, "it may not be written")
-    temporary.unlink(missing_ok=True)  # of a crash: its name is known, so that it never stays
     create_durably(temporary, content, mode=mode)
     return temporary
+
+
+def _checksum(fields: Mapping[str, object]) -> str:
+    return _digest(json.dumps(fields, sort_keys=True).encode())
 
 
 def _digest(data: bytes) -> str:
@@ -222,7 +297,7 @@ def _digest(data: bytes) -> str:
 def _changed(journal: Journal, path: Path) -> MzplanError:
     return error(
         "MZ076",
-        f"{journal.location} lacks an edit that is committed",
+        f"{journal.path} lacks an edit that is committed",
         f"Serial {journal.serial} was committed by `{journal.statement}`, which was then interrupted; "
         "since then somebody has changed the file, so it was left alone.",
         f"make the edit in the file (the statement says which), then delete {path}.",
@@ -234,5 +309,5 @@ def _unreadable(path: Path, problem: str) -> MzplanError:
         "MZ076",
         f"{path} is damaged: {problem}",
         "It says whether an edit of a file has to be finished.",
-        "compare the files with `mzplan plan`, then delete it.",
+        "delete it, then compare the files with `mzplan plan`.",
     )

@@ -17,6 +17,7 @@ from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.operations.follower import Follower, Outcome
+from mzplan.operations.local_folder import refuse_unused
 from mzplan.operations.plan import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift
@@ -69,6 +70,7 @@ def apply_configuration(
     """Plan, get approval, validate where it will run, commit, and follow until it has converged."""
 
     def planned(state: State) -> Plan:
+        _settle(project, reporter)
         return plan_configuration(project, reporter, state, targets, replacing, canary=options.canary)
 
     return carry_out(project, runners, reporter, "apply", planned, approve, options)
@@ -88,6 +90,7 @@ def apply_saved(
     from mzplan.plan.canaries import choose_canaries
 
     def planned(state: State) -> Plan:
+        _settle(project, reporter)
         then = None
         if plan.lineage == state.lineage and plan.serial != state.serial:
             with suppress(MzplanError):  # without the history the check is only stricter
@@ -114,6 +117,7 @@ def carry_out(
 ) -> Applied:
     """Lock, plan, approve, validate, commit, follow. `around` surrounds the commit of a state with what must
     be done together with it, or not at all."""
+    refuse_unused(project.settings.directory)
     store = project.store
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):
@@ -127,6 +131,14 @@ def carry_out(
             approve(plan)
             state = _commit(project, runners, reporter, plan, state, options, around)
     return _follow(project, runners, reporter, plan, state, statuses, options.wait)
+
+
+def _settle(project: Project, reporter: Reporter) -> None:
+    """Finish or forget an edit of `alter` that was interrupted. The caller holds the lock of the state."""
+    from mzplan.operations.alter_journal import settle_left
+
+    if done := settle_left(project.settings.directory, project.store):
+        reporter.stage(f"notice: {done}")
 
 
 def refuse(plan: Plan, allow_replace: bool) -> None:

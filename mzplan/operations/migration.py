@@ -10,6 +10,7 @@ them anew.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.stored import OPTIONAL
+from mzplan.operations.local_folder import journal_path
 from mzplan.operations.project import Project
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.epochs import newest_epoch, raise_epoch
@@ -123,25 +125,16 @@ def write_epoch(store: Store, found: RunnerRecords) -> None:
         raise_epoch(store.backend, found.epoch)
 
 
-def settle_edit(project: Project) -> None:
-    """Finish or forget an interrupted edit of `alter` while its own store is configured."""
-    directory = project.settings.directory
-    if (Path(directory) / ".mzplan" / "alter.json").exists():
-        from mzplan.operations.alter_journal import settle_left
-
-        settle_left(directory, project.store)
-
-
 def refuse_open_edit(project: Project) -> None:
     """Raise MZ164 while such an edit is open: only the store it began in shows whether it was committed."""
-    path = Path(project.settings.directory) / ".mzplan" / "alter.json"
-    if path.exists():
+    path = journal_path(project.settings.directory)
+    if os.path.lexists(path):
         raise error(
             "MZ164",
             "An edit of `mzplan alter` is still open in this folder",
             f"{path} says so. Only the store that it began in tells whether it was committed. Nothing was "
             "changed.",
-            "with `state:` as it was, run `mzplan plan` here, which finishes or forgets it; pull, and push "
+            "with `state:` as it was, run `mzplan apply` here, which finishes or forgets it; pull, and push "
             "again.",
             exit_code=ExitCode.REFUSED,
         )

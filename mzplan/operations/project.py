@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mzplan.model.address import Address
@@ -14,6 +14,7 @@ from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import State
 from mzplan.model.suggestions import did_you_mean
 from mzplan.model.words import count
+from mzplan.operations.local_folder import journal_path
 from mzplan.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ class Project:
         from mzplan.config import load_configuration
 
         directory = self.settings.directory
-        if not edited and (Path(directory) / ".mzplan" / "alter.json").exists():
-            from mzplan.operations.alter_journal import settle_left
+        if not edited and os.path.lexists(journal_path(directory)):
+            from mzplan.operations.alter_journal import waiting_edit
 
-            settle_left(directory, self.store)
+            edited = waiting_edit(directory, self.store)
         return load_configuration(
             directory, self.variables, self.variable_files, remembered=remembered, edited=edited
         )

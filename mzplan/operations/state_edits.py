@@ -102,9 +102,8 @@ def plan_import(
 def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | None, list[str]]:
     """`state pull`: the state file (or an earlier serial), byte for byte; the records of its runners (see
     migration), or None; and the instances whose runner is alive. Raises MZ030 where there is no state."""
-    from mzplan.operations.migration import collect_records, settle_edit
+    from mzplan.operations.migration import collect_records
 
-    settle_edit(project)
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
     if blob is None and serial is not None:
         raise _no_serial(project, serial)

@@ -156,9 +156,12 @@ def test_alter_killed_anywhere_is_finished_or_undone(
     killed = mzplan(tmp_path, "alter", statement, "--auto-approve", failpoint=point.value)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
-    # Whatever the files say just now: what anybody reads next is both, or neither.
+    # Whatever the files say just now: what anybody reads next is both, or neither. Looking writes nothing.
+    left = file.read_bytes()
     planned = document(mzplan(tmp_path, "plan", "--json"))
     assert planned["changes"] == [] and planned["diagnostics"] == []
+    assert file.read_bytes() == left
+    assert mzplan(tmp_path, "apply", "--auto-approve").returncode == 0
     committed = follower.store.read_state().serial
     assert file.read_bytes() == (new if committed == 2 else old)
     assert committed == 2 or (tmp_path / "state" / "mzplan.state.json").read_bytes() == state

@@ -284,6 +284,8 @@ def test_a_file_that_can_not_be_written_after_the_commit_is_written_by_the_next_
     assert ran.code == 8 and ran.error()["code"] == "MZ035" and serial(folder) == 2
     assert b"a:9092" in (folder / "pipeline.yaml").read_bytes()
     assert run("-C", str(folder), "plan", "--json").json()["changes"] == []
+    assert b"a:9092" in (folder / "pipeline.yaml").read_bytes()  # looking writes nothing
+    assert run("-C", str(folder), "apply", "--auto-approve", "--json").json()["changes"] == []
     assert b"b:9092" in (folder / "pipeline.yaml").read_bytes()
 
 

@@ -1,0 +1,95 @@
+"""`.mzplan/`, what is of a project on this machine alone: used only if nobody else can have put it there.
+
+A repository that was checked out may bring one, as a link or with a journal in it. Commands that look go on
+without it, and say so; those that commit refuse.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+
+FOLDER = ".mzplan"
+_GIT_WAIT = 10.0  # seconds
+# Nothing that a repository configures may run: neither its file monitor, nor a bare one among its files.
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
+
+
+def journal_path(directory: str) -> Path:
+    """The journal of an edit under way."""
+    return Path(directory) / FOLDER / "alter.json"
+
+
+def why_unused(directory: str) -> str:
+    """Why the folder is not used, in a few words; "" where it is, or where there is none."""
+    try:
+        found = (Path(directory) / FOLDER).lstat()
+    except FileNotFoundError:
+        return ""
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a link"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no folder"
+    if found.st_uid != os.geteuid():
+        return "it belongs to another user"
+    tracked = _is_tracked(directory)
+    if tracked:
+        return "git tracks it, so the repository's authors have written it"
+    if tracked is None and os.path.lexists(journal_path(directory)):
+        return "it holds a journal, and git can't be asked whether the repository brings it"
+    return ""
+
+
+def refuse_unused(directory: str) -> None:
+    """Raise MZ076 (exit 7) where the folder is not used: for commands that commit."""
+    if why := why_unused(directory):
+        raise error(
+            "MZ076",
+            f"{FOLDER} can't be used: {why}",
+            "It is where mzplan keeps what is of this machine alone, and what somebody else has put there could "
+            "overwrite files. Nothing was changed.",
+            f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
+            exit_code=ExitCode.REFUSED,
+        )
+
+
+def waiting(directory: str) -> Diagnostic | None:
+    """What a command that looks says of the folder: that it goes on without it, or that an edit waits."""
+    folder = Path(directory) / FOLDER
+    if not folder.is_symlink() and not os.path.lexists(journal_path(directory)):
+        return None
+    if why := why_unused(directory):
+        return Diagnostic(
+            severity="warning",
+            code="MZ076",
+            summary=f"{FOLDER} is not used: {why}",
+            detail="If an edit of `mzplan alter` waits there, it is not seen.",
+            hint=f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
+        )
+    return Diagnostic(
+        severity="notice",
+        code="MZ076",
+        summary="An edit of `mzplan alter` is under way, or was interrupted",
+        detail="If it is committed, the files are read as if it were made.",
+        hint="if no other command is at work, `mzplan apply` finishes or forgets it.",
+    )
+
+
+def _is_tracked(directory: str) -> bool | None:
+    """Whether git has files of the folder in its index; None where it can't be asked."""
+    real = Path(directory).resolve()
+    if not any(os.path.lexists(parent / ".git") for parent in (real, *real.parents)):
+        return False
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = (*_GIT, "-C", str(real), "ls-files", "-z", "--", f":(icase){FOLDER}")
+    try:
+        ran = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_WAIT
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return bool(ran.stdout) if ran.returncode == 0 else None

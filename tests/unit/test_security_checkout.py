@@ -1,0 +1,281 @@
+"""A repository that was checked out is harmless to look at: nothing is written, nothing outside it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from mzplan.operations import alter_journal, local_folder
+from tests.unit.cli_runs import Ran, run, write
+
+LOOKS = ("validate", "plan", "graph", "show", "status", "drift")
+SET = "ALTER CONNECTION k SET BROKERS = ('b:9092')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project on a dry instance, applied, in a folder of its own."""
+    project = write(tmp_path / "project")
+    assert run("-C", str(project), "apply", "--auto-approve").code == 0
+    return project
+
+
+def mzplan(folder: Path, *command: str) -> Ran:
+    return run("-C", str(folder), *command)
+
+
+def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """By path: the content (or where a link leads), and when it was written."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+        found[str(path.relative_to(folder))] = content, path.lstat().st_mtime_ns
+    return found
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def put_journal(folder: Path, file: str = "pipeline.yaml", after: str = "", /, **changed: Any) -> Path:
+    """Write the journal of an edit that is committed, whole but for what is `changed`: it can be of anybody
+    who can read the state."""
+    state = (folder / "state" / "mzplan.state.json").read_bytes()
+    after = after or (folder / file).read_text().replace("a:9092", "b:9092")
+    fields: dict[str, Any] = {
+        "format_version": 2,
+        "statement": SET,
+        "location": str((folder / file).resolve()),  # an earlier mzplan looked only for this
+        "path": file,
+        "before": digest((folder / file).read_bytes()),
+        "after": after,
+        "after_digest": digest(after.encode()),
+        "serial": json.loads(state)["serial"],
+        "digest": digest(state),
+    }
+    fields["checksum"] = digest(json.dumps(fields, sort_keys=True).encode())
+    path = folder / ".mzplan" / "alter.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**fields, **changed}))
+    return path
+
+
+def git(folder: Path, *command: str) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    subprocess.run(["git", "-C", str(folder), *command], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_looking_at_an_edit_that_waits_writes_nothing(folder: Path, look: str) -> None:
+    put_journal(folder)
+    before = everything(folder)
+    ran = mzplan(folder, look)
+    assert ran.code == 0 and everything(folder) == before
+    assert "notice: An edit of `mzplan alter` is under way" in ran.err and "`mzplan apply`" in ran.err
+
+
+def test_an_edit_that_waits_is_planned_as_if_it_were_made_and_settled_by_apply(folder: Path) -> None:
+    put_journal(folder)
+    graph = mzplan(folder, "plan", "--json").json()
+    assert [c["address"] for c in graph["changes"]] == ["connection.k", "source.orders"]
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    assert "b:9092" in (folder / "pipeline.yaml").read_text()
+    assert not (folder / ".mzplan" / "alter.json").exists()
+
+
+@pytest.mark.parametrize("command", [("validate",), ("plan",), ("apply", "--auto-approve"), ("alter", SET)])
+@pytest.mark.parametrize("file", [".git/config", "notes.txt", "../outside.yaml", "st/x.yaml", ".hidden.yaml"])
+def test_a_journal_writes_only_yaml_files_of_the_project(
+    folder: Path, file: str, command: tuple[str, ...]
+) -> None:
+    settings = folder / "mzplan.yaml"
+    settings.write_text(settings.read_text() + "warehouse: ./st\n")
+    target = folder / file
+    target.parent.mkdir(exist_ok=True)
+    if file == ".git/config":
+        git(folder, "init", "-q")
+    target.write_text("[core]\n\tbare = false\n")
+    put_journal(folder, file, "[core]\n\tfsmonitor = touch /tmp/owned\n")
+    before = everything(folder.parent)
+    ran = mzplan(folder, *command)
+    now = everything(folder.parent)
+    now.pop("project/.mzplan/alter.lock", None)
+    now = {name: there for name, there in now.items() if "/state/" not in name}
+    assert now == {name: there for name, there in before.items() if "/state/" not in name}
+    assert ran.code == 1 and "MZ076" in ran.err and "is no YAML file of this project" in ran.err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"after": ""}, {"before": "0" * 64}, {"serial": 0}, {"path": "mzplan.yaml"}, {"checksum": None}],
+)
+@pytest.mark.parametrize("command", [("plan",), ("apply", "--auto-approve")])
+def test_a_journal_that_was_changed_is_refused(
+    folder: Path, changed: dict[str, Any], command: tuple[str, ...]
+) -> None:
+    path = put_journal(folder, **changed)
+    before = (folder / "pipeline.yaml").read_bytes(), path.read_bytes()
+    ran = mzplan(folder, *command, "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ076" and "damaged" in ran.error()["summary"]
+    assert ((folder / "pipeline.yaml").read_bytes(), path.read_bytes()) == before
+
+
+def test_no_bit_of_a_journal_may_flip(folder: Path) -> None:
+    """Each one is refused, or (in the space between values) means nothing."""
+    whole = put_journal(folder).read_bytes()
+    wanted = alter_journal.Journal.decode(whole)
+    for at in range(0, len(whole), 7):
+        flipped = bytes([*whole[:at], whole[at] ^ (1 << at % 8), *whole[at + 1 :]])
+        try:
+            assert alter_journal.Journal.decode(flipped) == wanted
+        except ValueError:
+            continue
+
+
+def test_a_journal_with_an_empty_file_is_refused_even_if_whole(folder: Path) -> None:
+    journal = alter_journal.Journal.decode(put_journal(folder).read_bytes())
+    empty = alter_journal.Journal(
+        **{n: getattr(journal, n) for n in journal.__dataclass_fields__ if not n.startswith("after")},
+        after="",
+        after_digest=digest(b""),
+    )
+    with pytest.raises(ValueError, match="not what its digest says"):
+        alter_journal.Journal.decode(empty.encode())
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [_pipe, _huge, _link, Path.mkdir])
+@pytest.mark.parametrize("command", [("validate",), ("apply", "--auto-approve")])
+def test_a_journal_that_is_no_small_file_does_not_hang(
+    folder: Path, make: Callable[[Path], None], command: tuple[str, ...]
+) -> None:
+    (folder / ".mzplan").mkdir(exist_ok=True)
+    make(folder / ".mzplan" / "alter.json")
+    ran = mzplan(folder, *command, "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ076"
+
+
+def _linked(folder: Path) -> None:
+    (folder / ".mzplan").rename(folder / "theirs")
+    (folder / ".mzplan").symlink_to("theirs")
+
+
+def _tracked(folder: Path) -> None:
+    git(folder, "init", "-q")
+    git(folder, "add", "-f", ".mzplan/alter.json")
+
+
+@pytest.mark.parametrize("bring", [_linked, _tracked])
+def test_what_the_repository_brings_is_not_used(folder: Path, bring: Callable[[Path], None]) -> None:
+    put_journal(folder)
+    bring(folder)
+    before = everything(folder)
+    for look in LOOKS:
+        ran = mzplan(folder, look)
+        assert ran.code == 0 and "warning: .mzplan is not used" in ran.err, look
+    assert mzplan(folder, "plan", "--json").json()["changes"] == []
+    for command in (
+        ("apply", "--auto-approve"),
+        ("alter", SET, "--auto-approve"),
+        ("alter", SET, "--no-apply"),
+    ):
+        ran = mzplan(folder, *command, "--json")
+        assert (
+            ran.code == 7 and ran.error()["code"] == "MZ076" and ".mzplan can't be used" in str(ran.error())
+        )
+    assert everything(folder) == before
+
+
+def test_what_is_another_users_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_journal(folder)
+    monkeypatch.setattr(local_folder.os, "geteuid", lambda: os.getuid() + 1)
+    assert "warning: .mzplan is not used: it belongs to another user" in mzplan(folder, "validate").err
+    assert mzplan(folder, "apply", "--auto-approve", "--json").error()["code"] == "MZ076"
+
+
+def test_asking_git_runs_nothing_that_a_repository_configures(folder: Path) -> None:
+    put_journal(folder)
+    git(folder, "init", "-q")
+    run_by_git = folder.parent / "ran"
+    git(folder, "config", "core.fsmonitor", f"touch {run_by_git}; false")
+    mzplan(folder, "validate")
+    assert not run_by_git.exists()
+
+
+def test_without_git_a_journal_in_a_repository_is_not_used(folder: Path) -> None:
+    put_journal(folder)
+    (folder / ".git").mkdir()  # a broken repository: git fails
+    assert "git can't be asked" in mzplan(folder, "validate").err
+    assert mzplan(folder, "apply", "--auto-approve", "--json").error()["code"] == "MZ076"
+    (folder / ".mzplan" / "alter.json").unlink()
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+
+
+def test_the_lock_of_alter_follows_no_link(folder: Path) -> None:
+    there = folder.parent / "created"
+    (folder / ".mzplan").mkdir(exist_ok=True)
+    (folder / ".mzplan" / "alter.lock").symlink_to(there)
+    ran = mzplan(folder, "alter", SET, "--no-apply", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ035" and not there.exists()
+
+
+@pytest.mark.parametrize(
+    "names", [["pipeline.yaml.tmp", ".pipeline.yaml.tmp", ".pipeline.yaml.mzplan-alter"]]
+)
+def test_links_where_temporary_files_would_be_have_no_effect(folder: Path, names: list[str]) -> None:
+    precious = folder.parent / ".bashrc"
+    precious.write_text("mine")
+    random = [f".pipeline.yaml.{'00' * 6}.tmp", f".alter.json.{'00' * 6}.tmp"]
+    (folder / ".mzplan").mkdir(exist_ok=True)
+    for name in [*names, random[0], f".mzplan/{random[1]}", ".mzplan/alter.json.tmp"]:
+        (folder / name).symlink_to(precious)
+    assert mzplan(folder, "alter", SET, "--auto-approve").code == 0
+    assert precious.read_text() == "mine" and "b:9092" in (folder / "pipeline.yaml").read_text()
+    assert all((folder / name).is_symlink() for name in names)
+    # Even one who guesses the name only makes it fail.
+    with mock.patch("secrets.token_hex", lambda _: "00" * 6):
+        ran = mzplan(folder, "alter", "ALTER CONNECTION k SET BROKER 'c:1'", "--no-apply", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ035" and precious.read_text() == "mine"
+
+
+def test_a_project_whose_path_is_not_utf8_is_altered(tmp_path: Path) -> None:
+    project = write(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
+    assert mzplan(project, "apply", "--auto-approve").code == 0
+    assert mzplan(project, "alter", SET, "--auto-approve").code == 0
+    assert "b:9092" in (project / "pipeline.yaml").read_text()
+
+
+def test_an_edit_that_can_not_be_journaled_is_an_error_before_the_commit(folder: Path) -> None:
+    (folder / "pipeline.yaml").rename(folder / os.fsdecode(b"caf\xe9.yaml"))
+    before = everything(folder)
+    ran = mzplan(folder, "alter", SET, "--auto-approve", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ035" and "UTF-8" in ran.error()["hint"]
+    now = everything(folder)
+    now.pop(".mzplan/alter.lock", None)
+    assert {n for n in now if not n.startswith("state/")} == {n for n in before if not n.startswith("state/")}
+    assert now["state/mzplan.state.json"] == before["state/mzplan.state.json"]
