@@ -15,6 +15,11 @@ PROJECT_FILE = "mzplan.yaml"
 # The keys under which files declare resources.
 SECTIONS: dict[str, Kind] = {"connections": "connection", "sources": "source", "sinks": "sink"}
 SUFFIXES = (".yaml", ".yml")
+_INTERNAL = frozenset((".git", ".mzplan"))
+_LEADS_OUT = (
+    "It is a link that leads out of the project's folder, or to what git or mzplan keeps in it.",
+    "copy what it leads to into the project, or remove the link.",
+)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
@@ -26,20 +31,23 @@ MAX_FOLDER_DEPTH = 64
 class SourceFile:
     """A configuration file: where it is, and how messages name it (relative to the project, with `/`).
 
-    In a `private` one any value may be a secret: messages show none. `content` stands for what is on the
-    disk: an edit that is not written yet.
+    In a `private` one any value may be a secret: messages show none. `root` is the folder that the file must
+    be in, links followed ("": anywhere). `content` stands for what is on the disk: an edit
+    that is not written yet.
     """
 
     full_path: str
     path: str
     private: bool = False
+    root: str = ""
     content: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def within(cls, directory: str, full_path: str) -> SourceFile:
         relative = os.path.relpath(full_path, directory)
         # File names are bytes: what is not UTF-8 in them is shown escaped.
-        return cls(full_path, os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/"))
+        shown = os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/")
+        return cls(full_path, shown, root=directory)
 
     def as_edited(self, edited: Mapping[str, bytes]) -> SourceFile:
         """This file with the content that an edit gives it, if one does (by its real path)."""
@@ -48,15 +56,16 @@ class SourceFile:
 
 
 def project_file(directory: str) -> SourceFile:
-    return SourceFile(str(Path(directory) / PROJECT_FILE), PROJECT_FILE)
+    return SourceFile(str(Path(directory) / PROJECT_FILE), PROJECT_FILE, root=directory)
 
 
 def find_files(directory: str, excluded: list[str], findings: Findings) -> list[SourceFile]:
     """Every *.yaml and *.yml below the folder but mzplan.yaml, sorted by path.
 
     Left out: hidden files and folders, the `excluded` folders (state, warehouse), and folders that hold
-    an mzplan.yaml of their own (another project). A link to a file counts once; a link to a folder is
-    followed unless that folder is visited anyway or holds the project itself.
+    an mzplan.yaml of their own (another project). A link to a file counts once; links to folders of the
+    project are not followed, as those are visited anyway. Links that lead out of it are errors: whoever has
+    made a repository would have the files of its reader shown.
     """
     walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
     found = list(walk.files(directory, 0))
@@ -117,14 +126,17 @@ class _Walk:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as failure:
             # Not silently empty: the next plan would delete what it declares.
-            shown = SourceFile.within(self.directory, folder).path
-            self.findings.unread = True
-            self.findings.add("MZ001", f"Can't list the folder {shown}", *_cause(failure))
+            self._report("list the folder", folder, *_cause(failure))
             return []
         self.entries += len(entries)
         if self.entries > MAX_ENTRIES:
             self.over = f"{MAX_ENTRIES} files and folders"
         return entries
+
+    def _report(self, what: str, path: str, detail: str, hint: str) -> None:
+        shown = SourceFile.within(self.directory, path).path
+        self.findings.unread = True
+        self.findings.add("MZ001", f"Can't {what} {shown}", detail, hint)
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
         try:
@@ -135,15 +147,19 @@ class _Walk:
         except OSError:
             return False
         target = os.path.realpath(entry.path)
-        inside = target == self.root or target.startswith(self.root + os.sep)
+        inside = target == self.root or target.startswith(self.root.rstrip(os.sep) + os.sep)
         around = self.root.startswith(target.rstrip(os.sep) + os.sep)
-        return not inside and not around
+        if not inside and not around and target not in self.excluded:
+            self._report("read the folder", entry.path, *_LEADS_OUT)
+        return False
 
 
 def read_bytes(file: SourceFile) -> bytes:
     """The file's content. Raises ReadError, with words for a person, when there is none to be had."""
     if file.content is not None:
         return file.content
+    if file.root and Path(file.full_path).is_symlink() and _leads_out(file.full_path, file.root):
+        raise ReadError(*_LEADS_OUT)
     try:
         # Not blocking: opening a pipe that nobody writes to would wait forever.
         descriptor = os.open(file.full_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -166,6 +182,14 @@ def read_bytes(file: SourceFile) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise _too_large(len(data))
     return data
+
+
+def _leads_out(path: str, root: str) -> bool:
+    """Whether a link leads out of the project, or to what git and mzplan keep in it for themselves."""
+    real, project = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    if not real.is_relative_to(project):
+        return True
+    return any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts)
 
 
 class ReadError(Exception):

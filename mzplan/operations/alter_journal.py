@@ -175,7 +175,7 @@ def write(edit: FileEdit) -> None:
 
 
 def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
-    """By real path: what a file holds once an edit that waits, and is committed, is finished. Changes nothing.
+    """By real path: what a file holds once an edit that waits, and is committed, is made. Changes nothing.
     Raises MZ076 as `settle`."""
     journal = None if why_unused(directory) else _read(directory)
     if journal is None or store.serial_digest(journal.serial) != journal.digest:
@@ -231,7 +231,7 @@ def _file_of(directory: str, journal: Journal) -> Path:
 
 
 def _is_due(directory: str, journal: Journal, file: Path) -> bool:
-    """Whether a committed edit has still to be written. Raises MZ076 where the file is neither old nor new."""
+    """Whether the file is the old one, not yet the new one. Raises MZ076 where the file is neither."""
     try:
         there = _digest(read_regular(file))
     except OSError:

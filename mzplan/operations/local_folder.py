@@ -50,7 +50,7 @@ def refuse_unused(directory: str) -> None:
         raise error(
             "MZ076",
             f"{FOLDER} can't be used: {why}",
-            "It is where mzplan keeps what is of this machine alone, and what somebody else has put there could "
+            "mzplan keeps in it what is of this machine alone; what somebody else has put there could "
             "overwrite files. Nothing was changed.",
             f"look at what is in it, then delete it (`git rm -r --cached {FOLDER}` if git tracks it).",
             exit_code=ExitCode.REFUSED,

@@ -131,9 +131,9 @@ def test_what_is_not_read(tmp_path: Path) -> None:
 
 
 def test_links(tmp_path: Path) -> None:
-    """A file behind a link counts once, a linked folder elsewhere is read, loops end."""
-    elsewhere = tmp_path / "elsewhere"
+    """A file behind a link counts once, a linked folder of the project is read once, loops end."""
     project = write(tmp_path / "project", {"a.yaml": SHOP})
+    elsewhere = project / "elsewhere"
     write(elsewhere, {"b.yaml": "connections:\n  far: {type: files, path: x}\n"})
     (elsewhere / "mzplan.yaml").unlink()
     (project / "linked").symlink_to(elsewhere)
@@ -143,7 +143,7 @@ def test_links(tmp_path: Path) -> None:
     (project / "root").symlink_to("/")
     (elsewhere / "back").symlink_to(elsewhere)
     configuration = load_configuration(project)
-    assert resource(configuration, "connection.far").path == "linked/b.yaml"
+    assert resource(configuration, "connection.far").path == "elsewhere/b.yaml"
     assert resource(configuration, "source.orders").path == "a.yaml"
 
 

@@ -1,4 +1,4 @@
-"""A repository that was checked out is harmless to look at: nothing is written, nothing outside it is read."""
+"""A repository that was checked out is harmless to look at: nothing is written, nothing outside is read."""
 
 from __future__ import annotations
 
@@ -279,3 +279,61 @@ def test_an_edit_that_can_not_be_journaled_is_an_error_before_the_commit(folder:
     now.pop(".mzplan/alter.lock", None)
     assert {n for n in now if not n.startswith("state/")} == {n for n in before if not n.startswith("state/")}
     assert now["state/mzplan.state.json"] == before["state/mzplan.state.json"]
+
+
+SECRET = "machine example.org login me password hunter2"
+
+
+@pytest.mark.parametrize("look", [(look,) for look in LOOKS] + [("apply", "--auto-approve"), ("alter", SET)])
+@pytest.mark.parametrize("name", ["x.yaml", "deep/x.yml", "mzplan.yaml", "pipeline.yaml"])
+def test_a_link_out_of_the_project_is_refused_and_shows_nothing(
+    folder: Path, name: str, look: tuple[str, ...]
+) -> None:
+    outside = folder.parent / ".netrc"
+    outside.write_text(f"{SECRET}: [\n")
+    (folder / "deep").mkdir()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(os.path.relpath(outside, (folder / name).parent))
+    ran = mzplan(folder, *look)
+    assert "hunter2" not in ran.out + ran.err and "login" not in ran.out + ran.err
+    if name != "mzplan.yaml" and look[0] in ("show", "status", "drift"):
+        return  # they read only mzplan.yaml
+    assert ran.code == 1 and f"MZ001]: Can't read {name}" in ran.err and "leads out" in ran.err
+
+
+@pytest.mark.parametrize("target", ["/proc/self/environ", "/dev/zero", "../x.yaml", ".git/config"])
+def test_where_a_link_may_not_lead(folder: Path, target: str) -> None:
+    """.git/config holds the token that a CI job has checked out with."""
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text(SECRET)
+    (folder / "x.yaml").symlink_to(target)
+    ran = mzplan(folder, "validate")
+    assert (
+        ran.code == 1 and "Can't read x.yaml" in ran.err and "PATH=" not in ran.err and SECRET not in ran.err
+    )
+
+
+def test_a_linked_folder_out_of_the_project_is_refused(folder: Path) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "x.yaml").write_text(SECRET)
+    (folder / "linked").symlink_to(elsewhere)
+    ran = mzplan(folder, "validate")
+    assert ran.code == 1 and "Can't read the folder linked" in ran.err and "hunter2" not in ran.err
+    settings = folder / "mzplan.yaml"
+    settings.write_text(settings.read_text() + "warehouse: ./linked\n")  # data may lie anywhere
+    assert mzplan(folder, "validate").code == 0
+
+
+def test_links_that_stay_in_the_project_are_read(folder: Path) -> None:
+    """Also those of a mounted ConfigMap, whose files lie in a hidden folder, and the project's own folder."""
+    hidden = folder / "..2026"
+    hidden.mkdir()
+    (folder / "pipeline.yaml").rename(hidden / "pipeline.yaml")
+    (folder / "mzplan.yaml").rename(hidden / "mzplan.yaml")
+    (folder / "..data").symlink_to("..2026")
+    for name in ("pipeline.yaml", "mzplan.yaml"):
+        (folder / name).symlink_to(f"..data/{name}")
+    (folder.parent / "other").symlink_to(folder)
+    assert mzplan(folder, "plan", "--json").json()["changes"] == []
+    assert mzplan(folder.parent / "other", "plan", "--json").json()["changes"] == []
