@@ -104,6 +104,8 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
     migration), or None; and the instances whose runner is alive. Raises MZ030 where there is no state."""
     from mzplan.operations.migration import collect_records
 
+    if serial is None:
+        project.store.read_state()  # raises for one that is lost, or another than the latest
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
     if blob is None and serial is not None:
         raise _no_serial(project, serial)

@@ -19,12 +19,20 @@ from pathlib import Path
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
-from mzplan.store.backends.backend import Backend, ConflictError, LockInfo, locked_error, misplaced_error
+from mzplan.store.backends.backend import (
+    Backend,
+    Blob,
+    ConflictError,
+    LockInfo,
+    locked_error,
+    lost_error,
+    misplaced_error,
+)
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import (
     decode_accepted,
@@ -71,11 +79,9 @@ class Store:
     # --- State
 
     def read_state(self) -> State:
-        """The committed state; serial 0 with no lineage when there is none yet."""
-        blob = self.backend.read(STATE_KEY)
-        if blob is None:
-            return State(project=self.project)
-        return decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
+        """The committed state; serial 0 with no lineage when there is none yet. Raises MZ030 where it
+        can't be read, is gone, or is older than what the history keeps of it."""
+        return self._current()[1]
 
     def read_edited(self) -> State:
         """The state as somebody has edited it: only to show what they changed, never to act on."""
@@ -110,13 +116,12 @@ class Store:
     def commit(self, new: State, planned_on: State) -> None:
         """Replace the state by its successor. The one it was planned on must still be there: otherwise
         MZ036 (exit 5), and nothing is written."""
-        current = self.backend.read(STATE_KEY)
-        there = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
+        current, there = self._current()
         if (there.lineage, there.serial) != (planned_on.lineage, planned_on.serial):
             raise _stale(planned_on, there)
         failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
         if current is not None:
-            self.backend.write(serial_key(there.serial), current.data)
+            self._keep(there, current.data)
         try:
             self.backend.write(STATE_KEY, encode_state(new), expected=current.version if current else None)
         except ConflictError:
@@ -129,6 +134,35 @@ class Store:
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
         self.backend.write(STATE_KEY, encode_state(new))
+
+    def _current(self) -> tuple[Blob | None, State]:
+        """The state's file and what it says. A lost file is not a new project, nor an older one the state:
+        whoever took them so would write serials anew that are in the history, and drop what runs."""
+        newest = max(self.serials(), default=0)  # listed before: others may commit meanwhile
+        blob = self.backend.read(STATE_KEY)
+        if blob is None:
+            if newest or any(status.serial > 0 for status in self.read_statuses().values()):
+                if self.backend.read(STATE_KEY) is not None:  # the first commit, just now
+                    return self._current()
+                raise self._lost("is gone", newest)
+            return None, State(project=self.project)
+        state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
+        if state.serial < newest:
+            raise self._lost(f"is of serial {state.serial}", newest)
+        if state.serial == newest and self.read_serial(newest) != state:
+            raise self._lost(f"is another serial {state.serial}", newest)
+        return blob, state
+
+    def _keep(self, state: State, data: bytes) -> None:
+        """Put the state, whose file holds `data`, into the history: once, a crash may have done it."""
+        try:
+            self.backend.write(serial_key(state.serial), data, expected=None)
+        except ConflictError:
+            if self.read_serial(state.serial) != state:
+                raise self._lost(f"is another serial {state.serial}", state.serial) from None
+
+    def _lost(self, what: str, newest: int) -> MzplanError:
+        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", what, newest)
 
     @contextlib.contextmanager
     def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:

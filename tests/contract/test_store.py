@@ -268,6 +268,67 @@ def test_a_refused_write_leaves_the_old_state(case: Case) -> None:
     store.commit(state(2), state(1))
 
 
+def _refused(ask: Callable[[], object]) -> str:
+    with pytest.raises(MzplanError) as caught:
+        ask()
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ030"
+    return f"{found.summary} {found.hint}"
+
+
+def _committed(store: Store, serials: int) -> dict[str, bytes]:
+    """So many serials; gives the history, byte for byte."""
+    for serial in range(1, serials + 1):
+        store.commit(state(serial), state(serial - 1) if serial > 1 else EMPTY)
+    return _history(store)
+
+
+def _history(store: Store) -> dict[str, bytes]:
+    blobs = {key: store.backend.read(key) for key in store.backend.list("history/")}
+    return {key: blob.data for key, blob in blobs.items() if blob is not None}
+
+
+def test_a_lost_state_is_no_new_project(make: Make) -> None:
+    store = make()
+    history = _committed(store, 3)
+    store.backend.delete(STATE_KEY)
+    for ask in (make().read_state, lambda: make().commit(state(1), EMPTY)):
+        assert "mzplan state pull --serial 2 --out FILE" in _refused(ask)
+    assert _history(store) == history and store.backend.read(STATE_KEY) is None
+
+
+def test_a_status_without_a_state_is_no_new_project(make: Make) -> None:
+    store = make()
+    store.write_status(Status(instance="local", epoch=1, heartbeat=1.0, serial=0))
+    assert store.read_state() == EMPTY  # its runner was there before the first commit
+    store.write_status(Status(instance="local", epoch=1, heartbeat=1.0, serial=1))
+    for ask in (make().read_state, lambda: make().commit(state(1), EMPTY)):
+        assert "version control" in _refused(ask)
+
+
+def test_an_older_serial_in_the_place_of_the_state_is_noticed(make: Make) -> None:
+    store = make()
+    history = _committed(store, 3)
+    store.backend.write(STATE_KEY, history["history/00000001.json"])
+    for ask in (make().read_state, lambda: make().commit(state(2), state(1))):
+        assert "is of serial 1" in _refused(ask)
+    store.backend.write(STATE_KEY, encode_state(state(2, brokers=["another:1"])))
+    for ask in (make().read_state, lambda: make().commit(state(3), state(2, brokers=["another:1"]))):
+        assert "is another serial 2" in _refused(ask)
+    assert _history(store) == history
+
+
+def test_a_serial_that_a_crash_has_kept_already_is_kept_once(make: Make) -> None:
+    store = make()
+    store.commit(state(1), EMPTY)
+    there = store.backend.read(STATE_KEY)
+    assert there is not None
+    version = store.backend.write("history/00000001.json", there.data)
+    store.commit(state(2), state(1))
+    assert store.read_state() == state(2)
+    assert store.backend.version("history/00000001.json") == version
+
+
 def test_serials_are_listed_in_order(make: Make) -> None:
     store = make()
     assert store.serials() == []

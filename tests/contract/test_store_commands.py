@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.address import Address
+from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.journal import Dropped, Prepared, encode_journal
 from mzplan.store.past_runs import read_past_runs, write_past_runs
 from tests.contract import stores
@@ -43,6 +45,52 @@ def checkout(folder: Path, state: dict[str, Any]) -> Path:
 def settings_of(case: stores.Case) -> dict[str, Any]:
     """What mzplan.yaml would say of this backend."""
     return dict(case.make.args[1])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["local", "postgres", "object-store"])
+def test_a_lost_state_comes_back_as_the_error_says(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path
+) -> None:
+    if kind == "postgres":
+        database = request.getfixturevalue("database")("lost_state")
+        case = stores.postgres(tmp_path, request.getfixturevalue("postgres"), database)
+    elif kind == "object-store":
+        case = stores.object_store(tmp_path, request.getfixturevalue("object_server"), "lost")
+    else:
+        case = stores.local(tmp_path)
+    folder = checkout(tmp_path, settings_of(case))
+    assert apply(folder).code == 0
+    assert mzplan(folder, "pause", "sink.few").code == 0
+    assert mzplan(folder, "resume", "sink.few").code == 0
+    store = case.make()
+    first, last = store.read_serial(1), store.read_state()
+    history = {key: store.backend.read(key) for key in store.backend.list("history/")}
+    assert first is not None and last.serial == 3
+
+    def older() -> None:
+        blob = history["history/00000001.json"]
+        assert blob is not None
+        store.backend.write(STATE_KEY, blob.data)
+
+    for serial, lose in ((4, lambda: store.backend.delete(STATE_KEY)), (5, older)):
+        lose()
+        ran = None
+        for command in (("plan",), ("apply", "--auto-approve"), ("status",), ("state", "pull")):
+            ran = mzplan(folder, *command, "--json")
+            assert ran.code == 1 and ran.error()["code"] == "MZ030", command
+        assert ran is not None
+        fix = re.findall(r"mzplan (state (?:pull|push)[^,;]*)", ran.error()["hint"])
+        copy = str(tmp_path / "copy.json")
+        for command in fix:
+            ran = mzplan(folder, *command.replace("FILE", copy).split())
+            assert ran.code == 0, ran
+        assert store.read_state().serial == serial
+        assert store.read_state().lineage == last.lineage
+        assert {a: r.id for a, r in store.read_state().resources.items()} == {
+            a: r.id for a, r in first.resources.items()
+        }
+    kept = {key: store.backend.read(key) for key in history}
+    assert kept == history
 
 
 def test_two_checkouts_share_a_state_that_moves_twice(
