@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
 import click
 
@@ -65,8 +67,14 @@ def _told(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnost
     invocation.end_progress()
     progress = invocation.progress
     more = {"serial": progress.serial} if progress.is_committed else {}
+    if progress.is_committed:  # of what failed then, it may be true; of the command, it is not
+        diagnostics = [_committed(found, f"Serial {progress.serial} is committed.") for found in diagnostics]
     invocation.show(diagnostics, **more)
     return code
+
+
+def _committed(found: Diagnostic, text: str) -> Diagnostic:
+    return replace(found, detail=re.sub(r"Nothing was changed\b[^.]*\.", text, found.detail))
 
 
 def _failed(invocation: Invocation) -> int:

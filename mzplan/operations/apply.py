@@ -19,7 +19,7 @@ from mzplan.model.state import ResourceState, State, Status
 from mzplan.operations.follower import Follower, Outcome
 from mzplan.operations.local_folder import refuse_unused
 from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.store.limits import limiting
@@ -201,11 +201,9 @@ def _commit(
         for notice in found:
             reporter.stage(f"{notice.severity}: {notice.summary}")
     failpoint(Failpoint.APPLY_VALIDATED)
-    reporter.committing(new.serial)
-    with limiting(store, new.serial, options.parallelism), around(new):
+    with limiting(store, new.serial, options.parallelism), around(new), committing(reporter, new.serial):
         store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
-    reporter.committed(new.serial)
     for instance in instances.values():
         runners.wake(instance, environment)
     failpoint(Failpoint.APPLY_WOKEN)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ from mzplan.model.state import State
 from mzplan.model.suggestions import did_you_mean
 from mzplan.model.words import count
 from mzplan.operations.local_folder import journal_path
+from mzplan.store.backends.backend import CommittedError
 from mzplan.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -130,6 +132,19 @@ def read_state(store: Store, reporter: Reporter) -> State:
         f"{count(len(state.resources), 'resource')}"
     )
     return state
+
+
+@contextlib.contextmanager
+def committing(reporter: Reporter, serial: int) -> Iterator[None]:
+    """Around the commit of a serial, and nothing else: reports whether it was, also where something has
+    failed after it."""
+    reporter.committing(serial)
+    try:
+        yield
+    except CommittedError:
+        reporter.committed(serial)
+        raise
+    reporter.committed(serial)
 
 
 def unknown_address(address: Address, state: State) -> MzplanError:

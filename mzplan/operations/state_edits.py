@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
-from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
 from mzplan.plan.state_edits import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.formats import decode_state, encode_state
@@ -175,9 +175,8 @@ def push(
                 _check_push(given, state, name)
             write_epoch(store, records)
             new = replace(given, serial=max(given.serial, state.serial + 1))
-        reporter.committing(new.serial)
-        store.commit(new, state)
-        reporter.committed(new.serial)
+        with committing(reporter, new.serial):
+            store.commit(new, state)
     _wake(runners, new)
     return new.serial, True
 
@@ -191,9 +190,8 @@ def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> Sta
     with suppress(MzplanError):
         there = max(there, *(status.serial for status in store.read_statuses().values()), 0)
     new = replace(given, serial=max(given.serial, there) + 1)
-    reporter.committing(new.serial)
-    store.replace_damaged(new)
-    reporter.committed(new.serial)
+    with committing(reporter, new.serial):
+        store.replace_damaged(new)
     return new
 
 
@@ -255,9 +253,8 @@ def _edit(
             approve(plan)
         new = apply_changes(state, plan)
         new = finish(plan, new) if finish is not None else new
-        reporter.committing(new.serial)
-        store.commit(new, state)
-        reporter.committed(new.serial)
+        with committing(reporter, new.serial):
+            store.commit(new, state)
     _wake(runners, new)
     return plan
 

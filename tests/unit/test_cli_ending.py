@@ -3,6 +3,7 @@ and streams that vanish."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mzplan.host import files
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.state import Lease
 from mzplan.store.backends.local import LocalBackend
@@ -243,6 +245,52 @@ def test_an_error_after_the_commit_says_so(folder: Path, monkeypatch: pytest.Mon
     ran = mzplan(folder, "apply", "--auto-approve", "--json")
     assert ran.code == 8 and ran.json()["serial"] == 1
     assert (folder / STATE).exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("apply", "--auto-approve"),
+        ("alter", "--auto-approve", "--no-live", "ALTER CONNECTION k SET (brokers = ['b:9092'])"),
+        ("pause", "sink.few"),
+        ("state", "rollback", "--auto-approve"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_folder_that_cannot_be_synced_after_the_commit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    if arguments[0] != "apply":
+        assert mzplan(folder, "apply", "--auto-approve").code == 0
+        assert mzplan(folder, "pause", "sink.out").code == 0
+    serial = 1 if arguments[0] == "apply" else 3
+    sync = files.sync_folder
+
+    def fails(place: Path) -> None:
+        if place.name == "state":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(place)
+
+    monkeypatch.setattr(files, "sync_folder", fails)
+    ran = mzplan(folder, *arguments, "--json")
+    assert ran.code == 8 and ran.json()["serial"] == serial, ran
+    assert "committed" in ran.error()["summary"] and "Nothing was changed" not in ran.out + ran.err
+    monkeypatch.undo()
+    assert json.loads((folder / STATE).read_text())["serial"] == serial
+    if arguments[0] == "alter":
+        assert "b:9092" in (folder / "pipeline.yaml").read_text()
+        assert not (folder / ".mzplan" / "alter.json").exists()
+
+
+def test_what_fails_after_the_commit_does_not_say_that_nothing_was_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise MzplanError(Diagnostic(code="MZ035", summary="x", detail="No. Nothing was changed: intact."))
+
+    monkeypatch.setattr("mzplan.runner.main.run_dry", broken)
+    ran = mzplan(folder, "apply", "--auto-approve", "--json")
+    assert ran.code == 8 and ran.error()["detail"] == "No. Serial 1 is committed."
 
 
 # --- global options

@@ -28,6 +28,10 @@ class ConflictError(Exception):
     """A compare-and-swap found another version than it expected: somebody else has written."""
 
 
+class CommittedError(MzplanError):
+    """The state is replaced, and whoever reads sees it; but something has failed after that (exit 8)."""
+
+
 class _Any:
     """Stands for 'whatever version is there'."""
 
@@ -143,7 +147,7 @@ def _age(holder: LockInfo) -> str:
 
 
 def lost_error(place: str, what: str, newest: int) -> MzplanError:
-    """MZ030: the state at a place `is gone`, or is not the latest. `newest`: of the history; 0: it has none."""
+    """MZ030: the state at a place `is gone`, or is not the latest. `newest`: of the history; 0: none."""
     if newest:
         detail = f"Its history goes to serial {newest}: this is neither a new project nor its latest state."
         hint = (

@@ -15,9 +15,17 @@ from pathlib import Path
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import replacing
 from mzplan.model.codec import decode, encode
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
-from mzplan.store.backends.backend import ANY, Blob, ConflictError, Expected, LockInfo, locked_error
+from mzplan.store.backends.backend import (
+    ANY,
+    Blob,
+    CommittedError,
+    ConflictError,
+    Expected,
+    LockInfo,
+    locked_error,
+)
 
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
@@ -174,12 +182,18 @@ class LocalBackend:
 
     def _replace(self, path: Path, data: bytes, durable: bool) -> str:
         is_state = path.name == STATE_KEY
-        with replacing(path, mode=0o644, durable=durable) as file:
-            file.write(data)
-            file.flush()
-            version = _version(os.fstat(file.fileno()))
-            if is_state:
-                failpoint(Failpoint.COMMIT_BEFORE_RENAME)
+        version = ""
+        try:
+            with replacing(path, mode=0o644, durable=durable) as file:
+                file.write(data)
+                file.flush()
+                version = _version(os.fstat(file.fileno()))
+                if is_state:
+                    failpoint(Failpoint.COMMIT_BEFORE_RENAME)
+        except OSError as problem:
+            if is_state and self.version(path.name) == version:  # renamed, and the folder not synced
+                raise _unsynced(path, problem) from None
+            raise
         if is_state:
             failpoint(Failpoint.COMMIT_AFTER_RENAME)
         return version
@@ -204,6 +218,18 @@ def _holder(handle: int) -> LockInfo | None:
 
 def _unreadable(path: Path, why: str) -> MzplanError:
     return error("MZ030", f"Cannot read {path}", f"{why}.", "check the path and its permissions.")
+
+
+def _unsynced(path: Path, problem: OSError) -> MzplanError:
+    return CommittedError(
+        Diagnostic(
+            code="MZ035",
+            summary=f"{path} is committed, and may not survive a power failure",
+            detail=f"Its folder could not be synced: {problem.strerror or problem}. Runners follow it.",
+            hint="look at the disk (its logs); once it is well, `mzplan plan` shows what is committed.",
+            exit_code=ExitCode.NOT_CONVERGED,
+        )
+    )
 
 
 def _unwritable(path: Path, problem: OSError) -> MzplanError:
