@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,11 +25,21 @@ class Declined(Exception):  # noqa: N818 - an answer, not an error
 def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     """Run a command and return its exit code. Everything that can be raised ends here."""
     try:
+        _interrupted_by_signals()
         code = _ended(invocation, run)
         invocation.end_progress()
         return _after_output(invocation, code)
     except KeyboardInterrupt:  # once more, while the first is being told
         return INTERRUPTED
+
+
+def _interrupted_by_signals() -> None:
+    """Let SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) take the way of
+    Ctrl-C, so that locks are given back. What is ignored stays so (nohup)."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
 
 
 def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:

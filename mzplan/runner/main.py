@@ -43,12 +43,13 @@ STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
 def run(
     settings: ProjectSettings, instance: str, *, stand_by: bool = True, metrics: MetricsPlace | None = None
 ) -> ExitCode:
-    """Lead the instance until SIGTERM or SIGINT. With another leader alive: stand by, or (embedded, where
-    two commands may have started one each) leave at once."""
+    """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
+    (embedded, where two commands may have started one each) leave at once."""
     store = open_store(settings)
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda *_: stopping.set())
     lease = _lead(store, instance, stopping, stand_by)
     if lease is None:
         return ExitCode.OK

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
@@ -174,6 +175,8 @@ class Store:
             host=socket.gethostname(),
             pid=os.getpid(),
             time=datetime.now(UTC).isoformat(timespec="seconds"),
+            pid_started=started_at(os.getpid()),
+            pid_space=pid_space(),
         )
         with self.backend.lock(info, wait):
             self._ensure_not_held()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
-from mzplan.store.backends.backend import ConflictError
+from mzplan.store.backends.backend import ConflictError, LockInfo
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.store.store import Store
@@ -199,6 +201,39 @@ def test_a_lock_of_another_machine_can_be_taken_by_its_id(
     finally:
         holder.kill()
         holder.join(10)
+
+
+def test_the_pid_of_a_lock_tells_only_of_the_process_that_took_it(make: Make) -> None:
+    with make().lock("apply") as info:
+        assert info.is_alive and make().holder() == info
+    assert LockInfo.from_json(info.to_json()) == info
+    assert replace(info, pid_started=info.pid_started - 1).is_alive is False  # its pid was given again
+    assert replace(info, pid_space="another boot or container").is_alive is None
+    old = {k: v for k, v in info.to_json().items() if k not in ("pid_started", "pid_space")}
+    assert LockInfo.from_json(old).is_alive is None
+
+
+@pytest.mark.parametrize("method", ["write", "holder", "delete"])
+def test_an_interrupted_command_leaves_no_lock(
+    make: Make, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """While it takes the lock (`write`), or gives it back."""
+    store = make()
+    as_it_is = getattr(store.backend, method)
+    interruptions = iter([True])
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        done = as_it_is(*given, **more)
+        if next(interruptions, False):
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(store.backend, method, interrupted)
+    with contextlib.suppress(KeyboardInterrupt), store.lock("apply"):
+        pass
+    assert make().holder() is None
+    with make().lock("y"):
+        pass
 
 
 def test_a_lock_by_hand_holds_for_everybody(make: Make) -> None:

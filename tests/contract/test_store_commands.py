@@ -47,6 +47,37 @@ def settings_of(case: stores.Case) -> dict[str, Any]:
     return dict(case.make.args[1])  # type: ignore[attr-defined]
 
 
+_SLOW = """
+import sys, time
+import mzplan.operations.validation as validation
+from mzplan.cli.main import main
+
+def reach(*_, **__):
+    print("locked", flush=True)
+    time.sleep(60)
+
+validation.reach = reach
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_by_a_signal_leaves_no_lock(
+    object_server: ObjectServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    case = stores.object_store(tmp_path, object_server, f"ended-{number}")
+    folder = checkout(tmp_path, settings_of(case))
+    command = [sys.executable, "-c", _SLOW, "-C", str(folder), "apply", "--auto-approve"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "locked\n" in iter(process.stdout.readline, "")
+    assert case.make().holder() is not None
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and err.endswith("Interrupted: nothing was changed.\n"), err
+    assert case.make().holder() is None
+
+
 @pytest.mark.parametrize("kind", ["local", "postgres", "object-store"])
 def test_a_lost_state_comes_back_as_the_error_says(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from mzplan.host.processes import is_alive
+from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 
 
@@ -42,7 +42,8 @@ Expected = str | None | _Any  # a version, None for 'the key must not exist', or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockInfo:
-    """Who holds the lock. `time` is ISO 8601, UTC."""
+    """Who holds the lock. `time` is ISO 8601, UTC; `pid_started` and `pid_space` as of a Lease, 0.0 and ""
+    in files of an earlier mzplan."""
 
     id: str
     command: str
@@ -50,11 +51,16 @@ class LockInfo:
     host: str
     pid: int
     time: str
+    pid_started: float = 0.0
+    pid_space: str = ""
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether its process lives; None where that can't be seen from this machine."""
-        return is_alive(self.pid) if self.host == socket.gethostname() else None
+        """Whether its process lives; None where that can't be seen from here: another machine or container
+        (of whatever name), or a boot before this one."""
+        if self.host != socket.gethostname() or self.pid_space != pid_space():
+            return None
+        return is_alive(self.pid, self.pid_started)
 
 
 class Backend(Protocol):

@@ -112,12 +112,19 @@ class ObjectStoreBackend:
 
     @contextlib.contextmanager
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
-        self._take(info, wait)
+        try:
+            self._take(info, wait)
+        except KeyboardInterrupt:  # perhaps it was just written
+            self._give_back(info)
+            raise
         try:
             yield
         finally:
-            if (holder := self.holder()) is not None and holder.id == info.id:
-                self.delete(_LOCK)
+            try:
+                self._give_back(info)
+            except KeyboardInterrupt:  # else it would outlive this process
+                self._give_back(info)
+                raise
 
     def holder(self) -> LockInfo | None:
         blob = self.read(_LOCK)
@@ -140,6 +147,10 @@ class ObjectStoreBackend:
         return lambda: None
 
     # --- inside
+
+    def _give_back(self, info: LockInfo) -> None:
+        if (holder := self.holder()) is not None and holder.id == info.id:
+            self.delete(_LOCK)
 
     def _take(self, info: LockInfo, wait: float) -> None:
         until = time.monotonic() + wait
