@@ -451,6 +451,17 @@ def test_an_s3_server_that_is_not_there(tmp_path: Path) -> None:
         assert "a-secret-key" not in str(found)
 
 
+def test_the_declared_endpoint_wins_over_the_environment(
+    object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    case = stores.object_store(tmp_path, object_server, "declared")
+    case.make().commit(state(1), EMPTY)
+    assert case.make().read_state() == state(1)
+    assert os.environ["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:9"  # as others may need it
+
+
 def test_a_bucket_that_is_not_there(object_server: ObjectServer, tmp_path: Path) -> None:
     case = stores.object_store(tmp_path, object_server, "there")
     store = stores.opened(str(tmp_path), {**case.make().backend.settings, "url": "s3://not-there/x"})  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOCK = "lock"
+_ENDPOINT = "AWS_ENDPOINT_URL_S3"
+_OPENING = threading.Lock()  # while the environment lacks it
 _TIMEOUTS = {"timeout": "20s", "connect_timeout": "5s"}
 _RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=15)}
 # What mzplan.yaml calls it → what the library calls it, for S3.
@@ -199,7 +203,8 @@ class ObjectStoreBackend:
         options = {"client_options": {**_TIMEOUTS, "allow_http": plain}, "retry_config": _RETRIES}
         connect: Any = from_url  # its types are one overload for each cloud
         try:
-            opened: ObjectStore = connect(self.url, config=config or None, **options)
+            with _without_endpoint_of_environment(config):
+                opened: ObjectStore = connect(self.url, config=config or None, **options)
             return opened
         except Exception as problem:
             raise error(
@@ -219,6 +224,22 @@ class ObjectStoreBackend:
             f"{text}.{intact}",
             "check the bucket, and that these credentials may read, write, list and delete in it.",
         )
+
+
+@contextlib.contextmanager
+def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None]:
+    """Where an endpoint is declared, it is the one: the library lets this variable win over it, and has no
+    setting against that."""
+    if not any("endpoint" in name.lower() for name in config):
+        yield
+        return
+    with _OPENING:
+        value = os.environ.pop(_ENDPOINT, None)
+        try:
+            yield
+        finally:
+            if value is not None:
+                os.environ[_ENDPOINT] = value
 
 
 def _version(meta: Any) -> str:
