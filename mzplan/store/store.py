@@ -27,7 +27,6 @@ from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
 from mzplan.store.backends.backend import (
     Backend,
-    Blob,
     ConflictError,
     LockInfo,
     locked_error,
@@ -82,7 +81,22 @@ class Store:
     def read_state(self) -> State:
         """The committed state; serial 0 with no lineage when there is none yet. Raises MZ030 where it
         can't be read, is gone, or is older than what the history keeps of it."""
-        return self._current()[1]
+        # A lost file is not a new project, nor an older one the state: whoever took them so would write
+        # serials anew that are in the history, and drop what runs.
+        newest = max(self.serials(), default=0)  # listed before: others may commit meanwhile
+        blob = self.backend.read(STATE_KEY)
+        if blob is None:
+            if newest or any(status.serial > 0 for status in self.read_statuses().values()):
+                if self.backend.read(STATE_KEY) is not None:  # the first commit, just now
+                    return self.read_state()
+                raise self._lost("is gone", newest)
+            return State(project=self.project)
+        state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
+        if state.serial < newest:
+            raise self._lost(f"is of serial {state.serial}", newest)
+        if state.serial == newest and self.read_serial(newest) != state:
+            raise self._lost(f"is another serial {state.serial}", newest)
+        return state
 
     def read_edited(self) -> State:
         """The state as somebody has edited it: only to show what they changed, never to act on."""
@@ -115,9 +129,10 @@ class Store:
         return self.backend.version(STATE_KEY)
 
     def commit(self, new: State, planned_on: State) -> None:
-        """Replace the state by its successor. The one it was planned on must still be there: otherwise
-        MZ036 (exit 5), and nothing is written."""
-        current, there = self._current()
+        """Replace the state by its successor. The one it was planned on, as `read_state` gave it under the
+        lock, must still be there: otherwise MZ036 (exit 5), and nothing is written."""
+        current = self.backend.read(STATE_KEY)
+        there = decode_state(current.data, STATE_KEY) if current else State(project=self.project)
         if (there.lineage, there.serial) != (planned_on.lineage, planned_on.serial):
             raise _stale(planned_on, there)
         failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
@@ -135,24 +150,6 @@ class Store:
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
         self.backend.write(STATE_KEY, encode_state(new))
-
-    def _current(self) -> tuple[Blob | None, State]:
-        """The state's file and what it says. A lost file is not a new project, nor an older one the state:
-        whoever took them so would write serials anew that are in the history, and drop what runs."""
-        newest = max(self.serials(), default=0)  # listed before: others may commit meanwhile
-        blob = self.backend.read(STATE_KEY)
-        if blob is None:
-            if newest or any(status.serial > 0 for status in self.read_statuses().values()):
-                if self.backend.read(STATE_KEY) is not None:  # the first commit, just now
-                    return self._current()
-                raise self._lost("is gone", newest)
-            return None, State(project=self.project)
-        state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
-        if state.serial < newest:
-            raise self._lost(f"is of serial {state.serial}", newest)
-        if state.serial == newest and self.read_serial(newest) != state:
-            raise self._lost(f"is another serial {state.serial}", newest)
-        return blob, state
 
     def _keep(self, state: State, data: bytes) -> None:
         """Put the state, whose file holds `data`, into the history: once, a crash may have done it."""
