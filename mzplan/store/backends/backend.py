@@ -9,12 +9,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.stored import OPTIONAL
 
 
 class Blob(NamedTuple):
@@ -51,8 +52,8 @@ class LockInfo:
     host: str
     pid: int
     time: str
-    pid_started: float = 0.0
-    pid_space: str = ""
+    pid_started: float = field(default=0.0, metadata=OPTIONAL)
+    pid_space: str = field(default="", metadata=OPTIONAL)
 
     @property
     def is_alive(self) -> bool | None:
