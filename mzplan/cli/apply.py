@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import ADDRESS, DURATION, QUERY
+from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
 from mzplan.cli.output import is_interactive
@@ -88,6 +88,7 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.IntRange(min=1),
     help="Stop and start at most so many queries at once (default: 8).",
 )
+@click.option("--digest", type=DIGEST, metavar="sha256:…", help="Apply only the plan that has this digest.")
 @canary_options
 @wait_option
 @apply_options

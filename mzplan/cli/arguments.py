@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,17 @@ class DurationType(click.ParamType[float]):
         return min(seconds(str(value)), self.LONGEST)
 
 
+class DigestType(click.ParamType[str]):
+    """The digest of a plan, as `plan` shows it."""
+
+    name = "digest"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(value)):
+            self.fail(f"{value!r} is no digest of a plan: sha256: and 64 hex digits.", param, ctx)
+        return str(value)
+
+
 def _examples() -> Iterable[str]:
     from mzplan.cli.project import examples
 
@@ -113,6 +125,7 @@ ADDRESS = AddressType()
 QUERY = AddressType(queries_only=True)
 ADDRESS_OR_FILE = AddressOrFileType()
 DURATION = DurationType()
+DIGEST = DigestType()
 EXAMPLE = NameType(_examples)
 SCHEMA = NameType(_schemas)
 INSTANCE = InstanceType()

@@ -31,12 +31,14 @@ LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 class ApplyOptions:
     """How a plan is carried out. `live`: whether validation reaches servers, from here too (None: only where
     a runner can). `canary`: one query of each connection goes first, and must make progress within so many
-    seconds. `parallelism`: queries that are stopped and started at once. `wait`: seconds to follow them."""
+    seconds. `parallelism`: queries that are stopped and started at once. `digest`: that of the plan which
+    was reviewed; no other is applied. `wait`: seconds to follow them."""
 
     allow_replace: bool = False
     live: bool | None = None
     canary: float | None = None
     parallelism: int | None = None
+    digest: str | None = None
     wait: float
 
 
@@ -67,11 +69,15 @@ def apply_configuration(
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
 ) -> Applied:
-    """Plan, get approval, validate where it will run, commit, and follow until it has converged."""
+    """Plan, get approval, validate where it will run, commit, and follow until it has converged. Raises MZ036
+    (exit 5) where the plan has another digest than the one of the options."""
+    from mzplan.plan.file import ensure_digest
 
     def planned(state: State) -> Plan:
         _settle(project, reporter)
-        return plan_configuration(project, reporter, state, targets, replacing, canary=options.canary)
+        plan = plan_configuration(project, reporter, state, targets, replacing, canary=options.canary)
+        ensure_digest(plan, options.digest)
+        return plan
 
     return carry_out(project, runners, reporter, "apply", planned, approve, options)
 
@@ -84,10 +90,15 @@ def apply_saved(
     options: ApplyOptions,
     plan: Plan,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed. Raises MZ036 (exit 5), naming what
-    has changed, when something that it touches has: in the state, in the files, or in what runs."""
+    """Carry out a plan that was saved earlier, exactly as it was reviewed. Raises MZ036 (exit 5) for another
+    digest than the one of the options; and, naming what has changed, when something that it touches has: in
+    the state, in the files, or in what runs; or when it claims what these do not give."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
     from mzplan.plan.canaries import choose_canaries
+    from mzplan.plan.file import ensure_digest
+    from mzplan.plan.recomputed import ensure_as_recomputed
+
+    ensure_digest(plan, options.digest)
 
     def planned(state: State) -> Plan:
         _settle(project, reporter)
@@ -96,7 +107,9 @@ def apply_saved(
             with suppress(MzplanError):  # without the history the check is only stricter
                 then = project.store.read_serial(plan.serial)
         fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
-        ensure_declared(fresh, validate(project, reporter, plan.variables))
+        configuration = validate(project, reporter, plan.variables)
+        ensure_declared(fresh, configuration)
+        ensure_as_recomputed(fresh, configuration, state)
         ensure_as_observed(fresh, find_drift(project, state))
         if options.canary is None:
             return fresh

@@ -26,6 +26,12 @@ from mzplan.schema.kinds import is_type
 FORMAT_VERSION = 1
 Fields = Mapping[str, Any]
 
+# What a plan shows beside what it would commit. It may differ where the same changes are planned again: on a
+# later serial, on another machine, while queries come and go.
+_BESIDE = frozenset(
+    {"serial", "variables", "downstream", "feeds", "unaffected", "pending", "drift", "diagnostics"}
+)
+
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write the plan file: beside the path first, then in its place. Raises MzplanError MZ035."""
@@ -88,6 +94,26 @@ def decode_plan(data: bytes, place: str = "the plan file") -> Plan:
         ) from None
     except RecursionError:
         raise _unusable(place, "It is not a plan that mzplan has saved, or not all of one.") from None
+
+
+def digest_of_plan(plan: Plan) -> str:
+    """`sha256:…` over all that the plan would commit: each change whole, warehouse, instances and canaries.
+    Equal wherever the same files are planned on the same records."""
+    content = _plan_to_json(plan)
+    return _checksum(_canonical({name: content[name] for name in content.keys() - _BESIDE}))
+
+
+def ensure_digest(plan: Plan, digest: str | None) -> None:
+    """Raises MzplanError MZ036 (exit 5) for a plan with another digest than this one, if one is given."""
+    found = digest_of_plan(plan)
+    if digest is not None and found != digest:
+        raise error(
+            "MZ036",
+            "The plan is not the one that was reviewed",
+            f"Its digest is {found}, and not {digest}. Nothing was changed.",
+            "plan again, and review that.",
+            exit_code=ExitCode.STALE,
+        )
 
 
 def _unusable(place: str, why: str) -> MzplanError:

@@ -40,7 +40,7 @@ def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
         raise _stale("The plan is stale", f"{why} Nothing was changed.", "plan again.")
     why = _serials(plan, state)
     if plan.is_empty and plan.serial != state.serial:
-        _refuse(["it has no changes, and so says nothing of what was committed since"], why)
+        refuse_stale(["it has no changes, and so says nothing of what was committed since"], why)
     changed = list(_changed_records(plan, state))
     if changed and all(_is_done(change, state) for change in plan.changes):
         changed = ["all that it would do is done already"]
@@ -48,7 +48,7 @@ def ensure_fresh(plan: Plan, state: State, then: State | None = None) -> Plan:
         plan = _rebased(plan, state, then)
         _ensure_whole(plan, state)
         changed = list(_changed_reach(plan, state))
-    _refuse(changed, why)
+    refuse_stale(changed, why)
     return plan
 
 
@@ -71,7 +71,7 @@ def ensure_declared(plan: Plan, configuration: Configuration) -> None:
             for name in sorted(plan.instances.keys() | configuration.instances.keys())
             if plan.instances.get(name) != configuration.instances.get(name)
         ]
-    _refuse(found, "The files have changed since the plan was made")
+    refuse_stale(found, "The files have changed since the plan was made")
 
 
 def ensure_as_observed(plan: Plan, drift: Iterable[DriftItem]) -> None:
@@ -84,7 +84,7 @@ def ensure_as_observed(plan: Plan, drift: Iterable[DriftItem]) -> None:
         for item in drift
         if item.address in touched and item.kind not in PASSING and (item.address, item.kind) not in known
     ]
-    _refuse(found, "What runs has changed since the plan was made")
+    refuse_stale(found, "What runs has changed since the plan was made")
 
 
 def _changed_records(plan: Plan, state: State) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
     found = [f"instance {name} was changed" for name in sorted(changed)]
     if state.resources and plan.warehouse != state.warehouse:
         found.append("the warehouse was changed")
-    _refuse(found, _serials(plan, state))
+    refuse_stale(found, _serials(plan, state))
     return dataclasses.replace(
         plan,
         lineage=state.lineage,
@@ -178,7 +178,7 @@ def _ensure_whole(plan: Plan, state: State) -> None:
             what = f"refers to {lost[0]}" if lost else f"runs on instance {resource.instance}"
             since = "" if resource.address in touched else " now"
             found.append(f"{resource.address}{since} {what}, which would not be there")
-    _refuse(found, _serials(plan, state))
+    refuse_stale(found, _serials(plan, state))
 
 
 def _serials(plan: Plan, state: State) -> str:
@@ -202,7 +202,8 @@ def _by_hand(before: ResourceState, after: ResourceState) -> bool:
     return (before.override, before.restart_token) != (after.override, after.restart_token)
 
 
-def _refuse(found: list[str], why: str) -> None:
+def refuse_stale(found: list[str], why: str) -> None:
+    """Raises MzplanError MZ036 (exit 5) if anything was found."""
     if found:
         more = f", and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
         shown = "; ".join(found[:MAX_SHOWN]) + more

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
+from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
@@ -39,6 +40,8 @@ def drift_marker(project: str) -> str:
 def render_plan_markdown(plan: Plan) -> str:
     """The plan, ending in a newline; fewer than 65,536 characters."""
     head = [plan_marker(plan.project), f"## mzplan plan: {code(plan.project)}", _verdict(plan)]
+    if not plan.is_empty:
+        head.append(_digest(plan))
     if plan.changes:
         head.append(_table(plan))
     head += list(_warnings(plan))
@@ -83,6 +86,13 @@ def _verdict(plan: Plan) -> str:
         f" {many(len(plan.downstream), 'query', 'queries')} downstream run on." if plan.downstream else ""
     )
     return f"{text}{running} {plan.unaffected:,} unaffected. Planned on serial {plan.serial}."
+
+
+def _digest(plan: Plan) -> str:
+    """What binds the comment to what is applied: the digest, and the places that it covers."""
+    instances = (f"{code(name)} ({one.type})" for name, one in sorted(plan.instances.items()))
+    places = f"warehouse {code(plan.warehouse)}, instances: {', '.join(instances)}"
+    return f"Digest: {code(digest_of_plan(plan))}, with {places}."
 
 
 def _table(plan: Plan) -> str:

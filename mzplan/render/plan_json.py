@@ -6,6 +6,7 @@ from typing import Any
 
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
+from mzplan.plan.file import digest_of_plan
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -19,6 +20,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "project": plan.project,
         "lineage": plan.lineage,
         "serial": plan.serial,
+        "digest": digest_of_plan(plan),
         "summary": plan.summary(),
         "changes": [change_to_json(change) for change in plan.changes],
         "unaffected": plan.unaffected,

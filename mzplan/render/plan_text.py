@@ -8,6 +8,7 @@ from mzplan.model.address import Address
 from mzplan.model.plan import ACTIONS, Action, Change, FieldChange, Plan
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
+from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.text import Paint, cut, safe, value
 
@@ -99,6 +100,9 @@ class _Renderer:
         if self.plan.diagnostics:
             yield render_diagnostics(self.plan.diagnostics, self.colour)
             yield ""
+        if not self.plan.is_empty:
+            places = f"warehouse {safe(self.plan.warehouse)}, {_instances(self.plan)}"
+            yield f"Digest: {digest_of_plan(self.plan)}, with {places}"
         yield self.paint(verdict(self.plan), "bold")
 
     def _change(self, change: Change) -> Iterator[str]:
@@ -202,6 +206,12 @@ def edit_of(field: FieldChange, length: int = 80) -> str:
 
 def _after(field: FieldChange) -> str:
     return "(sensitive)" if field.sensitive else value(field.after)
+
+
+def _instances(plan: Plan) -> str:
+    """`instances local (embedded), west (cluster)`: all of them."""
+    shown = [f"{safe(name)} ({instance.type})" for name, instance in sorted(plan.instances.items())]
+    return f"instance{'' if len(shown) == 1 else 's'} {', '.join(shown)}"
 
 
 def _shortened(addresses: tuple[Address, ...]) -> str:

@@ -11,6 +11,7 @@ from mzplan.model.plan import Change, DriftItem, FieldChange, Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
+from mzplan.plan.file import digest_of_plan
 from mzplan.render.graph import render_graph
 from mzplan.render.plan_json import plan_to_json
 from mzplan.render.plan_text import render_plan, verdict
@@ -50,6 +51,7 @@ def test_the_json_of_the_contract() -> None:
         "project": "shop",
         "lineage": "lineage-1",
         "serial": 1,
+        "digest": digest_of_plan(plan),
         "summary": {"create": 0, "update": 1, "restart": 1, "replace": 0, "delete": 0, "move": 0},
         "changes": [
             {
