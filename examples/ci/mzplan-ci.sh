@@ -3,11 +3,13 @@
 #
 #   mzplan-ci.sh validate          check the files
 #   mzplan-ci.sh plan DIR          plan, and leave plan.mzplan, comment.md and summary.txt in DIR
-#   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan; where it is stale, plan anew and say so (exit 5)
+#   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan if it has the approved digest; where it is another one, or
+#                                  stale: exit 5, and the plan to review is in DIR/anew.md
 #   mzplan-ci.sh drift DIR         leave drift.md in DIR; exit 3 when there is drift
 #
 # MZPLAN_PROJECT is the project's folder (default: here), MZPLAN the command (default: mzplan),
-# MZPLAN_APPLY_OPTIONS more options of apply (`--allow-replace`).
+# MZPLAN_APPLY_OPTIONS more options of apply (`--allow-replace`), MZPLAN_DIGEST the approved digest (default: what
+# approved.sh or note.py has found, DIR/approved.txt).
 set -euo pipefail
 
 project=${MZPLAN_PROJECT:-.}
@@ -27,19 +29,32 @@ case "${1:-}" in
     code=0
     run plan --out "$out/plan.mzplan" --markdown "$out/comment.md" --detailed-exitcode >"$out/summary.txt" || code=$?
     cat "$out/summary.txt"
+    rm -f "$out/no-changes"
     case $code in
-      0) echo "nothing to change" ;;
+      0) touch "$out/no-changes" && echo "nothing to change" ;;
       2 | 4) echo "changes are pending" ;;
-      3) echo "no changes, but drift" ;;
+      3) touch "$out/no-changes" && echo "no changes, but drift" ;;
       *) exit "$code" ;;
     esac
     ;;
   apply)
     out=$(folder "${2:?DIR}")
+    rm -f "$out/anew.md"
+    if [ -e "$out/no-changes" ]; then
+      echo "nothing to change"
+      exit 0
+    fi
+    approved=${MZPLAN_DIGEST:-$(cat "$out/approved.txt" 2>/dev/null || true)}
     code=0
-    run apply "$out/plan.mzplan" ${apply_options[@]+"${apply_options[@]}"} || code=$?
+    if [ -n "$approved" ]; then
+      run apply "$out/plan.mzplan" --digest "$approved" ${apply_options[@]+"${apply_options[@]}"} || code=$?
+    else
+      echo "No digest was approved for this plan." >&2
+      code=5
+    fi
     if [ "$code" -eq 5 ]; then
-      echo "The reviewed plan is stale: something that it touches has changed. Plan and review anew." >&2
+      echo "What would be applied is not what was approved: nothing was applied. Plan and review anew." >&2
+      run plan --markdown "$out/anew.md" >"$out/summary.txt" || true
     fi
     exit "$code"
     ;;
@@ -48,7 +63,7 @@ case "${1:-}" in
     run drift --markdown "$out/drift.md" --detailed-exitcode
     ;;
   *)
-    sed -n '2,12p' "$0" >&2
+    sed -n '2,14p' "$0" >&2
     exit 64
     ;;
 esac

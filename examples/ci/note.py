@@ -1,20 +1,31 @@
 #!/usr/bin/env python3
-"""Write a note on a GitLab merge request, or edit the one that is there: it begins with the same marker."""
+"""The notes of a GitLab merge request: those that this token's own user wrote, with the same marker.
+
+note.py FILE              write a note, or edit the last one
+note.py --new FILE        write another one
+note.py --approved DIR    leave in DIR/approved.txt the digest that the last one showed (the marker
+                          is the first line of DIR/comment.md)
+
+The merge request is the pipeline's; or, on the default branch, the one that the commit has merged.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+DIGEST = re.compile(r"^Digest: `(sha256:[0-9a-f]{64})`", re.MULTILINE)
+
 
 def call(method: str, path: str, content: dict[str, Any] | None = None) -> Any:
-    """A request to GitLab's API of this job's project."""
+    """A request to GitLab's API."""
     request = urllib.request.Request(
-        f"{os.environ['CI_API_V4_URL']}/projects/{os.environ['CI_PROJECT_ID']}/{path}",
+        f"{os.environ['CI_API_V4_URL']}/{path}",
         method=method,
         data=json.dumps(content).encode() if content is not None else None,
         headers={"PRIVATE-TOKEN": os.environ["GITLAB_TOKEN"], "Content-Type": "application/json"},
@@ -23,18 +34,57 @@ def call(method: str, path: str, content: dict[str, Any] | None = None) -> Any:
         return json.load(answer)
 
 
-def main() -> None:
-    body = Path(sys.argv[1]).read_text(encoding="utf-8")
-    marker = body.splitlines()[0]
-    notes = f"merge_requests/{os.environ['CI_MERGE_REQUEST_IID']}/notes"
-    page = 1
-    while found := call("GET", f"{notes}?per_page=100&page={page}"):
+def notes_of_the_request() -> str | None:
+    """The API's path of the merge request's notes; None for a commit that no merge request has made."""
+    project = f"projects/{os.environ['CI_PROJECT_ID']}"
+    number = os.environ.get("CI_MERGE_REQUEST_IID")
+    if not number:
+        commit = os.environ["CI_COMMIT_SHA"]
+        for request in call("GET", f"{project}/repository/commits/{commit}/merge_requests"):
+            made = [request.get(key) for key in ("merge_commit_sha", "squash_commit_sha", "sha")]
+            if request["state"] == "merged" and commit in made:
+                number = request["iid"]
+    return f"{project}/merge_requests/{number}/notes" if number else None
+
+
+def last_own_note(notes: str, marker: str) -> dict[str, Any] | None:
+    """The newest note that begins with the marker, among those of this token's user."""
+    user, page = call("GET", "user")["id"], 1
+    while found := call("GET", f"{notes}?sort=desc&order_by=created_at&per_page=100&page={page}"):
         for note in found:
-            if note["body"].startswith(marker):
-                call("PUT", f"{notes}/{note['id']}", {"body": body})
-                return
+            if note["author"]["id"] == user and note["body"].startswith(marker):
+                return dict(note)
         page += 1
-    call("POST", notes, {"body": body})
+    return None
+
+
+def approved(folder: Path) -> None:
+    marker = (folder / "comment.md").read_text(encoding="utf-8").splitlines()[0]
+    notes = notes_of_the_request()
+    note = last_own_note(notes, marker) if notes else None
+    shown = DIGEST.search(note["body"]) if note else None
+    (folder / "approved.txt").write_text(f"{shown[1]}\n" if shown else "")
+
+
+def write(file: Path, *, new: bool) -> None:
+    body = file.read_text(encoding="utf-8")
+    notes = notes_of_the_request()
+    if notes is None:
+        print("No merge request has made this commit: there is nowhere to comment.")
+        return
+    note = None if new else last_own_note(notes, body.splitlines()[0])
+    if note is None:
+        call("POST", notes, {"body": body})
+    else:
+        call("PUT", f"{notes}/{note['id']}", {"body": body})
+
+
+def main() -> None:
+    place = Path(sys.argv[-1])
+    if sys.argv[1] == "--approved":
+        approved(place)
+    else:
+        write(place, new=sys.argv[1] == "--new")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,14 @@ def ci(folder: Path, *arguments: str, code: int = 0, **environment: str) -> str:
     return sh(folder, str(CI / "mzplan-ci.sh"), *arguments, code=code, **environment)
 
 
+def approved(out: Path) -> dict[str, str]:
+    """What a person has agreed to: the digest that the comment in this folder shows."""
+    (digest,) = re.findall(
+        r"^Digest: `(sha256:[0-9a-f]{64})`", (out / "comment.md").read_text(), re.MULTILINE
+    )
+    return {"MZPLAN_DIGEST": digest}
+
+
 @pytest.fixture
 def remote(tmp_path: Path) -> Path:
     """A bare repository with a project on main. The state is in a folder that every checkout reaches."""
@@ -86,7 +94,8 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     main = checkout(remote, "job-0")
     ci(main, "validate")
     assert "changes are pending" in ci(main, "plan", str(out))
-    ci(main, "apply", str(out))
+    assert "No digest was approved" in ci(main, "apply", str(out), code=5)
+    ci(main, "apply", str(out), **approved(out))
     assert "nothing to change" in ci(main, "plan", str(out))
     ci(main, "drift", str(out))
 
@@ -101,10 +110,12 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     merge(remote, "more-rows")
     other = checkout(remote, "job-2")
     ci(other, "plan", str(out / "other"))
-    ci(other, "apply", str(out / "other"))
+    ci(other, "apply", str(out / "other"), **approved(out / "other"))
     merge(remote, "move-broker")
     merged = checkout(remote, "job-3")
-    ci(merged, "apply", str(out))
+    agreed = approved(out)
+    ci(merged, "plan", str(out))  # on the merge commit, and on a later serial
+    ci(merged, "apply", str(out), **agreed)
     assert "nothing to change" in ci(merged, "plan", str(out))
 
     # One that touches the same is not applied unseen.
@@ -114,8 +125,12 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     merge(remote, "rival")
     rival = checkout(remote, "job-5")
     ci(rival, "plan", str(out / "rival"))
-    ci(rival, "apply", str(out / "rival"))
-    said = ci(rival, "apply", str(out), code=5)
+    # The digest of one is not that of the other: nothing is applied, and there is a plan to review.
+    said = ci(rival, "apply", str(out / "rival"), code=5, **approved(out))
+    assert "not the one that was reviewed" in said
+    assert "d:9092" in (out / "rival" / "anew.md").read_text()
+    ci(rival, "apply", str(out / "rival"), **approved(out / "rival"))
+    said = ci(rival, "apply", str(out), code=5, **approved(out))
     assert "connection.k was changed" in said and "Plan and review anew" in said
 
 
@@ -130,7 +145,7 @@ def test_a_broken_project_fails_each_job(remote: Path) -> None:
 def test_a_drift_job_fails_when_there_is_drift(remote: Path) -> None:
     job = checkout(remote, "job")
     ci(job, "plan", "out")
-    ci(job, "apply", "out")
+    ci(job, "apply", "out", **approved(job / "out"))
     ci(job, "drift", "out")
     (remote.parent / "shared-state" / "status" / "local.json").unlink()
     ci(job, "drift", "out", code=3)
@@ -159,17 +174,30 @@ from pathlib import Path
 store = Path(os.environ["COMMENTS"])
 comments = json.loads(store.read_text())
 arguments = sys.argv[2:]
+if "graphql" in arguments:
+    print("github-actions[bot]")
+    sys.exit()
+if arguments[0].endswith("/pulls"):
+    print("7")
+    sys.exit()
 if "--jq" in arguments:
-    marker = re.search(r'startswith\\("(.*?)"\\)', arguments[arguments.index("--jq") + 1])[1]
-    print("\\n".join(str(c["id"]) for c in comments if c["body"].startswith(marker)))
+    jq = arguments[arguments.index("--jq") + 1]
+    marker = re.search(r'startswith\\("(.*?)"\\)', jq)[1]
+    author = re.search(r'user.login == "(.*?)"', jq)[1]
+    for c in comments:
+        if c["body"].startswith(marker) and c["user"]["login"] == author:
+            shown = re.search("\\nDigest: `(sha256:[0-9a-f]{64})`", c["body"])
+            print((shown[1] if shown else "none") if "capture" in jq else c["id"])
     sys.exit()
 body = Path(next(a for a in arguments if a.startswith("body=@"))[6:]).read_text()
 if arguments[arguments.index("--method") + 1] == "PATCH":
     next(c for c in comments if str(c["id"]) == arguments[2].rpartition("/")[2])["body"] = body
 else:
-    comments.append({"id": len(comments) + 1, "body": body})
+    comments.append({"id": len(comments) + 1, "body": body, "user": {"login": "github-actions[bot]"}})
 store.write_text(json.dumps(comments))
 """
+MARKED = "<!-- mzplan:plan:shop -->"
+FORGED = f"{MARKED}\n\nDigest: `sha256:{'0' * 64}`, with whatever its author likes.\n"
 
 
 def test_github_has_one_comment_that_is_edited(tmp_path: Path) -> None:
@@ -177,19 +205,28 @@ def test_github_has_one_comment_that_is_edited(tmp_path: Path) -> None:
     tools.mkdir()
     (tools / "gh").write_text(GH)
     (tools / "gh").chmod(0o755)
-    comments.write_text(json.dumps([{"id": 1, "body": "looks good"}]))
+    others = [{"id": 1, "body": "looks good", "user": {"login": "ann"}}]
+    others.append({"id": 2, "body": FORGED, "user": {"login": "mallory"}})
+    comments.write_text(json.dumps(others))
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "COMMENTS": str(comments)}
     for text in ("first", "second"):
         (tmp_path / "c.md").write_text(f"<!-- mzplan:plan:shop -->\n\n{text}\n")
         sh(tmp_path, str(CI / "comment.sh"), "c.md", "o/r", "7", **environment)
     found = json.loads(comments.read_text())
-    assert [c["body"].split("\n")[-2:] for c in found] == [["looks good"], ["second", ""]]
+    assert [c["body"].split("\n")[-2:] for c in found] == [
+        ["looks good"],
+        FORGED.split("\n")[-2:],  # it has the marker, and another author
+        ["second", ""],
+    ]
 
 
 @pytest.fixture
 def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """GitLab's notes, as far as note.py needs them."""
-    notes: list[dict[str, Any]] = [{"id": 1, "body": "looks good"}]
+    notes: list[dict[str, Any]] = [
+        {"id": 1, "body": "looks good", "author": {"id": 1}},
+        {"id": 2, "body": FORGED, "author": {"id": 666}},
+    ]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
@@ -207,10 +244,15 @@ def gitlab() -> Iterator[tuple[str, list[dict[str, Any]]]]:
             return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
 
         def do_GET(self) -> None:
-            self.answer(notes if self.path.endswith("&page=1") else [])
+            if self.path.endswith("/user"):
+                self.answer({"id": 5})
+            elif "/commits/" in self.path:
+                self.answer([{"iid": 7, "state": "merged", "merge_commit_sha": self.path.split("/")[-2]}])
+            else:
+                self.answer(notes[::-1] if self.path.endswith("&page=1") else [])
 
         def do_POST(self) -> None:
-            notes.append({"id": len(notes) + 1, **self.content()})
+            notes.append({"id": len(notes) + 1, "author": {"id": 5}, **self.content()})
             self.answer(notes[-1])
 
         def do_PUT(self) -> None:
@@ -236,8 +278,8 @@ def test_gitlab_has_one_note_that_is_edited(tmp_path: Path, gitlab: tuple[str, l
     for text in ("first", "second"):
         (tmp_path / "c.md").write_text(f"<!-- mzplan:plan:shop -->\n\n{text}\n")
         sh(tmp_path, sys.executable, str(CI / "note.py"), "c.md", **environment)
-    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", "<!-- mzplan:plan:shop -->"]
-    assert "second" in notes[1]["body"]
+    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", MARKED, MARKED]
+    assert notes[1]["body"] == FORGED and "second" in notes[2]["body"]
 
 
 # --- the files themselves
@@ -260,7 +302,7 @@ def test_the_templates_are_yaml_and_call_what_is_there() -> None:
     scripts = [line for job in gitlab.values() if isinstance(job, dict) for line in job.get("script", [])]
     for name in re.findall(r"ci/([a-z.-]+\.(?:sh|py))", " ".join(scripts)):
         assert os.access(CI / name, os.X_OK), name
-    for name in ("mzplan-ci.sh", "comment.sh"):
+    for name in ("mzplan-ci.sh", "comment.sh", "approved.sh"):
         subprocess.run(["bash", "-n", str(CI / name)], check=True)
 
 
@@ -292,6 +334,7 @@ class Action:
         self.temp, self.summary = folder.parent / f"{folder.name}-temp", folder.parent / f"{folder.name}.md"
         self.comments = folder.parent / f"{folder.name}.json"
         self.comments.write_text("[]")
+        self.digest = ""
         self.temp.mkdir()
         self.tools = shims(self.temp)
 
@@ -302,6 +345,7 @@ class Action:
             "inputs.project": ".",
             "inputs.version": "mzplan==1.2; echo owned",  # whatever it is, it is no shell
             "inputs.apply-options": "",
+            "inputs.digest": self.digest,
             "inputs.token": "t",
             "github.event_name": self.event,
             "github.event.pull_request.number": "7",
@@ -325,6 +369,7 @@ class Action:
                     "PATH": f"{self.tools}:{os.environ['PATH']}",
                     "GITHUB_ACTION_PATH": str(CI),
                     "GITHUB_REPOSITORY": "o/r",
+                    "GITHUB_SHA": "0" * 40,
                     "GITHUB_STEP_SUMMARY": str(self.summary),
                     "RUNNER_TEMP": str(self.temp),
                     "COMMENTS": str(self.comments),
@@ -347,9 +392,15 @@ class Action:
 
 def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
     action = Action(checkout(remote, "main-job"), "push")
-    for command in ("validate", "plan", "apply", "drift"):
-        assert action.run(command) == 0, command
+    assert [action.run(command) for command in ("validate", "plan")] == [0, 0]
     assert json.loads(action.comments.read_text()) == []  # no pull request
+    forged = {"id": 1, "body": FORGED, "user": {"login": "mallory"}}
+    action.comments.write_text(json.dumps([forged]))
+    assert action.run("apply") == 5  # nobody has approved it: it is commented, for review
+    first, anew = json.loads(action.comments.read_text())
+    assert first == forged and anew["body"].startswith(MARKED)
+    assert action.run("apply") == 0  # somebody has read that, and runs the job again
+    assert action.run("drift") == 0
     assert "mzplan==1.2; echo owned" in (action.temp / "pip.log").read_text()
     assert "**No drift.**" in action.summary.read_text()
 
@@ -396,19 +447,22 @@ def test_each_job_of_the_gitlab_template(
         "CI_MERGE_REQUEST_IID": "7",
         "GITLAB_TOKEN": "t",
     }
+    merged = {**request, "CI_MERGE_REQUEST_IID": "", "CI_COMMIT_SHA": "0" * 40}
     folder = checkout(remote, "gitlab")
     shutil.copytree(CI, folder / ".ci")  # where the README says that it is copied to
     for name, more, code in (
         ("mzplan-validate", request, 0),
         ("mzplan-plan", request, 0),
         ("mzplan-plan", {}, 0),  # on the default branch there is no note
-        ("mzplan-apply", {}, 0),
+        ("mzplan-apply", {}, 5),  # without the note, nothing is approved
+        ("mzplan-apply", merged, 0),
         ("mzplan-drift", {}, 0),
-        ("mzplan-apply", {}, 5),  # the plan that was applied
+        ("mzplan-apply", merged, 5),  # the plan that was applied; the note after it has nothing to do
     ):
         done = gitlab_job(name, folder, **common, **more)
         assert done.returncode == code, f"{name}: {done.stdout}{done.stderr}"
-    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", "<!-- mzplan:plan:shop -->"]
+    assert [n["body"].split("\n")[0] for n in notes] == ["looks good", MARKED, MARKED, MARKED]
+    assert notes[1]["body"] == FORGED and "**No changes.**" in notes[3]["body"]
     (remote.parent / "shared-state" / "status" / "local.json").unlink()
     assert gitlab_job("mzplan-drift", folder, **common).returncode == 3
     assert (folder / "mzplan-out" / "drift.md").exists()
@@ -418,7 +472,7 @@ def test_the_drift_job_of_systemd_and_of_cron(remote: Path, tmp_path: Path) -> N
     """The lines as they stand there, with this machine's folders."""
     folder = checkout(remote, "served")
     ci(folder, "plan", "out")
-    ci(folder, "apply", "out")
+    ci(folder, "apply", "out", **approved(folder / "out"))
     service = (CI / "mzplan-drift.service").read_text()
     (command,) = re.findall(r"^ExecStart=(.*)$", service, re.MULTILINE)
     (variable,) = re.findall(r"^Environment=(.*)$", service, re.MULTILINE)
