@@ -15,7 +15,7 @@ from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
-from mzplan.render.plan_text import SIGNS, edit_of, turns
+from mzplan.render.plan_text import SIGNS, edit_of, turns, whole
 from mzplan.render.text import cut, safe, value
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
@@ -207,7 +207,8 @@ def _line(change: Change) -> str:
 def _details(change: Change) -> Iterator[str]:
     if change.action == "create" and change.after is not None:
         for field in all_fields(change.after):
-            yield f"+     {safe(field.path)}: {'(sensitive)' if field.sensitive else value(field.after)}"
+            shown = "(sensitive)" if field.sensitive else value(field.after, whole(field))
+            yield f"+     {safe(field.path)}: {shown}"
         return
     for field in change.fields:
         yield from _field(field)
@@ -219,9 +220,9 @@ def _field(field: FieldChange) -> Iterator[str]:
         yield f"!     {path}: {edit_of(field)}"
         return
     if field.before is not None:
-        yield f"-     {path}: {value(field.before)}"
+        yield f"-     {path}: {value(field.before, whole(field))}"
     if field.after is not None:
-        yield f"+     {path}: {value(field.after)}"
+        yield f"+     {path}: {value(field.after, whole(field))}"
 
 
 def _sections_after(plan: Plan) -> Iterator[str]:

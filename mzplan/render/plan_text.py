@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 
 from mzplan.model.address import Address
@@ -10,7 +11,7 @@ from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
-from mzplan.render.text import Paint, cut, safe, value
+from mzplan.render.text import MAX_VALUE, Paint, cut, safe, value
 
 SIGNS: Mapping[Action, str] = {
     "create": "+",
@@ -193,10 +194,16 @@ def _fields_in_line(fields: tuple[FieldChange, ...]) -> str:
     return ", ".join(shown)
 
 
-def edit_of(field: FieldChange, length: int = 80) -> str:
-    """`before → after` on one line."""
+def whole(field: FieldChange) -> int:
+    """The length that a value of it is cut to: none, for what is reviewed; a description is only prose."""
+    return MAX_VALUE if field.path == "description" else sys.maxsize
+
+
+def edit_of(field: FieldChange, length: int | None = None) -> str:
+    """`before → after` on one line; whole, unless a length is given."""
     if field.sensitive:
         return "(sensitive)"
+    length = whole(field) if length is None else length
     if field.before is None:
         return f"added {value(field.after, length)}"
     if field.after is None:
@@ -205,7 +212,7 @@ def edit_of(field: FieldChange, length: int = 80) -> str:
 
 
 def _after(field: FieldChange) -> str:
-    return "(sensitive)" if field.sensitive else value(field.after)
+    return "(sensitive)" if field.sensitive else value(field.after, whole(field))
 
 
 def _instances(plan: Plan) -> str:

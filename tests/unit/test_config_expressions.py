@@ -111,6 +111,32 @@ def test_the_place_of_an_error() -> None:
     assert parse_select("amount + sum(a) AS x").offset == 9
 
 
+JAVA = "'java.lang.Runtime', 'getRuntime'"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        f"reflect({JAVA})",
+        f"JAVA_METHOD ({JAVA})",
+        f"try_reflect({JAVA})",
+        f"`reflect`({JAVA})",
+        f"system.builtin.`Reflect`({JAVA})",
+        f"builtin.java_method({JAVA}).b",
+        f"concat('a long text before it', upper(reflect({JAVA})))",
+        f"transform(tags, t -> reflect({JAVA}, t))",
+        f"/* x */ reflect /* y */ ({JAVA})",
+        f"identifier('reflect')({JAVA})",
+    ],
+)
+def test_what_calls_out_of_spark_sql_is_refused(call: str) -> None:
+    for parsed in (parse_select(f"{call} AS x"), parse_where(f"{call} = 'a'")):
+        assert "calls Java code" in parsed.problem or "identifier" in call
+        assert parsed.problem and 0 <= parsed.offset < len(call)
+    for harmless in ("note = 'reflect(x)'", "reflect > 1", "reflected(a) = 1"):
+        assert not parse_where(harmless).problem
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

@@ -56,6 +56,18 @@ def test_each_form_of_a_plan_shows_its_digest_and_its_places() -> None:
     assert plan_to_json(plan)["digest"] == digest
 
 
+def test_no_expression_is_cut() -> None:
+    """Its end may be what matters."""
+    long = f"concat({', '.join(['note'] * 40)}, upper(name)) AS the_end"
+    created = build_plan(shop(more=console("more", "orders"), z=sink("z", select=["id", long])), STATE)
+    changed = build_plan(shop(orders_pg=sink(select=["id", long], where=f"length({long[:-11]}) > 1")), STATE)
+    assert long in render_plan(created) and long in render_plan_markdown(created)
+    for text in (render_plan(changed), render_plan_markdown(changed)):
+        assert long in text and f"length({long[:-11]}) > 1" in text
+    described = build_plan(shop(k=kafka(description="x" * 100)), STATE)
+    assert "x" * 79 + "…" in render_plan(described)
+
+
 # --- a saved plan claims only what the files and the state give
 
 

@@ -58,9 +58,11 @@ _VARYING_NODES = _words(
     "Shuffle Systimestamp Uniform Uuid"
 )
 _VARYING = _words(
-    "getdate input_file_block_length input_file_block_start input_file_name java_method "
-    "monotonically_increasing_id now random reflect spark_partition_id sysdate try_reflect"
+    "getdate input_file_block_length input_file_block_start input_file_name "
+    "monotonically_increasing_id now random spark_partition_id sysdate"
 )
+# What calls any method of any Java class, with the rights of the runner.
+_JAVA = _words("java_method reflect try_reflect")
 _VARYING_TEXT = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _STATELESS = "a sink's expressions look at one row at a time"
@@ -180,7 +182,7 @@ class _Reader:
         if len(query.expressions) != 1:
             return Parsed("it is several expressions: write each as an item of its own")
         tree = query.args["where"].this if self.where else query.expressions[0]
-        if problem := self._stateful(tree):
+        if problem := self._calls_java(tree) or self._stateful(tree):
             return Parsed(*problem)
         columns = tuple(self._columns(tree))
         varies = self._varying(tree)
@@ -207,6 +209,17 @@ class _Reader:
                 shown = node.sql(dialect="spark")
                 word = node.this.name if text else shown.partition("(")[0]
                 return shown, max(self.text.lower().find(word.lower()), 0)
+        return None
+
+    def _calls_java(self, tree: Any) -> tuple[str, int] | None:
+        """A call out of Spark SQL, also of a name that is quoted or qualified, and where."""
+        from sqlglot import exp
+
+        for node in tree.find_all(exp.Anonymous):
+            name = str(node.name)
+            if name.lower() in _JAVA:
+                why = f"{name} calls Java code with the rights of the runner; use functions of Spark SQL"
+                return why, max(self.text.find(name), 0)
         return None
 
     def _stateful(self, tree: Any) -> tuple[str, int] | None:
