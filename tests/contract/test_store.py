@@ -23,6 +23,7 @@ import pytest
 
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
@@ -206,11 +207,11 @@ def test_a_lock_of_another_machine_can_be_taken_by_its_id(
 def test_the_pid_of_a_lock_tells_only_of_the_process_that_took_it(make: Make) -> None:
     with make().lock("apply") as info:
         assert info.is_alive and make().holder() == info
-    assert LockInfo.from_json(info.to_json()) == info
+    assert decode(LockInfo, encode(info)) == info
     assert replace(info, pid_started=info.pid_started - 1).is_alive is False  # its pid was given again
     assert replace(info, pid_space="another boot or container").is_alive is None
-    old = {k: v for k, v in info.to_json().items() if k not in ("pid_started", "pid_space")}
-    assert LockInfo.from_json(old).is_alive is None
+    old = {k: v for k, v in encode(info).items() if k not in ("pid_started", "pid_space")}
+    assert decode(LockInfo, old).is_alive is None
 
 
 @pytest.mark.parametrize("method", ["write", "holder", "delete"])

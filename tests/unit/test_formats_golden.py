@@ -7,6 +7,7 @@ tests/cases/formats/older   what an earlier mzplan wrote, without what came late
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from collections.abc import Callable
@@ -280,7 +281,13 @@ DROPPED = (
     Dropped(id="a", generation=1, kind="source", name="orders", dropped_at=1e9),
 )
 JOURNAL = Journal(
-    statement=f"ALTER … {ODD}", location="/p/ä.yaml", before="0" * 64, after=ODD, serial=3, digest="1" * 64
+    statement=f"ALTER … {ODD}",
+    path="p/ä.yaml",
+    before="0" * 64,
+    after=ODD,
+    after_digest=hashlib.sha256(ODD.encode()).hexdigest(),
+    serial=3,
+    digest="1" * 64,
 )
 
 

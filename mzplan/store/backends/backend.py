@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.stored import OPTIONAL
+from mzplan.model.stored import SPARSE
 
 
 class Blob(NamedTuple):
@@ -52,8 +52,8 @@ class LockInfo:
     host: str
     pid: int
     time: str
-    pid_started: float = field(default=0.0, metadata=OPTIONAL)
-    pid_space: str = field(default="", metadata=OPTIONAL)
+    pid_started: float = field(default=0.0, metadata=SPARSE)
+    pid_space: str = field(default="", metadata=SPARSE)
 
     @property
     def is_alive(self) -> bool | None:
