@@ -43,9 +43,10 @@ quickstart: .venv/.runner ## show the whole thing in three minutes: servers, pla
 cdc: .venv/.runner ## show change capture: PostgreSQL → collection → PostgreSQL and Kafka
 	@$(BIN)/python -m examples.capture --since $(BEGAN)
 
-# A file's tests stay with one worker, which has servers and a Spark of its own; files in the order of their names,
+# Three on two cores: a test waits a third of its time, for a server or a process. A file stays with one worker, which has
+# servers and a Spark of its own; files in the order of their names,
 # so that the quick ones of tests/unit fill the end.
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: doctor setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)

@@ -94,7 +94,7 @@ class Store:
         state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
         if state.serial < newest:
             raise self._lost(f"is of serial {state.serial}", newest)
-        if state.serial == newest and self.read_serial(newest) != state:
+        if state.serial == newest > 0 and self.read_serial(newest) != state:
             raise self._lost(f"is another serial {state.serial}", newest)
         return state
 
