@@ -62,7 +62,7 @@ class Outputs:
         transaction = Transaction(transaction_options(body, "."), f"mzplan.{self.topic}", self.topic, 60_000)
         writer = StepRecord(generation=1, epoch=1, query="q", step=-1)
         if transaction.read() is None:  # as the driver claims it
-            transaction.note(None, writer.step, writer.text)
+            transaction.commit_record(None, writer.step, writer.text)
         made = AsRecords(transaction, writer, partitions=1, compare=config["compare"])
         self.opened.append(made)
         return made
