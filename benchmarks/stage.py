@@ -28,7 +28,7 @@ POSTGRES = {"shared_buffers": "1GB", "max_wal_size": "8GB"}
 SPARK = {"spark.jars.packages": "org.postgresql:postgresql:42.7.4"}
 
 # Compiled at once rather than well: a small run mostly starts JVMs, and takes two thirds of the CPU so.
-HASTY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+HASTY_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 
 
 class BenchmarkError(Exception):

@@ -23,7 +23,7 @@ KAFKA_PORTS = (19092, 19093)
 POSTGRES_PORT = 15432
 _SPARK_WAIT_S = 600.0
 # Spark and Kafka run for a minute or two here: a compiler that is done sooner halves the processor time.
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
 class Stage:

@@ -22,7 +22,10 @@ _numbers = itertools.count(1)
 
 # For every JVM that tests start, brokers and drivers alike: none lives long enough to pay back what the
 # optimising compiler and parallel collectors cost (a third of the CPU time of a driver's first minutes).
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# The cache of compiled code has its usual size: C1's own default fills up, and is swept all the time.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+)
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
 

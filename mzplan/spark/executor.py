@@ -33,7 +33,7 @@ from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.paths import absolute
+from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
 from mzplan.warehouse.removal import remove_storage
 from mzplan.warehouse.step_history import StepHistory
@@ -45,6 +45,13 @@ if TYPE_CHECKING:
 
 _CLOSE_THREADS = 16
 _FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micro-batch
+
+# Spark's default sets the permissions of each file of a checkpoint, which Hadoop does on a local disk with a
+# process of its own (`chmod`): some twenty for each micro-batch. Both write beside the file, and rename.
+_LOCAL_CHECKPOINTS = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
+    "FileSystemBasedCheckpointFileManager"
+}
 
 
 class SparkExecutor:
@@ -73,8 +80,11 @@ class SparkExecutor:
         with self._opening:
             if self._spark is not None:
                 return
+            local = _LOCAL_CHECKPOINTS if local_path(self._warehouse) is not None else {}
             spark = open_session(
-                f"mzplan {self._context.project}", self._context.options, self._context.packages
+                f"mzplan {self._context.project}",
+                {**local, **self._context.options},
+                self._context.packages,
             )
             self._listen(spark)
             self._spark = spark

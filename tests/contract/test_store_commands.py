@@ -48,7 +48,10 @@ def settings_of(case: stores.Case) -> dict[str, Any]:
 
 
 _SLOW = """
-import sys, time
+import signal, sys, time
+# Where the tests run in the background, these are ignored; in a terminal they are not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import mzplan.operations.validation as validation
 from mzplan.cli.main import main
 
