@@ -56,7 +56,7 @@ class AddressOrFileType(click.ParamType[str]):
 
 
 class NameType(click.ParamType[str]):
-    """A name, one of those that `names` tells the shell."""
+    """A name, one of those that `names` offers the shell."""
 
     name = "text"
 

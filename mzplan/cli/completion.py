@@ -76,7 +76,7 @@ def _state(ctx: click.Context) -> dict[str, Any]:
             path = str(load_project(folder).state.get("path", path))
         found = json.loads((folder / path / "mzplan.state.json").read_bytes())
         return found if isinstance(found, dict) else {}
-    except Exception:  # a shell can't be told
+    except Exception:  # a shell has no place for it
         return {}
 
 

@@ -57,7 +57,7 @@ class Invocation:
         return str(Path(self.directory).resolve())
 
     def project(self, *, whole: bool = False) -> Project:
-        """The project. `whole`: a command that reads all its files tells of all that is wrong at once."""
+        """The project. `whole`: a command that reads all its files reports all that is wrong at once."""
         from mzplan.operations.local_folder import waiting
         from mzplan.operations.project import open_project
 

@@ -1,4 +1,4 @@
-"""How a command line ends: from what was raised to what a person is told, and the exit code."""
+"""How a command line ends: from what was raised to what is reported, and the exit code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
         code = _ended(invocation, run)
         invocation.end_progress()
         return _after_output(invocation, code)
-    except KeyboardInterrupt:  # once more, while the first is being told
+    except KeyboardInterrupt:  # once more, while the first is being reported
         return INTERRUPTED
 
 
@@ -48,34 +48,34 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
             return int(run() or ExitCode.OK)
     except MzplanError as problem:
         code = problem.exit_code
-        return _told(invocation, problem.diagnostics, _failed(invocation) if code == ExitCode.ERROR else code)
+        return _end(invocation, problem.diagnostics, _failed(invocation) if code == ExitCode.ERROR else code)
     except click.exceptions.Exit as left:  # --help, --version
         return left.exit_code
     except click.UsageError as problem:
-        return _told(invocation, [_usage(problem)], ExitCode.USAGE)
+        return _end(invocation, [_usage(problem)], ExitCode.USAGE)
     except (KeyboardInterrupt, click.exceptions.Abort):
         return _interrupted(invocation)
     except Declined as problem:
-        return _told(invocation, [_declined(str(problem))], ExitCode.ERROR)
+        return _end(invocation, [_declined(str(problem))], ExitCode.ERROR)
     except click.ClickException as problem:
-        return _told(invocation, [Diagnostic(code="MZ070", summary=problem.format_message())], ExitCode.ERROR)
+        return _end(invocation, [Diagnostic(code="MZ070", summary=problem.format_message())], ExitCode.ERROR)
     except RecursionError:
-        return _told(invocation, [_TOO_DEEP], _failed(invocation))
+        return _end(invocation, [_TOO_DEEP], _failed(invocation))
     except MemoryError:
-        return _told(invocation, [_TOO_MUCH], _failed(invocation))
+        return _end(invocation, [_TOO_MUCH], _failed(invocation))
     except BrokenPipeError:  # the help, which click prints, and nobody reads
         invocation.output.reader_left()
         return ExitCode.OK
     except OSError as problem:
-        return _told(invocation, [_of_system(problem)], _failed(invocation))
+        return _end(invocation, [_of_system(problem)], _failed(invocation))
     except Exception as problem:
         if invocation.verbose:
             invocation.end_progress()
             invocation.output.err("".join(traceback.format_exception(problem)))
-        return _told(invocation, [_defect(problem)], _failed(invocation))
+        return _end(invocation, [_defect(problem)], _failed(invocation))
 
 
-def _told(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], code: int) -> int:
+def _end(invocation: Invocation, diagnostics: list[Diagnostic] | tuple[Diagnostic, ...], code: int) -> int:
     invocation.end_progress()
     progress = invocation.progress
     more = {"serial": progress.serial} if progress.is_committed else {}

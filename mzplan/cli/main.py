@@ -1,4 +1,4 @@
-"""`mzplan`: the command group. How a command line ends is told by mzplan.cli.exit."""
+"""`mzplan`: the command group. How a command line ends: mzplan.cli.exit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Where a command writes: results on stdout, all the rest on stderr. Either may be closed, full or a pipe
-whose reader has left; a command that is changing something goes on then, and the exit code tells."""
+whose reader has left; a command that is changing something goes on then, and the exit code shows it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Progress:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # --- what operations tell
+    # --- what operations report
 
     def stage(self, text: str) -> None:
         self._line(text)

@@ -116,7 +116,7 @@ def state_rm(invocation: Invocation, addresses: tuple[Address, ...]) -> int:
 @click.argument("serial", required=False, type=click.IntRange(min=0))
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
 def state_rollback(invocation: Invocation, serial: int | None, auto_approve: bool) -> int:
-    """Commit again what an earlier serial said (default: the one before)."""
+    """Commit again the state of an earlier serial (default: the one before)."""
     from mzplan.operations.state_edits import roll_back
 
     project = invocation.project()

@@ -8,7 +8,7 @@
 
 What is pushed again for a step is discarded up to the previously written length, and compared if that is
 wanted. Beyond that length rows are appended if the step is the last one in the output; otherwise they are
-not, for they would stand behind those of later steps, and that is told.
+not, for they would stand behind those of later steps, and that is reported.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StepReplay:
     """One step that is pushed, perhaps not for the first time.
 
     `written`: what is recorded of it, None for a step that is new to the output. `last`: the newest step that
-    the output holds, None if it is empty. `tell` takes warnings, by default the log `mzplan.endpoints`.
+    the output holds, None if it is empty. `warn` takes warnings, by default the log `mzplan.endpoints`.
     Raises StepError for a step that is not written and lies before the last: it was expired, or skipped.
     """
 
@@ -69,7 +69,7 @@ class StepReplay:
         written: Written | None,
         last: Step | None,
         compare: Compare = "warn",
-        tell: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] = log.warning,
     ):
         self.step = checked_step(step)
         self._before = written
@@ -77,7 +77,7 @@ class StepReplay:
         self._is_last = last is None or step >= last
         self._last = last
         self._compare = compare
-        self._tell = tell
+        self._warn = warn
         self._pushed = 0
         self._surplus = 0
         self._hash = ContentHash()
@@ -90,7 +90,7 @@ class StepReplay:
                 "or it was never written"
             )
         if not self._is_last:
-            self._tell(f"step {step} is written again, and the output already has steps up to {last}")
+            self._warn(f"step {step} is written again, and the output already has steps up to {last}")
 
     @property
     def repeats(self) -> bool:
@@ -117,7 +117,7 @@ class StepReplay:
         if self._pushed < self._length:
             self._differs(f"{self._pushed} rows were pushed where {self._length} are written")
         if self._surplus:
-            self._tell(
+            self._warn(
                 f"step {self.step}: {self._surplus} rows beyond the {self._length} that are written are not "
                 f"appended, for the output already has steps up to {self._last}"
             )
@@ -143,4 +143,4 @@ class StepReplay:
         if self._compare == "fail":
             raise DiffersError(text)
         if self._compare == "warn":
-            self._tell(f"{text}; what is written stays")
+            self._warn(f"{text}; what is written stays")

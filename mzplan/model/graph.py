@@ -2,7 +2,7 @@
 
 The graph and what is asked of it are networkx's. Importing that costs about as much CPU as half of a small
 plan, so it happens when the first question is asked that needs it: a plan with a change to propagate, a
-cycle to tell of, a drawing. A plan without changes asks none. Everything is linear in nodes and edges.
+cycle to report, a drawing. A plan without changes asks none. Everything is linear in nodes and edges.
 """
 
 from __future__ import annotations

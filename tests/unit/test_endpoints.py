@@ -106,7 +106,7 @@ def replayed(
     written: Written | None, pushed: pa.RecordBatch, compare: Compare = "warn"
 ) -> tuple[Written, list[str]]:
     told: list[str] = []
-    replay = StepReplay(3, written=written, last=3, compare=compare, tell=told.append)
+    replay = StepReplay(3, written=written, last=3, compare=compare, warn=told.append)
     replay.push(pushed)
     return replay.finish(), told
 

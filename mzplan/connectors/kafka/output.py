@@ -44,13 +44,13 @@ class KafkaOutput:
         *,
         partitions: int,
         compare: Compare,
-        tell: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] = log.warning,
     ):
         self._transaction = transaction
         self._writer = writer
         self._partitions = partitions
         self._compare = compare
-        self._tell = tell
+        self._warn = warn
         self._replay: StepReplay | None = None
         self._batches = 0
         self._seen: str | None = None
@@ -67,7 +67,7 @@ class KafkaOutput:
             written=written.get(step),
             last=max(written, default=None),
             compare=self._compare,
-            tell=self._tell,
+            warn=self._warn,
         )
         if not replay.repeats:
             self._begin()  # while the first records are being read
@@ -183,7 +183,7 @@ def report(
 
     began = time.monotonic()
     warnings: list[str] = []
-    output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, tell=warnings.append)
+    output = KafkaOutput(transaction, writer, partitions=partitions, compare=compare, warn=warnings.append)
     record: str | None = None
     try:
         push_step(output, step, batches)

@@ -1,6 +1,6 @@
 """The object-store backend: an object for each key, and conditional writes. S3, Google Cloud Storage, Azure.
 
-The lock is an object that only one can create. It does not end with its process: whoever is refused is told
+The lock is an object that only one can create. It does not end with its process: the refusal says
 who holds it, and `state unlock` takes it from one that is gone. Commits are safe without it: a state is only
 ever replaced by whoever has read it.
 """
@@ -147,7 +147,7 @@ class ObjectStoreBackend:
         return holder
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """An object store tells nobody: runners look by themselves."""
+        """An object store notifies nobody: runners look by themselves."""
         return lambda: None
 
     # --- inside
@@ -255,6 +255,6 @@ def _expected(version: Expected) -> dict[str, str]:
 
 
 def _said(problem: BaseException) -> str:
-    """The first line of what the library said, in one sentence of bearable length."""
+    """The first line of the library's message, in one sentence of bearable length."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return (lines[0] if lines else type(problem).__name__)[:300].rstrip(".")

@@ -212,7 +212,7 @@ class PostgresBackend:
                 try:
                     with self._open() as connection:
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
-                        wake()  # of what came before this, nobody was told
+                        wake()  # of what came before this, nobody was notified
                         while not stopping.is_set():
                             for _ in connection.notifies(timeout=1.0, stop_after=1):
                                 wake()
@@ -361,6 +361,6 @@ class PostgresBackend:
 
 
 def _said(problem: BaseException, secret: str = "") -> str:
-    """The first line of what the server said, without a password."""
+    """The first line of the server's message, without a password."""
     text = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
     return text.replace(secret, "***") if secret else text

@@ -105,7 +105,7 @@ class PostgresOutput:
                 written=self._before,
                 last=self._last if self._last >= 0 else None,
                 compare=self._compare,
-                tell=self.warn,
+                warn=self.warn,
             )
             failpoint(Failpoint.TASK_BEGUN)
         except BaseException:

@@ -65,7 +65,7 @@ class StagedOutput:
         self._before = recorded(found, step, self._last)
         # Here, so that a step which can't be written is refused before its rows come.
         last = self._last if self._last >= 0 else None
-        replay = StepReplay(step, written=self._before, last=last, compare=self._compare, tell=self._warn)
+        replay = StepReplay(step, written=self._before, last=last, compare=self._compare, warn=self._warn)
         self._part = Part(self._target, replay)
         self._step = step
 

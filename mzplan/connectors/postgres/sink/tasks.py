@@ -100,7 +100,7 @@ def staging_task(
     """A function for mapInArrow that stages one partition of a step: with `written`, its only one."""
 
     def push(batches: Iterable[RecordBatch], warnings: list[str]) -> dict[str, Any]:
-        replay = StepReplay(step, written=written, last=last, compare=compare, tell=warnings.append)
+        replay = StepReplay(step, written=written, last=last, compare=compare, warn=warnings.append)
         part = Part(target, replay)
         try:
             for batch in batches:
