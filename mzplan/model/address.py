@@ -12,7 +12,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 NAME_PATTERN = r"^[a-z][a-z0-9_]*\Z"
 NAME = re.compile(NAME_PATTERN)
 MAX_NAME = 128
-RESOURCE_NAME = INSTANCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
 ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a folder's name: it must never lead anywhere else
 
 

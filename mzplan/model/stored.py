@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mzplan.model.address import ID, INSTANCE_NAME
+from mzplan.model.address import ID, is_valid_name
 
 Read = Callable[..., Any]  # (value, its name for errors, fields that its JSON does not have) → value
 Derive = Callable[[Mapping[str, Any]], Any]
@@ -38,11 +37,11 @@ OPTIONAL, SPARSE, KEY = stored(optional=True), stored(sparse=True), stored(key=T
 NOT_STORED = stored(derived=lambda _: None)
 
 
-def text_like(pattern: re.Pattern[str], noun: str) -> Read:
-    """Reads a text that matches as a whole, and is then such a thing."""
+def text_like(is_one: Callable[[str], object], noun: str) -> Read:
+    """Reads a text for which `is_one` holds, and is then such a thing."""
 
     def read(value: Any, name: str) -> str:
-        if type(value) is not str or pattern.fullmatch(value) is None:
+        if type(value) is not str or not is_one(value):
             raise ValueError(f"{name} is no {noun}")
         return value
 
@@ -67,7 +66,7 @@ def missing_or_no(noun: str, value: object) -> str:
     return "missing" if value is None else f"no {noun}"
 
 
-Id = Annotated[str, text_like(ID, "id")]
-InstanceName = Annotated[str, text_like(INSTANCE_NAME, "name of an instance")]
+Id = Annotated[str, text_like(ID.fullmatch, "id")]
+InstanceName = Annotated[str, text_like(is_valid_name, "name of an instance")]
 Positive = Annotated[int, integer_from(1)]
 FromMinusOne = Annotated[int, integer_from(-1)]

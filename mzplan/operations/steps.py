@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from mzplan.endpoints.replay import Written
-from mzplan.model.address import Address, Place
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
@@ -113,15 +113,9 @@ def verify(
     with reporter.working(f"reading the steps of {address}"), _readable(address):
         records = _in_range(history, address, wanted)
     if address.kind == "sink":
-        return _compare_target(address, records, target(state, resource), reporter)
+        return _compare(address, records, partial(_with_target, target(state, resource)), reporter)
     source = upstream(state, resource) if upstream is not None else None
     return _compare(address, records, partial(_with_source, history, source), reporter)
-
-
-def _compare_target(
-    address: Address, records: list[StepRecord], target: Target, reporter: Reporter
-) -> Verified:
-    return _compare(address, records, partial(_with_target, target), reporter)
 
 
 def _compare(
@@ -250,13 +244,9 @@ def _history(project: Project, state: State, resource: ResourceState) -> StepHis
     source = resource.references.get("from")
     return StepHistory(
         absolute(settings.directory, settings.warehouse),
-        _place(resource),
-        _place(state.resources[source]) if source is not None else None,
+        resource.place,
+        state.resources[source].place if source is not None else None,
     )
-
-
-def _place(resource: ResourceState) -> Place:
-    return resource.id, resource.generation
 
 
 def _resource(state: State, address: Address) -> ResourceState:

@@ -105,8 +105,10 @@ def digest_of_plan(plan: Plan) -> str:
 
 def ensure_digest(plan: Plan, digest: str | None) -> None:
     """Raises MzplanError MZ036 (exit 5) for a plan with another digest than this one, if one is given."""
+    if digest is None:
+        return
     found = digest_of_plan(plan)
-    if digest is not None and found != digest:
+    if found != digest:
         raise error(
             "MZ036",
             "The plan is not the one that was reviewed",

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import MzplanError
 from mzplan.store.backends.backend import Backend, Blob, ConflictError
-from mzplan.store.formats import canonical, decode_lease, decode_status, load
+from mzplan.store.formats import canonical, decode_lease, decode_status, load_as
 
 FORMAT_VERSION = 1
 EPOCH_KEY = "leases/_epoch.json"  # no instance has such a name
@@ -58,9 +58,7 @@ def _put(backend: Backend, choose: Callable[[int], int]) -> int:
 def _newest(backend: Backend, blob: Blob | None) -> int:
     if blob is None:
         return _highest(backend)
-    return load(
-        lambda found: decode(Newest, found), blob.data, EPOCH_KEY, "delete it: leases have it, too."
-    ).epoch
+    return load_as(Newest, blob.data, EPOCH_KEY, "delete it: leases have it, too.").epoch
 
 
 def _highest(backend: Backend) -> int:

@@ -55,6 +55,11 @@ def load(build: Callable[[Any], T], data: bytes, place: str, hint: str = "") -> 
     )
 
 
+def load_as(type_: type[T], data: bytes, place: str, hint: str) -> T:
+    """What a JSON text holds, as that type. Raises MzplanError MZ030 for anything else."""
+    return load(lambda found: decode(type_, found), data, place, hint)
+
+
 def encode_state(state: State) -> bytes:
     """The bytes of `mzplan.state.json`."""
     content = {"format_version": state.format_version, "checksum": "", **encode(state)}
@@ -161,7 +166,7 @@ def _finite(value: Any) -> Any:
 
 def decode_status(data: bytes, place: str) -> Status:
     """The inverse."""
-    return load(lambda found: decode(Status, found), data, place, "delete it: the runner writes it anew.")
+    return load_as(Status, data, place, "delete it: the runner writes it anew.")
 
 
 def encode_lease(lease: Lease) -> bytes:
@@ -170,7 +175,7 @@ def encode_lease(lease: Lease) -> bytes:
 
 def decode_lease(data: bytes, place: str) -> Lease:
     """The inverse."""
-    return load(lambda found: decode(Lease, found), data, place, "delete it once no runner is alive.")
+    return load_as(Lease, data, place, "delete it once no runner is alive.")
 
 
 def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
@@ -180,11 +185,8 @@ def encode_accepted(accepted: Mapping[Address, Description]) -> bytes:
 
 def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
     """The inverse."""
-
-    def build(content: Any) -> dict[Address, Description]:
-        return dict(decode(Mapping[Address, Description], content, "it"))
-
-    return load(build, data, place, "delete it: the runner starts what is committed.")
+    hint = "delete it: the runner starts what is committed."
+    return load(lambda found: dict(decode(Mapping[Address, Description], found, "it")), data, place, hint)
 
 
 def _lines(content: Mapping[str, Any], last: str) -> str:

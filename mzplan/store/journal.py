@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from mzplan.model.address import RESOURCE_NAME, Address, Kind, Place
-from mzplan.model.codec import decode, encode
+from mzplan.model.address import Address, Kind, Place, is_valid_name
+from mzplan.model.codec import encode
 from mzplan.model.stored import Id, Positive, text_like
-from mzplan.store.formats import canonical, load
+from mzplan.store.formats import canonical, load_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -26,7 +26,7 @@ class Dropped:
     id: Id
     generation: Positive
     kind: Kind
-    name: Annotated[str, text_like(RESOURCE_NAME, "name")]
+    name: Annotated[str, text_like(is_valid_name, "name")]
     dropped_at: float
 
     @property
@@ -70,7 +70,7 @@ def encode_journal(entries: Iterable[Entry]) -> bytes:
 def decode_journal(type_: type[Entry], data: bytes, place: str) -> list[Entry]:
     """The inverse. Raises MZ030 for a line that is no such entry."""
     return [
-        load(lambda found: decode(type_, found), line, f"{place}:{number}", "remove that line.")
+        load_as(type_, line, f"{place}:{number}", "remove that line.")
         for number, line in enumerate(data.splitlines(), 1)
         if line.strip()
     ]

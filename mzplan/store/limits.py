@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import encode
 from mzplan.model.state import FORMAT_VERSION
 from mzplan.model.stored import Positive
-from mzplan.store.formats import load
+from mzplan.store.formats import load_as
 from mzplan.store.store import Store
 
 LIMIT_KEY = "parallelism.json"
@@ -44,5 +44,5 @@ def limited(store: Store, serial: int) -> int | None:
     if blob is None:
         return None
     hint = "delete it: it is only how many queries are started at once."
-    found = load(lambda found: decode(Limit, found), blob.data, LIMIT_KEY, hint)
+    found = load_as(Limit, blob.data, LIMIT_KEY, hint)
     return found.parallelism if found.serial == serial else None

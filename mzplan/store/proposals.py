@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.address import Address
-from mzplan.model.codec import decode, encode
+from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.stored import Id, InstanceName
 from mzplan.schema.description import Description
 from mzplan.store.backends.backend import Backend
-from mzplan.store.formats import canonical, load
+from mzplan.store.formats import canonical, load_as
 
 LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 
@@ -35,7 +35,7 @@ class Proposal:
     @classmethod
     def decode(cls, data: bytes, place: str) -> Proposal:
         """The inverse. Raises MzplanError."""
-        return load(lambda found: decode(cls, found), data, place, "delete it: it is only a question.")
+        return load_as(cls, data, place, "delete it: it is only a question.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Answer:
     @classmethod
     def decode(cls, data: bytes, place: str) -> Answer:
         """The inverse. Raises MzplanError."""
-        return load(lambda found: decode(cls, found), data, place, "delete it: it is only an answer.")
+        return load_as(cls, data, place, "delete it: it is only an answer.")
 
 
 class Proposals:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import hashlib
-import json
 import os
 import secrets
 import socket
@@ -19,9 +18,7 @@ from pathlib import Path
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
-from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
@@ -187,18 +184,18 @@ class Store:
     def hold(self, info: LockInfo) -> None:
         """Keep everybody from the lock until `release`, also when this process has ended. The caller has
         the lock."""
-        self.backend.write(HOLD_KEY, json.dumps(encode(info)).encode())
+        self.backend.write(HOLD_KEY, info.encode())
 
     def holder(self) -> LockInfo | None:
         """Who holds the lock for as long as they like (`state lock`), or as the backend knows."""
         blob = self.backend.read(HOLD_KEY)
-        return _lock_info(blob.data) if blob is not None else self.backend.holder()
+        return LockInfo.decode_or_somebody(blob.data) if blob is not None else self.backend.holder()
 
     def release(self, id_: str) -> LockInfo | None:
         """End the lock with this id, whoever holds it; None when no lock has it."""
         blob = self.backend.read(HOLD_KEY)
         if blob is not None:
-            held = _lock_info(blob.data)
+            held = LockInfo.decode_or_somebody(blob.data)
             if held.id == id_:
                 self.backend.delete(HOLD_KEY)
                 return held
@@ -207,7 +204,7 @@ class Store:
     def _ensure_not_held(self) -> None:
         blob = self.backend.read(HOLD_KEY)
         if blob is not None:
-            raise locked_error(_lock_info(blob.data), self.backend.describe(), by_hand=True)
+            raise locked_error(LockInfo.decode_or_somebody(blob.data), self.backend.describe(), by_hand=True)
 
     # --- Status
 
@@ -264,14 +261,6 @@ def serial_key(serial: int) -> str:
 def digest_of_state(state: State) -> str:
     """The SHA-256 of a state as `commit` writes it (see `Store.serial_digest`)."""
     return hashlib.sha256(encode_state(state)).hexdigest()
-
-
-def _lock_info(data: bytes) -> LockInfo:
-    """Who holds a lock; where that was written by hand, somebody."""
-    try:
-        return decode(LockInfo, parse(data))
-    except ValueError:
-        return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
 
 
 def _stale(planned_on: State, there: State) -> Exception:

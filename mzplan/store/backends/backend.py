@@ -6,6 +6,7 @@ few methods.
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +15,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
+from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.json_text import parse
 from mzplan.model.stored import SPARSE
 
 
@@ -54,6 +57,22 @@ class LockInfo:
     time: str
     pid_started: float = field(default=0.0, metadata=SPARSE)
     pid_space: str = field(default="", metadata=SPARSE)
+
+    def encode(self) -> bytes:
+        return json.dumps(encode(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LockInfo:
+        """The inverse. Raises ValueError for what was cut, or written by hand."""
+        return decode(cls, parse(data))
+
+    @classmethod
+    def decode_or_somebody(cls, data: bytes) -> LockInfo:
+        """The inverse; somebody, where that is to be read by nobody."""
+        try:
+            return cls.decode(data)
+        except ValueError:
+            return cls(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
 
     @property
     def is_alive(self) -> bool | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import stat
 import time
@@ -14,9 +13,7 @@ from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import replacing
-from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
@@ -116,7 +113,7 @@ class LocalBackend:
         try:
             try:
                 self._take(handle, wait)
-                _overwrite(handle, json.dumps(encode(info)).encode())
+                _overwrite(handle, info.encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None
             yield
@@ -211,7 +208,7 @@ def _overwrite(handle: int, data: bytes) -> None:
 
 def _holder(handle: int) -> LockInfo | None:
     try:
-        return decode(LockInfo, parse(os.pread(handle, 1 << 16, 0)))
+        return LockInfo.decode(os.pread(handle, 1 << 16, 0))
     except (ValueError, OSError):
         return None  # between taking the lock and writing its name, or written by hand
 

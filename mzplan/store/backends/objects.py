@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import json
 import os
 import threading
 import time
@@ -17,9 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.backend import (
     ANY,
@@ -132,10 +129,7 @@ class ObjectStoreBackend:
 
     def holder(self) -> LockInfo | None:
         blob = self.read(_LOCK)
-        try:
-            return decode(LockInfo, parse(blob.data)) if blob else None
-        except ValueError:
-            return LockInfo(id="unknown", command="?", user="somebody", host="?", pid=0, time="?")
+        return LockInfo.decode_or_somebody(blob.data) if blob else None
 
     def unlock(self, id_: str) -> LockInfo | None:
         holder = self.holder()
@@ -160,7 +154,7 @@ class ObjectStoreBackend:
         until = time.monotonic() + wait
         while True:
             try:
-                self.write(_LOCK, json.dumps(encode(info)).encode(), expected=None)
+                self.write(_LOCK, info.encode(), expected=None)
                 return
             except ConflictError:
                 holder = self.holder()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import threading
 import time
@@ -20,9 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.backend import (
     ANY,
@@ -182,7 +179,7 @@ class PostgresBackend:
         connection = self._open()
         try:
             self._take(connection, wait)
-            self.write(_LOCK_ROW, json.dumps(encode(info)).encode())
+            self.write(_LOCK_ROW, info.encode())
             yield
         finally:
             connection.close()  # and with it the lock
@@ -249,7 +246,7 @@ class PostgresBackend:
     def _named(self) -> LockInfo | None:
         blob = self.read(_LOCK_ROW)
         try:
-            return decode(LockInfo, parse(blob.data)) if blob else None
+            return LockInfo.decode(blob.data) if blob else None
         except ValueError:
             return None
 
