@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 
 from mzplan.controller import frontiers
 from mzplan.controller.reconcile import Desired
@@ -136,7 +136,7 @@ class Catalog:
         tokens = self.prepared.values()
         return [t for t in tokens if t.id not in wanted or t.from_id not in self.collections]
 
-    def without(self, tokens: Container[CreateExportToken]) -> list[CreateExportToken]:
+    def without(self, tokens: Set[CreateExportToken]) -> list[CreateExportToken]:
         """What is prepared besides."""
         return [token for token in self.prepared.values() if token not in tokens]
 

@@ -222,7 +222,7 @@ class Controller:
     def _cancel(self, tokens: Sequence[CreateExportToken]) -> None:
         instance = self._attached()
         if tokens:
-            self._journal_tokens(instance, self.catalog.without(tokens))
+            self._journal_tokens(instance, self.catalog.without(set(tokens)))
         for token in tokens:
             log.info("%s was prepared to read %s, and is not wanted any more", token.id, token.from_id)
             self.catalog.cancel(token)
@@ -231,7 +231,7 @@ class Controller:
         instance = self._attached()
         self.catalog.ensure_installable(exports)
         if exports:
-            self._journal_tokens(instance, self.catalog.without([token for token, _ in exports]))
+            self._journal_tokens(instance, self.catalog.without({token for token, _ in exports}))
         self.catalog.create_exports(exports)
         self.wake()
 
