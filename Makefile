@@ -60,6 +60,7 @@ unit: setup ## run the tests that need no server
 
 .venv/.jars: .venv/.done
 	@$(BIN)/python -m tools.fetch_jars
+	@$(BIN)/python -m tools.spark_archive
 	@touch $@
 
 lint: setup ## ruff: rules and format

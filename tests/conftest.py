@@ -15,18 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.java_options import start_quickly
+
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer, SshServer
 
 _numbers = itertools.count(1)
 
-# For every JVM that tests start, brokers and drivers alike: none lives long enough to pay back what the
-# optimising compiler and parallel collectors cost (a third of the CPU time of a driver's first minutes).
-# The cache of compiled code has its usual size: C1's own default fills up, and is swept all the time.
-os.environ.setdefault(
-    "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-)
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+start_quickly(os.environ)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
