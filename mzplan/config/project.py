@@ -10,17 +10,17 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.checks.schema_check import BodyCheck
+from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.validators import is_valid
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
-from mzplan.config.findings import Findings, Location
-from mzplan.config.text import kind_of, shown
+from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.text import kind_of
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import error
 from mzplan.model.durations import seconds
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, MetricsPlace, ProjectSettings, Retries
 from mzplan.schema.kinds import load_schema
-from mzplan.secrets.references import is_reference
 
 _SCHEMA = "project"
 
@@ -78,33 +78,19 @@ def check_settings(document: Document, findings: Findings) -> Settings:
         )
         data = {"version": 1, "project": "unknown"}
     body = {key: value for key, value in data.items() if key not in SECTIONS}
+    wrong: set[Path] = set()
     if not is_valid(_SCHEMA, body):
         check = BodyCheck(findings, lambda path, at_key: Location(document.file, path, at_key), PROJECT_FILE)
-        check.report(_SCHEMA, body)
-    _check_state_secrets(document, body.get("state"), findings)
+        wrong = check.report(_SCHEMA, body)
+    # References in a variable are checked where it is used.
+    SecretCheck(
+        schema=load_schema(_SCHEMA),
+        owner=PROJECT_FILE,
+        locate=lambda path: Location(document.file, path),
+        findings=findings,
+        prefix="STATE_",
+    ).check({key: value for key, value in body.items() if key != "variables"}, wrong)
     return _settings(body)
-
-
-def _check_state_secrets(document: Document, state: object, findings: Findings) -> None:
-    """A password of the state's backend is a reference, as in a connection."""
-    properties = load_schema(_SCHEMA)["properties"]["state"]["properties"]
-    for name, value in state.items() if isinstance(state, dict) else ():
-        if (
-            not properties.get(name, {}).get("x-sensitive")
-            or not isinstance(value, str)
-            or is_reference(value)
-        ):
-            continue
-        findings.secrets.add(value)
-        findings.add(
-            "MZ016",
-            f"Secret written out in {shown(str(name))}",
-            f"{PROJECT_FILE} is shared and kept in history, so a secret in it is no secret.",
-            f"write a reference, as ${{env:STATE_{str(name).upper()}}} or ${{file:PATH}}, "
-            "and change the secret if this file was shared.",
-            location=Location(document.file, ("state", name)),
-            conceal=True,
-        )
 
 
 def read_settings(directory: str) -> Settings:

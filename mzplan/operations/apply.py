@@ -274,13 +274,13 @@ def _environment(state: State) -> dict[str, str]:
     """The values that this process has of the environment variables the state refers to."""
     import os
 
-    from mzplan.secrets.references import REFERENCE, references_in
+    from mzplan.schema.kinds import resource_kind
+    from mzplan.secrets.references import REFERENCE
 
     names = {
         match["name"]
-        for resource in state.resources.values()
-        if resource.address.kind == "connection"
-        for reference in references_in(resource.body)
+        for address, resource in state.resources.items()
+        for reference in resource_kind(address.kind, resource.type).secret_references(resource.body)
         if (match := REFERENCE.fullmatch(reference)) and match["provider"] == "env"
     }
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}

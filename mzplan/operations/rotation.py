@@ -9,8 +9,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import State, Status
+from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.digests import is_same_secret
-from mzplan.secrets.references import Secrets, references_in
+from mzplan.secrets.references import Secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +39,18 @@ class Rotations:
 
 def find_rotations(directory: str, state: State, statuses: Mapping[str, Status]) -> Rotations:
     """Compare every secret that queries run with to its value here. Costs one slow digest for each secret,
-    and nothing else where none has changed."""
+    and nothing else where none has changed. Whoever writes a status names references in it: only those that
+    stand in the committed state, in queries of its instance, are resolved."""
     secrets = Secrets(directory)
+    committed = _users(state)
     unresolved: set[str] = set()
     queries: dict[Address, set[str]] = {}
     for instance, status in statuses.items():
         changed = set()
         for reference, digest in status.secrets.items():
+            users = committed.get(reference, ())
+            if not any(state.resources[address].instance == instance for address in users):
+                continue
             try:
                 value = secrets.resolve(reference)
             except MzplanError:
@@ -52,31 +58,32 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
                 continue
             if not is_same_secret(reference, value, digest):
                 changed.add(reference)
-        for address, references in _users(state, changed).items() if changed else ():
+        for reference, address in ((r, a) for r in changed for a in committed[r]):
             resource = state.resources[address]
             seen = status.observations.get(address)
             held = seen is not None and seen.held is not None  # it restarts when it is released
             if resource.instance == instance and not resource.paused and not held:
-                queries.setdefault(address, set()).update(references)
+                queries.setdefault(address, set()).add(reference)
     return Rotations(
         queries={address: tuple(sorted(found)) for address, found in sorted(queries.items())},
         unresolved=tuple(sorted(unresolved)),
     )
 
 
-def _users(state: State, references: set[str]) -> dict[Address, set[str]]:
-    """The queries that use one of the references, through their connections at any depth."""
+def _users(state: State) -> dict[str, set[Address]]:
+    """By reference, where one may stand: the queries that use it, through their connections at any depth."""
     graph = DependencyGraph.of(state.resources)
-    found: dict[Address, set[str]] = {}
+    found: dict[str, set[Address]] = {}
     below = [
         (address, used)
         for address, resource in state.resources.items()
-        if (used := references & set(references_in(resource.body)))
+        if (used := resource_kind(address.kind, resource.type).secret_references(resource.body))
     ]
     while below:
         address, used = below.pop()
         if address.kind != "connection":
-            found.setdefault(address, set()).update(used)  # not the sinks that read its collection
+            for reference in used:
+                found.setdefault(reference, set()).add(address)  # not the sinks that read its collection
             continue
         below += [(user, used) for user in graph.dependents(address)]
     return found

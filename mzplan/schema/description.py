@@ -18,7 +18,6 @@ from mzplan.model.address import Address, Place
 from mzplan.model.state import ResourceState
 from mzplan.model.stored import Id, Positive, stored
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.references import references_in
 
 DIGEST_VERSION = 1
 
@@ -68,12 +67,13 @@ class Description:
 
 
 def references_of(description: Description) -> set[str]:
-    """The secret references of a query: its own, and those of its connections at any depth."""
-    found = set(references_in(description.body))
+    """The secret references of a query: its own, and those of its connections at any depth. Only those that
+    stand where one may; others are never resolved (see connectors.api.protocols.resolve)."""
+    found = resource_kind(description.address.kind, description.type).secret_references(description.body)
     below = list(description.connections.values())
     while below:
         connection = below.pop()
-        found.update(references_in(connection.body))
+        found |= resource_kind("connection", connection.type).secret_references(connection.body)
         below += connection.connections.values()
     return found
 

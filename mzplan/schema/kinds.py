@@ -24,6 +24,7 @@ from mzplan.model.resources import Body
 from mzplan.schema.columns import canonical
 from mzplan.schema.dialect import fault_of, schema_folder
 from mzplan.schema.plugins import all_plugins, broken_schema, find_plugin
+from mzplan.secrets.references import placed_references
 
 EditKind = Literal["added", "removed", "changed"]
 Json = dict[str, Any]
@@ -224,13 +225,20 @@ class ResourceKind:
 
     def is_sensitive(self, path: tuple[str | int, ...]) -> bool:
         """Whether the value at a path is a secret (`x-sensitive`; `x-sensitive-keys` for free keys)."""
-        for schema in _annotated(self.schema, path):
-            if schema.get("x-sensitive"):
-                return True
-            pattern = schema.get("x-sensitive-keys")
-            if pattern and any(isinstance(key, str) and re.search(pattern, key) for key in path):
-                return True
-        return False
+        return is_sensitive(self.schema, path)
+
+    def takes_secret(self, path: tuple[str | int, ...]) -> bool:
+        """Whether a secret reference may stand at a path: it is a secret, or allows one."""
+        return takes_secret(self.schema, path)
+
+    @cached_property
+    def secret_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The properties that take a secret reference; of free keys, not which."""
+        return tuple(path for path, _ in walk_properties(self.schema) if self.takes_secret(path))
+
+    def secret_references(self, body: Body) -> set[str]:
+        """The secret references of a body, as written: only those that stand where one may."""
+        return {text for place, text in placed_references(body) if self.takes_secret(place)}
 
     @cached_property
     def column_paths(self) -> tuple[tuple[str, ...], ...]:
@@ -296,6 +304,35 @@ def walk_properties(schema: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[
     for name, inner in schema.get("properties", {}).items():
         yield (*path, name), inner
         yield from walk_properties(inner, (*path, name))
+
+
+def is_sensitive(schema: Json, path: tuple[str | int, ...]) -> bool:
+    """Whether the value at a path is a secret, by `x-sensitive` of what it is in, or `x-sensitive-keys`."""
+    for inner in _along(schema, path):
+        pattern = inner.get("x-sensitive-keys")
+        if inner.get("x-sensitive"):
+            return True
+        if pattern and any(isinstance(key, str) and re.search(pattern, key) for key in path):
+            return True
+    return False
+
+
+def takes_secret(schema: Json, path: tuple[str | int, ...]) -> bool:
+    """Whether a secret reference may stand at a path: the value is a secret, or `x-reference-allowed`."""
+    return is_sensitive(schema, path) or any(s.get("x-reference-allowed") for s in _along(schema, path))
+
+
+def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
+    """The schemas along a path, outermost first, through the items of lists and what free keys hold too."""
+    for key in path:
+        if isinstance(key, int):
+            inner = schema.get("items")
+        else:
+            inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+        if not isinstance(inner, dict):
+            return
+        yield inner
+        schema = inner
 
 
 def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:

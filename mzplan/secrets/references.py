@@ -1,6 +1,7 @@
 """Secret references: `${env:NAME}` and `${file:PATH}`, resolved as late as possible and never stored.
 
 Providers come by entry point `mzplan.secrets` (a callable: name → value); env and file are built in.
+What is resolved is remembered (mzplan.secrets.resolved): nothing that leaves the process shows it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.secrets.files import read_secret
+from mzplan.secrets.resolved import remember
 
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
 Provider = Callable[[str], str | None]
+Place = tuple[str | int, ...]
+"""Where a value stands in a body: keys and indexes, outermost first."""
 
 
 def is_reference(value: object) -> bool:
@@ -29,14 +34,37 @@ def has_login(value: object) -> bool:
 
 def references_in(value: Any) -> Iterator[str]:
     """Every secret reference in a value, at any depth, as written."""
+    return (reference for _, reference in placed_references(value))
+
+
+def placed_references(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """The same, each with its place in the value."""
     if isinstance(value, str):
-        yield from (match.group(0) for match in REFERENCE.finditer(value))
+        if "${" in value:
+            yield from ((place, match.group(0)) for match in REFERENCE.finditer(value))
     elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from references_in(inner)
+        for key, inner in value.items():
+            yield from placed_references(inner, (*place, key))
     elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from references_in(inner)
+        for index, inner in enumerate(value):
+            yield from placed_references(inner, (*place, index))
+
+
+def written(place: Place) -> str:
+    """`("security", "sasl", "password")` → `security.sasl.password`; `("brokers", 0)` → `brokers[0]`."""
+    parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+    return "".join(parts).removeprefix(".")
+
+
+def misplaced(owner: str, place: Place, reference: str) -> MzplanError:
+    """A reference in a property that takes none, met where it would be resolved. `owner` has the property."""
+    return error(
+        "MZ102",
+        f"{owner}: a secret reference can't stand in {written(place)}",
+        f"{reference} was not resolved: this property is no secret, so its value would be shown. What was "
+        "committed by an earlier version may still have one.",
+        f"write the value of {written(place)} out, or as ${{var.NAME}}, and apply that.",
+    )
 
 
 class Secrets:
@@ -47,7 +75,8 @@ class Secrets:
         self.environment: dict[str, str] = dict(os.environ if environment is None else environment)
 
     def resolve(self, reference: str) -> str:
-        """`"${env:X}"` → its value. Raises MzplanError MZ056, which names the reference, never a value."""
+        """`"${env:X}"` → its value. Raises MzplanError, which names the reference, never a value: MZ056 where
+        there is none, MZ103 for a file that can't be a secret."""
         match = REFERENCE.fullmatch(reference)
         value = self._lookup(match["provider"], match["name"]) if match else None
         if value is None:
@@ -58,26 +87,32 @@ class Secrets:
                 "the runner, or a file that it can read.",
                 _hint(reference),
             )
+        remember(value)
         return value
 
-    def fill(self, value: Any) -> Any:
-        """A copy of the value with every reference replaced by its value. Raises MzplanError MZ056."""
+    def fill(self, body: Any, takes: Callable[[Place], bool], owner: str) -> Any:
+        """A copy of a body with every reference replaced by its value. `takes`: whether a place may have a
+        reference; of one that may not, none is resolved. `owner` is what has the body, for errors. Raises
+        MzplanError: MZ102 for such a place, MZ056 and MZ103 for what has no value."""
+        for place, reference in placed_references(body):
+            if not takes(place):
+                raise misplaced(owner, place, reference)
+        return self._filled(body)
+
+    def _filled(self, value: Any) -> Any:
         if isinstance(value, str):
             return REFERENCE.sub(lambda match: self.resolve(match.group(0)), value)
         if isinstance(value, Mapping):
-            return {key: self.fill(inner) for key, inner in value.items()}
+            return {key: self._filled(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [self.fill(inner) for inner in value]
+            return [self._filled(inner) for inner in value]
         return value
 
     def _lookup(self, provider: str, name: str) -> str | None:
         if provider == "env":
             return self.environment.get(name)
         if provider == "file":
-            try:
-                return (self.directory / name).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError):
-                return None
+            return read_secret(self.directory / name, name)
         found = _plugin(provider)
         if found is None:
             return None

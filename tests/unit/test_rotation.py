@@ -173,7 +173,9 @@ def test_a_provider_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("importlib.metadata.entry_points", found)
     secrets = Secrets(".", {})
-    assert secrets.fill({"password": "${vault:pg}"}) == {"password": "from the vault: pg"}
+    assert secrets.fill({"password": "${vault:pg}"}, lambda _: True, "connection.pg") == {
+        "password": "from the vault: pg"
+    }
     for broken in ("${vault:boom}", "${vault:none}", "${nobody:x}"):
         with pytest.raises(Exception, match="MZ056"):
             secrets.resolve(broken)

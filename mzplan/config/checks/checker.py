@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mzplan.config.checks.columns import check_columns
-from mzplan.config.checks.options import check_lifecycle, check_reserved, check_secrets
+from mzplan.config.checks.options import check_lifecycle, check_reserved
 from mzplan.config.checks.references import References, check_exclusive
 from mzplan.config.checks.schema_check import BodyCheck
+from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink
 from mzplan.config.checks.validators import is_valid
 from mzplan.config.declarations import Declared
@@ -150,7 +151,9 @@ class Checker:
             )
             wrong = check.report(name, resource.body)
         self.references.check(resource, kind, wrong)
-        check_secrets(resource, kind, self.findings)
+        SecretCheck(
+            schema=kind.schema, owner=resource.label, locate=resource.location, findings=self.findings
+        ).check(resource.body, wrong)
         if isinstance(resource.body, dict):
             check_reserved(resource, kind, self.findings)
         check_lifecycle(resource, self.declared, self.findings)

@@ -1,39 +1,14 @@
-"""Checks that a JSON Schema can't express: secrets, lifecycle, options that are mzplan's own."""
+"""Checks that a JSON Schema can't express: lifecycle, options that are mzplan's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from mzplan.config.declarations import Declared
 from mzplan.config.findings import Findings
-from mzplan.config.text import LIKE_A_REFERENCE, shown
+from mzplan.config.text import shown
 from mzplan.model.address import Address, is_valid_name
 from mzplan.schema.kinds import ResourceKind
-from mzplan.secrets.references import is_reference
-
-
-def check_secrets(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """A sensitive property holds a secret reference, never the secret."""
-    if resource.address.kind != "connection":
-        return
-    for path, value in _leaves(resource.body):
-        if not kind.is_sensitive(path) or is_reference(value):
-            continue
-        if not isinstance(value, str):
-            continue  # the schema check reports its type
-        if not LIKE_A_REFERENCE.fullmatch(value):
-            findings.secrets.add(value)
-        name = str(path[-1]).upper().replace(".", "_")
-        findings.add(
-            "MZ016",
-            f"Secret written out in {shown(str(path[-1]))}",
-            f"{resource.label}: files are shared and kept in history, so a secret in them is no secret.",
-            f"write a reference, as ${{env:{name}}} or ${{file:PATH}}, "
-            "and change the secret if this file was shared.",
-            location=resource.location(path),
-            conceal=True,
-        )
 
 
 def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
@@ -76,14 +51,3 @@ def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -
                     "remove it.",
                     location=resource.location((name, key), at_key=True),
                 )
-
-
-def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _leaves(inner, (*path, index))
-    else:
-        yield path, value

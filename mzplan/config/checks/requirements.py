@@ -6,7 +6,7 @@ from typing import Any
 
 from mzplan.config.text import shown
 from mzplan.schema.kinds import Json
-from mzplan.secrets.references import is_reference
+from mzplan.secrets.references import is_reference, references_in
 
 _TYPES = {
     "string": "text",
@@ -83,8 +83,10 @@ def requirement(rule: str, inner: Json) -> str:
             return f"It does not meet {rule}."
 
 
-def value_hint(rule: str, inner: Json) -> str:
+def value_hint(rule: str, inner: Json, value: Any) -> str:
     """How to write a value that meets a rule."""
+    if any(references_in(value)):
+        return "write it out, or as ${var.NAME}: no secret reference can stand here."
     _, example = _PATTERNS.get(inner.get("pattern", ""), ("", ""))
     match rule:
         case "pattern" if example:

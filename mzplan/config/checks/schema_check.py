@@ -172,7 +172,7 @@ class BodyCheck:
             "MZ005",
             f"Wrong value for {shown(_key(path))}",
             f"{found}{requirement(rule, inner)} {inner.get('description', '')}".strip(),
-            value_hint(rule, inner),
+            value_hint(rule, inner, value),
             location=self.location(path, False),
             conceal=secret,
         )

@@ -176,7 +176,9 @@ class SinkConnector(Routed, Protocol):
 def resolve(
     description: Description, secrets: Secrets, directory: str, warehouse: str | None = None
 ) -> ResolvedQuery:
-    """Fill in defaults and secrets. Raises MzplanError MZ056 for a secret that has no value here."""
+    """Fill in defaults and secrets. Raises MzplanError: MZ056 or MZ103 for a secret that has no value here,
+    MZ102 for a reference where none may stand. Descriptions come from the store and the warehouse, too: what
+    was checked when files were loaded is checked here again."""
     connections = {
         role: resolve_connection(inlined, secrets) for role, inlined in description.connections.items()
     }
@@ -185,7 +187,7 @@ def resolve(
     checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
     return ResolvedQuery(
         description=description,
-        body=secrets.fill(kind.with_defaults(description.body)),
+        body=secrets.fill(kind.with_defaults(description.body), kind.takes_secret, str(description.address)),
         connection=connections.get("connection"),
         connections=connections,
         columns=columns_of(source.type, source.body),
@@ -201,6 +203,6 @@ def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> Resolved
     return ResolvedConnection(
         address=inlined.address,
         type=inlined.type,
-        body=secrets.fill(kind.with_defaults(inlined.body)),
+        body=secrets.fill(kind.with_defaults(inlined.body), kind.takes_secret, str(inlined.address)),
         connections={role: resolve_connection(one, secrets) for role, one in inlined.connections.items()},
     )

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.stored import SPARSE
+from mzplan.schema.kinds import load_schema, takes_secret
+from mzplan.secrets.references import Secrets
 
 
 class Blob(NamedTuple):
@@ -193,3 +196,10 @@ def misplaced_error(key: str, what: str, instance: str) -> MzplanError:
         f"It is that of instance {instance}.",
         "delete it: the runner writes it anew.",
     )
+
+
+def resolved_settings(settings: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """`state` of mzplan.yaml, with the values of its secrets. Raises MzplanError where one has none."""
+    schema = load_schema("project")["properties"]["state"]
+    takes = partial(takes_secret, schema)
+    return dict(Secrets(directory).fill(settings, takes, "mzplan.yaml, state"))

@@ -17,7 +17,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.secrets.references import Secrets
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
@@ -25,6 +24,7 @@ from mzplan.store.backends.backend import (
     Expected,
     LockInfo,
     locked_error,
+    resolved_settings,
     unreachable,
 )
 
@@ -190,7 +190,7 @@ class ObjectStoreBackend:
     def _open(self) -> ObjectStore:
         from obstore.store import from_url
 
-        settings = Secrets(self.directory).fill(dict(self.settings))
+        settings = resolved_settings(self.settings, self.directory)
         config = {name: str(value) for name, value in settings.get("options", {}).items()}
         config |= {theirs: str(settings[ours]) for ours, theirs in _S3.items() if ours in settings}
         plain = str(settings.get("endpoint", "")).startswith("http://")

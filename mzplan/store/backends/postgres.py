@@ -20,7 +20,6 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.secrets.references import Secrets
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
@@ -28,6 +27,7 @@ from mzplan.store.backends.backend import (
     Expected,
     LockInfo,
     locked_error,
+    resolved_settings,
     unreachable,
 )
 
@@ -315,7 +315,7 @@ class PostgresBackend:
                 there.close()
 
     def _open(self) -> psycopg.Connection[Any]:
-        settings = Secrets(self.directory).fill(dict(self.settings))
+        settings = resolved_settings(self.settings, self.directory)
         tls = settings.get("tls", {})
         given = {
             "host": settings.get("host"),

@@ -1,0 +1,77 @@
+"""Secrets are references, and references stand only where a secret may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.text import LIKE_A_REFERENCE, listed, shown
+from mzplan.schema.kinds import is_sensitive, takes_secret, walk_properties
+from mzplan.secrets.references import is_reference, placed_references, written
+
+_FORM = "${file:PATH}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretCheck:
+    """Of one body with a schema. `owner`: what has it, in messages. `prefix`: of the variables that are
+    proposed for its secrets."""
+
+    schema: dict[str, Any]
+    owner: str
+    locate: Callable[[Path], Location]
+    findings: Findings
+    prefix: str = ""
+
+    def check(self, body: Any, wrong: Collection[Path] = ()) -> None:
+        """Report what is wrong in a body. `wrong`: what of it is reported already."""
+        for path, value in _texts(body):
+            if is_sensitive(self.schema, path):
+                if not is_reference(value):
+                    self._written_out(path, value)
+            elif not any(path[:end] in wrong for end in range(len(path) + 1)):
+                self._misplaced(path, value)
+
+    def _written_out(self, path: Path, value: str) -> None:
+        if not LIKE_A_REFERENCE.fullmatch(value):
+            self.findings.secrets.add(value)
+        name = self.prefix + str(path[-1]).upper().replace(".", "_")
+        self.findings.add(
+            "MZ016",
+            f"Secret written out in {shown(str(path[-1]))}",
+            f"{self.owner}: files are shared and kept in history, so a secret in them is no secret.",
+            f"write a reference, as ${{env:{name}}} or {_FORM}, "
+            "and change the secret if this file was shared.",
+            location=self.locate(path),
+            conceal=True,
+        )
+
+    def _misplaced(self, path: Path, value: str) -> None:
+        references = [reference for _, reference in placed_references(value)]
+        if not references or takes_secret(self.schema, path):
+            return
+        places = [place for place, _ in walk_properties(self.schema)]
+        may = [written(place) for place in places if takes_secret(self.schema, place)]
+        where = f"only {listed(may)} may hold one" if may else "nothing in it may hold one"
+        self.findings.add(
+            "MZ102",
+            f"A secret reference can't stand in {shown(written(path))}",
+            f"{self.owner}: {references[0]} would be resolved there and its value shown; {where}.",
+            "write the value out, or as ${var.NAME}, declared under `variables` and given with --var or "
+            "MZPLAN_VAR_NAME.",
+            location=self.locate(path),
+        )
+
+
+def _texts(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Every text of a body, with its place."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*path, index))

@@ -1,0 +1,73 @@
+"""A secret that a file holds. Whoever writes a configuration names the file: it must neither hang nor fill
+the memory, whatever it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mzplan.model.diagnostics import MzplanError, error
+
+MAX_SECRET = 1 << 20  # bytes
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def read_secret(path: Path, name: str) -> str | None:
+    """The text of a file without the line ends at its end; None where there is none that may be read. `name`
+    is how a reference has it. Raises MzplanError MZ103 for what is no regular file of UTF-8 and at most
+    MAX_SECRET bytes."""
+    try:
+        _require_regular(path.stat().st_mode, name)  # before it is opened: that may do something to a device
+        with _opened(path) as handle:
+            _require_regular(os.fstat(handle).st_mode, name)
+            data = _read(handle)
+    except (OSError, ValueError):  # ValueError: a NUL in its name
+        return None
+    if len(data) > MAX_SECRET:
+        raise _unusable(name, f"holds more than {MAX_SECRET >> 20} MiB")
+    try:
+        return data.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise _unusable(name, "is not text in UTF-8") from None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    # Non-blocking: what is a file now may be a pipe by the time it is opened, which waits for a writer.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _read(handle: int) -> bytes:
+    """At most a byte more than a secret may have. Files of /proc have no size before they are read."""
+    data = b""
+    while len(data) <= MAX_SECRET and (more := os.read(handle, MAX_SECRET + 1 - len(data))):
+        data += more
+    return data
+
+
+def _require_regular(mode: int, name: str) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((what for is_it, what in _KINDS if is_it(mode)), "no file")
+        raise _unusable(name, f"is {kind}")
+
+
+def _unusable(name: str, what: str) -> MzplanError:
+    return error(
+        "MZ103",
+        f"${{file:{name}}} can't be a secret: it {what}",
+        f"A secret is a regular file of at most {MAX_SECRET >> 20} MiB, with text in UTF-8.",
+        "name the file that holds the secret alone.",
+    )

@@ -1,0 +1,65 @@
+"""The values that this process has resolved secret references to, and the filter that takes them out of text.
+
+Servers, drivers and libraries repeat what they were given in their errors. So whatever leaves the process as
+text for people goes through `scrub`, whoever wrote it: statuses and answers (mzplan.store), the runner's log
+(mzplan.runner.logs, and Java's lines in mzplan.spark.session), its error file, and the command line's output
+(mzplan.cli.output, mzplan.render.diagnostics).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
+
+BLOT = "***"
+_LEAST = 4  # characters; a shorter value says nothing, and text without it could not be read
+_ANYWHERE = 8  # characters from which a value is also found inside a word: `app` is in `applied`
+_MOST = 4096  # values that are remembered: providers may give another one each time
+
+_values: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}  # the newest last
+_lock = threading.Lock()
+
+
+def remember(value: str) -> None:
+    """That this value must not be shown by this process, from now on."""
+    with _lock:
+        known = _values.pop(value, None)
+        _values[value] = known if known is not None else tuple(_patterns(value))
+        if len(_values) > _MOST:
+            del _values[next(iter(_values))]
+
+
+def scrub(text: str) -> str:
+    """The text with `***` for every value that was resolved, in each form in which it may be repeated."""
+    if not _values:
+        return text
+    with _lock:
+        known = [pattern for patterns in _values.values() for pattern in patterns]
+    found = [pattern for pattern in known if pattern[0] in text]
+    for form, pattern in sorted(found, key=lambda one: len(one[0]), reverse=True):
+        if form in text:
+            text = pattern.sub(BLOT, text)
+    return text
+
+
+def _patterns(value: str) -> Iterator[tuple[str, re.Pattern[str]]]:
+    for form in dict.fromkeys(_forms(value)):
+        if len(form) >= _LEAST:
+            literal = re.escape(form)
+            yield form, re.compile(literal if len(form) >= _ANYWHERE else rf"(?<!\w){literal}(?!\w)")
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A value as it is, as it stands in JSON, Python, Java or a URL, and its lines: a key has several, and is
+    shown in pieces."""
+    lines = [line for line in map(str.strip, value.splitlines()) if len(line) >= _ANYWHERE]
+    for text in (value, *(line for line in lines if not line.startswith("-----"))):
+        yield text
+        yield repr(text)[1:-1]
+        yield json.dumps(text)[1:-1]
+        yield json.dumps(text, ensure_ascii=False)[1:-1]
+        yield quote(text, safe="")
+        yield quote_plus(text)

@@ -1,0 +1,297 @@
+"""Where a reference to a secret may stand, what it may name, and who resolves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.api.protocols import resolve, resolve_connection
+from mzplan.connectors.checks import check_description
+from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.description import Description, InlinedConnection, references_of
+from mzplan.schema.dialect import fault_of
+from mzplan.schema.kinds import takes_secret
+from mzplan.secrets.files import MAX_SECRET
+from mzplan.secrets.references import Secrets
+from tests.unit.cli_runs import run
+from tests.unit.config_files import PROJECT, SHOP, all_text, errors, load, resource
+
+VALUE = "s3cret-Tr0ub4dor"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFERRED", VALUE)
+
+
+# --- where one may stand: files
+
+ELSEWHERE = {
+    "brokers[0]": SHOP.replace("localhost:9092", "${env:REFERRED}:9092"),
+    "host": SHOP.replace("host: localhost", "host: 'db.${env:REFERRED}'"),
+    "database": SHOP.replace("database: shop", "database: '${file:/etc/hostname}'"),
+    "description": SHOP.replace("host: localhost", "host: h\n    description: '${env:REFERRED}'"),
+    "labels.team": SHOP.replace("host: localhost", "host: h\n    labels: {team: '${env:REFERRED}'}"),
+    "select[0]": SHOP + "    select: [\"concat('${env:REFERRED}', customer) AS id\"]\n",
+    "where": SHOP + "    where: \"customer = '${env:REFERRED}'\"\n",
+    "table": SHOP.replace("public.orders", "${env:REFERRED}"),
+    "path": SHOP.replace("./lake", "'s3://${env:REFERRED}/lake'"),
+}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_reference_elsewhere_is_an_error_that_names_the_property(place: str, tmp_path: Path) -> None:
+    (found,) = errors(tmp_path, {"a.yaml": ELSEWHERE[place]})
+    assert found.code == "MZ102" and found.summary == f'A secret reference can\'t stand in "{place}"'
+    assert "${var.NAME}" in found.hint and found.range is not None and VALUE not in all_text([found])
+
+
+def test_where_its_form_is_wrong_too_the_hint_is_the_same(tmp_path: Path) -> None:
+    for name, value in (
+        ("topic: orders", "topic: '${env:REFERRED}'"),
+        ("user: app", "user: app\n    port: '${env:P}'"),
+    ):
+        found = errors(tmp_path, {"a.yaml": SHOP.replace(name, value)})[0]
+        assert found.code == "MZ005" and "${var.NAME}" in found.hint
+
+
+def test_a_variable_can_not_carry_one_there(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "mzplan.yaml": PROJECT + "variables: {host: {}}\n",
+        "a.yaml": SHOP.replace("host: localhost", "host: '${var.host}'"),
+    }
+    (found,) = errors(tmp_path, files, variables={"host": "${env:REFERRED}"})
+    assert found.code == "MZ102"
+    assert errors(tmp_path, files, variables={"host": "db"}) == []  # as the hint has it
+
+
+def test_names_that_belong_to_a_password_may_be_references(tmp_path: Path) -> None:
+    user = "'${env:REFERRED}'"
+    found = load(
+        tmp_path,
+        {
+            "a.yaml": f"""
+            connections:
+              pg: {{type: postgres, host: h, database: d, user: {user}}}
+              ssh: {{type: ssh-tunnel, host: h, user: {user}, known_hosts: k, private_key: {user}}}
+              registry: {{type: schema-registry, url: "https://r", user: {user}, password: {user}}}
+              cloud: {{type: aws, access_key_id: {user}, secret_access_key: {user}}}
+              k:
+                type: kafka
+                brokers: ["b:1"]
+                security:
+                  protocol: SASL_SSL
+                  sasl: {{mechanism: PLAIN, username: {user}, password: {user}}}
+            """
+        },
+    )
+    assert resource(found, "connection.pg").body["user"] == "${env:REFERRED}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ("state: {backend: postgres, host: '${env:REFERRED}', database: d, user: u}", "state.host"),
+        ("state: {backend: postgres, host: h, database: d, user: '${env:REFERRED}'}", "state.user"),
+        ("state: {backend: object-store, url: 's3://${env:REFERRED}/x'}", "state.url"),
+        ("state: {backend: object-store, url: 's3://b/x', options: {region: '${env:REFERRED}'}}",
+         "state.options.region"),
+        ("warehouse: 's3://${env:REFERRED}/x'", "warehouse"),
+    ],
+)  # fmt: skip
+def test_nor_may_settings_of_the_project(settings: str, place: str, tmp_path: Path) -> None:
+    (found,) = errors(tmp_path, {"mzplan.yaml": f"{PROJECT}{settings}\n"})
+    assert found.code == "MZ102" and f'"{place}"' in found.summary
+
+
+def test_secrets_of_the_state_are_references(tmp_path: Path) -> None:
+    options = "state: {backend: object-store, url: 's3://b/x', options: {%s: '%s'}}\n"
+    for name in ("aws_secret_access_key", "azure_storage_account_key", "azure_client_secret", "token"):
+        (found,) = errors(tmp_path, {"mzplan.yaml": PROJECT + options % (name, VALUE)})
+        assert found.code == "MZ016" and VALUE not in all_text([found])
+        assert errors(tmp_path, {"mzplan.yaml": PROJECT + options % (name, "${env:REFERRED}")}) == []
+    for name in ("aws_web_identity_token_file", "aws_access_key_id"):
+        assert errors(tmp_path, {"mzplan.yaml": PROJECT + options % (name, "plain")}) == []
+
+
+def test_other_packages_say_it_in_the_same_words() -> None:
+    plain: dict[str, Any] = {"type": "string", "description": "d", "x-change": "restart", "x-sql": None}
+    item = {
+        "type": "object",
+        "properties": {
+            "login": {**plain, "x-sensitive": False, "x-reference-allowed": True},
+            "pin": {**plain, "x-sensitive": True},
+            "host": {**plain, "x-sensitive": False},
+        },
+    }
+    schema = {
+        "type": "object",
+        "properties": {"servers": {**plain, "type": "array", "x-sensitive": False, "items": item}},
+    }
+    assert fault_of(schema) == ""
+    assert takes_secret(schema, ("servers", 0, "login")) and takes_secret(schema, ("servers", 3, "pin"))
+    assert not takes_secret(schema, ("servers", 0, "host")) and not takes_secret(schema, ("servers",))
+    item["properties"]["host"]["x-reference-allowed"] = False
+    assert "x-reference-allowed" in fault_of(schema)
+
+
+# --- where one may stand: where the runner resolves
+
+USED: list[str] = []
+
+
+class Spied(Secrets):
+    def resolve(self, reference: str) -> str:
+        USED.append(reference)
+        return super().resolve(reference)
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Iterator[Secrets]:
+    USED.clear()
+    yield Spied(str(tmp_path))
+
+
+def described(connection: dict[str, Any], **body: Any) -> Description:
+    pg = InlinedConnection(
+        address=Address("connection", "pg"),
+        type="postgres",
+        body={"host": "127.0.0.1", "port": 1, "database": "d", "user": "u", **connection},
+    )
+    return Description(
+        address=Address("source", "s"),
+        id="s",
+        generation=1,
+        digest="1:a",
+        type="postgres",
+        body={"tables": ["t"], "schema": "id INT", **body},
+        connections={"connection": pg},
+    )
+
+
+@pytest.mark.parametrize(
+    ("description", "place"),
+    [
+        (described({"host": "${env:REFERRED}", "password": "${env:REFERRED}"}), "connection.pg: a"),
+        (described({"labels": {"x": "${file:/etc/hostname}"}}), "labels.x"),
+        (described({}, tables=["${env:REFERRED}"]), "tables[0]"),
+    ],
+)
+def test_a_description_of_the_store_is_refused_and_nothing_resolved(
+    description: Description, place: str, secrets: Secrets
+) -> None:
+    with pytest.raises(MzplanError) as caught:
+        resolve(description, secrets, ".")
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ102" and place in found.summary and VALUE not in all_text([found])
+    (checked,) = check_description(description, secrets).diagnostics
+    assert checked.code == "MZ102" and checked.address == Address("source", "s")
+    allowed = {"${env:REFERRED}"} if "password" in description.connections["connection"].body else set()
+    assert references_of(description) == allowed
+    assert set(SecretsUsed({}).read(description, secrets)) == allowed
+    assert set(USED) <= allowed
+
+
+def test_what_may_stand_there_is_resolved(secrets: Secrets) -> None:
+    pg = described({"user": "${env:REFERRED}", "password": "${env:REFERRED}"}).connections["connection"]
+    assert resolve_connection(pg, secrets).body["password"] == VALUE
+
+
+# --- what one may name
+
+
+def unusable(folder: Path, name: str) -> Diagnostic:
+    with pytest.raises(MzplanError) as caught:
+        Secrets(str(folder), {}).resolve(f"${{file:{name}}}")
+    return caught.value.diagnostics[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("/dev/zero", "is a device"),
+        ("fifo", "is a pipe"),
+        ("link-to-fifo", "is a pipe"),
+        ("folder", "is a folder"),
+        ("socket", "is a socket"),
+        ("large", "holds more than 1 MiB"),
+        ("bytes", "is not text in UTF-8"),
+    ],
+)
+def test_a_secret_is_a_small_regular_file(
+    name: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    os.mkfifo("fifo")
+    Path("link-to-fifo").symlink_to("fifo")
+    Path("folder").mkdir()
+    Path("large").write_bytes(b"x" * (MAX_SECRET + 1))
+    Path("bytes").write_bytes(b"\xff")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        found = unusable(tmp_path, name)
+    assert found.code == "MZ103" and what in found.summary and f"${{file:{name}}}" in found.summary
+
+
+def test_files_that_are_secrets(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "..data" / "pw").write_text("äöü\r\n")  # as Kubernetes mounts them
+    (tmp_path / "pw").symlink_to("..data/pw")
+    (tmp_path / "whole").write_bytes(b"x" * MAX_SECRET)
+    secrets = Secrets(str(tmp_path), {})
+    assert secrets.resolve("${file:pw}") == "äöü"
+    assert len(secrets.resolve("${file:whole}")) == MAX_SECRET
+    assert secrets.resolve("${file:/proc/self/status}").startswith("Name:")  # its size is 0
+
+
+@pytest.mark.parametrize("name", ["missing", "nul\0", "loop", "x" * 300])
+def test_files_without_a_value(name: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert unusable(tmp_path, name).code == "MZ056"
+
+
+def test_a_file_that_becomes_a_pipe_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pw"
+    os.mkfifo(path)
+    regular = Path("/etc/hostname").stat()
+    monkeypatch.setattr(Path, "stat", lambda self, **_: regular)  # as it was a moment before
+    assert unusable(tmp_path, "pw").code == "MZ103"
+
+
+# --- who resolves one
+
+
+def test_what_only_a_status_names_is_not_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PG_PASSWORD", "one")
+    (tmp_path / "mzplan.yaml").write_text(f"{PROJECT}instances: {{local: {{type: dry}}}}\n")
+    (tmp_path / "a.yaml").write_text(SHOP)
+    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+    status = tmp_path / "state" / "status" / "local.json"
+    written = json.loads(status.read_text())
+    assert list(written["secrets"]) == ["${env:PG_PASSWORD}"]
+    os.mkfifo(tmp_path / "fifo")
+    digest = written["secrets"]["${env:PG_PASSWORD}"]
+    planted = ("${file:fifo}", "${file:/dev/zero}", "${env:REFERRED}", "${env:PATH}")
+    written["secrets"] |= dict.fromkeys(planted, digest)
+    status.write_text(json.dumps(written))
+    USED.clear()
+    monkeypatch.setattr("mzplan.operations.rotation.Secrets", Spied)
+    for command in ("plan", "drift", "status"):
+        ran = run("-C", str(tmp_path), command, "--json")
+        assert ran.code == 0 and "REFERRED" not in ran.out and "fifo" not in ran.out
+    assert set(USED) == {"${env:PG_PASSWORD}"}
+    # One of another instance's query is no reason either.
+    (tmp_path / "state" / "status" / "other.json").write_text(
+        json.dumps({**written, "instance": "other", "observations": {}})
+    )
+    USED.clear()
+    assert run("-C", str(tmp_path), "plan", "--json").code == 0
+    assert USED == ["${env:PG_PASSWORD}"]
