@@ -20,6 +20,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.cli.plan import show_plan
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import safe
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _show_edit(invocation: Invocation, altered: Altered) -> int:
     """The end of a statement that planned nothing."""
     if invocation.json:
         document: dict[str, Any] = {
-            "diagnostics": [d.to_json() for d in altered.notices],
+            "diagnostics": diagnostics_to_json(altered.notices),
             **_edit_to_json(altered),
         }
         if altered.reached:

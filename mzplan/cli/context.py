@@ -98,11 +98,11 @@ class Invocation:
         """Errors and warnings: the one JSON document with --json (unless there is one already), else text
         on stderr. `more` goes into the document."""
         found = list(diagnostics)
-        if self.json and not self.output.documents:
-            self.document({"diagnostics": [d.to_json() for d in found], **more})
-            return
-        from mzplan.render.diagnostics import render_diagnostics
+        from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
 
+        if self.json and not self.output.documents:
+            self.document({"diagnostics": diagnostics_to_json(found), **more})
+            return
         self.output.err(render_diagnostics(found, self.output.error_color, self.folder))
 
 

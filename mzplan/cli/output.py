@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from mzplan.host.files import write_whole
 from mzplan.model.diagnostics import error
+from mzplan.secrets.resolved import scrub
 
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
 
@@ -57,11 +58,11 @@ class Output:
 
     def err(self, text: str) -> None:
         """A line of progress, or an error for people."""
-        self._write(sys.stderr, f"{text.rstrip()}\n")
+        self._write(sys.stderr, f"{scrub(text).rstrip()}\n")
 
     def live(self, text: str) -> None:
         """What is to stay on the last line of the terminal; no line end."""
-        self._write(sys.stderr, text)
+        self._write(sys.stderr, scrub(text))
 
     def reader_left(self) -> None:
         """Nobody reads the results: let them go nowhere."""

@@ -12,6 +12,7 @@ from mzplan.cli.arguments import EXAMPLE, SCHEMA
 from mzplan.cli.context import Invocation, command
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
@@ -133,7 +134,7 @@ def command_validate(invocation: Invocation, live: bool) -> int:
     else:
         configuration, reached, found = validate(project, invocation.progress), (), ()
     if invocation.json:
-        document: dict[str, object] = {"diagnostics": [d.to_json() for d in found]}
+        document: dict[str, object] = {"diagnostics": diagnostics_to_json(found)}
         if live:
             document["connections"] = [
                 {"address": str(r.address), "queries": [str(q) for q in r.queries]} for r in reached

@@ -20,6 +20,7 @@ from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import safe
 
 
@@ -254,7 +255,7 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
     else:
         found, problems = find_unclaimed(project, progress, foreign=foreign), []
     if invocation.json:
-        listed = [d.to_json() for d in problems]
+        listed = diagnostics_to_json(problems)
         invocation.document({"storage": [unclaimed_to_json(one) for one in found], "diagnostics": listed})
     else:
         invocation.out(render_unclaimed(found, applied=apply, color=invocation.color))

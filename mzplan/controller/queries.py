@@ -40,6 +40,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, references_of
 from mzplan.secrets.references import Secrets
+from mzplan.secrets.resolved import shortened
 
 log = logging.getLogger("mzplan.runner")
 
@@ -234,7 +235,7 @@ class Queries:
             # The loop must outlive a defect in one connector; the log has the whole of it.
             log.exception("%s: unexpected", command.address)
             text = f"{type(problem).__name__}: {problem}"
-            return Done(command=command, problem=Diagnostic(code="MZ064", summary=text[:500]))
+            return Done(command=command, problem=Diagnostic(code="MZ064", summary=shortened(text, 500)))
         finally:
             self.wake()
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 from mzplan.model.diagnostics import Diagnostic, SourceRange
 from mzplan.render.text import Paint, safe
+from mzplan.secrets.resolved import scrubbed
 
 _WIDTH = 100  # columns of an excerpt; a longer line is cut around its carets
 _BEFORE = 40  # of them before the first caret, at least
@@ -31,7 +33,12 @@ def render_diagnostics(diagnostics: Iterable[Diagnostic], color: bool, directory
     """
     paint = Paint(color)
     prefix = _prefix(directory)
-    return "\n\n".join(_render(diagnostic, paint, prefix) for diagnostic in diagnostics)
+    return "\n\n".join(_render(scrubbed(diagnostic), paint, prefix) for diagnostic in diagnostics)
+
+
+def diagnostics_to_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    """The same as JSON."""
+    return [scrubbed(diagnostic).to_json() for diagnostic in diagnostics]
 
 
 def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:

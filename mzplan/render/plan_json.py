@@ -7,6 +7,7 @@ from typing import Any
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
+from mzplan.render.diagnostics import diagnostics_to_json
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             for pending in plan.pending
         ],
         "drift": [{"address": item.address, "kind": item.kind, "detail": item.detail} for item in plan.drift],
-        "diagnostics": [diagnostic.to_json() for diagnostic in plan.diagnostics],
+        "diagnostics": diagnostics_to_json(plan.diagnostics),
         **_canaries(plan),
     }
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.words import count
+from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def verified_to_json(found: Verified) -> dict[str, Any]:
         "without_hash": list(found.by_rows),
         "unknown": list(found.unknown),
         "difference": _difference_to_json(found.difference) if found.difference else None,
-        "diagnostics": [d.to_json() for d in found.problems],
+        "diagnostics": diagnostics_to_json(found.problems),
     }
 
 

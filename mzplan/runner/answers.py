@@ -12,6 +12,7 @@ from mzplan.controller.executor import CheckResult
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description
+from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal
 from mzplan.store.store import Store
 
@@ -75,5 +76,7 @@ class Answering:
             log.exception("%s: unexpected", description.address)
             text = f"The check of {description.address} broke down: {type(problem).__name__}: {problem}"
             return CheckResult(
-                diagnostics=(Diagnostic(code="MZ064", summary=text[:500], address=description.address),)
+                diagnostics=(
+                    Diagnostic(code="MZ064", summary=shortened(text, 500), address=description.address),
+                )
             )

@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Literal
 
 from mzplan.model.address import Address
+from mzplan.secrets.resolved import scrub
 
 LogFormat = Literal["text", "json"]
 _NOISY = ("asyncssh", "py4j", "pyspark")
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people, with the stack trace where there is one."""
+
+    converter = staticmethod(time.gmtime)  # type: ignore[assignment]
+
+    def format(self, record: logging.LogRecord) -> str:
+        return scrub(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -25,13 +37,13 @@ class JsonFormatter(logging.Formatter):
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": scrub(record.getMessage()),
         }
         address = _address(record)
         if address is not None:
             found["address"] = str(address)
         if record.exc_info:
-            found["exception"] = self.formatException(record.exc_info)
+            found["exception"] = scrub(self.formatException(record.exc_info))
         return json.dumps(found)
 
 
@@ -52,9 +64,17 @@ def configure_logging(format_: LogFormat = "text") -> None:
         handler.setFormatter(JsonFormatter())
     else:
         text = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
-        formatter = logging.Formatter(text, datefmt="%Y-%m-%dT%H:%M:%S")
-        formatter.converter = time.gmtime
-        handler.setFormatter(formatter)
+        handler.setFormatter(TextFormatter(text, datefmt="%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # What nothing has caught is logged too: Python would write it past the filter.
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda thrown: _log_uncaught(
+        thrown.exc_type, thrown.exc_value or thrown.exc_type(), thrown.exc_traceback
+    )
+
+
+def _log_uncaught(type_: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(type_, SystemExit):
+        logging.getLogger("mzplan.runner").critical("unexpected", exc_info=(type_, problem, trace))

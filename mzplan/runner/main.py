@@ -33,6 +33,7 @@ from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.references import Secrets
+from mzplan.secrets.resolved import scrubbed
 from mzplan.store.store import Store, open_store
 
 log = logging.getLogger("mzplan.runner")
@@ -165,7 +166,9 @@ def _serve(
         pool.shutdown(wait=True)
         controller.release()
     if problem:
-        fatal.write_text(json.dumps([d.to_json() for d in problem[0].diagnostics]), encoding="utf-8")
+        fatal.write_text(
+            json.dumps([scrubbed(d).to_json() for d in problem[0].diagnostics]), encoding="utf-8"
+        )
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
 

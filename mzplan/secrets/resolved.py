@@ -2,8 +2,8 @@
 
 Servers, drivers and libraries repeat what they were given in their errors. So whatever leaves the process as
 text for people goes through `scrub`, whoever wrote it: statuses and answers (mzplan.store), the runner's log
-(mzplan.runner.logs, and Java's lines in mzplan.spark.session), its error file, and the command line's output
-(mzplan.cli.output, mzplan.render.diagnostics).
+(mzplan.runner.logs, and Java's lines in mzplan.spark.session), its error file, and what a command shows of
+errors (mzplan.cli.output, mzplan.render.diagnostics).
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote, quote_plus
+
+from mzplan.model.diagnostics import Diagnostic
 
 BLOT = "***"
 _LEAST = 4  # characters; a shorter value says nothing, and text without it could not be read
@@ -43,6 +46,17 @@ def scrub(text: str) -> str:
         if form in text:
             text = pattern.sub(BLOT, text)
     return text
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many characters of a text, without secrets: to be cut first would leave the half of one."""
+    text = scrub(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def scrubbed(found: Diagnostic) -> Diagnostic:
+    """The same of a diagnostic."""
+    return replace(found, summary=scrub(found.summary), detail=scrub(found.detail), hint=scrub(found.hint))
 
 
 def _patterns(value: str) -> Iterator[tuple[str, re.Pattern[str]]]:

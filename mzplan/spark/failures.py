@@ -8,6 +8,7 @@ from typing import Any
 
 from mzplan.connectors.formats.records import MARK
 from mzplan.model.diagnostics import MzplanError
+from mzplan.secrets.resolved import shortened
 
 OTHER = "MZ064"
 _MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
@@ -137,4 +138,4 @@ def _first_line(message: str) -> str:
 
 def _clean(text: str) -> str:
     text = re.sub(r"\s*SQLSTATE: \w+\s*$", "", text.strip())
-    return text if len(text) <= _MAX else text[: _MAX - 1] + "…"
+    return shortened(text, _MAX)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.secrets.resolved import scrub
 from mzplan.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -252,7 +253,9 @@ def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
                 lines.append(line.rstrip())
                 continue
             try:
-                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.write(
+                    scrub(line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+                )
                 sys.stderr.flush()
             except (OSError, ValueError, AttributeError):
                 continue  # a closed terminal must not block the JVM

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from mzplan.model.state import FORMAT_VERSION, Lease, ResourceState, State, Stat
 from mzplan.model.stored import Positive
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import is_type
+from mzplan.secrets.resolved import scrub
 
 T = TypeVar("T")
 _NO_SUM = b'"checksum": ""'
@@ -151,12 +152,27 @@ def _newer(place: str, detail: str, hint: str = "upgrade mzplan, then run the co
 
 
 def encode_status(status: Status) -> bytes:
-    content = {"format_version": FORMAT_VERSION, **encode(status)}
+    content = {"format_version": FORMAT_VERSION, **encode(_scrubbed(status))}
     content["observations"] = {
         address: {name: _finite(value) for name, value in fields.items() if value is not None}
         for address, fields in content["observations"].items()
     }
     return _lines(content, "observations").encode(errors="replace")  # an error may quote anything
+
+
+def _scrubbed(status: Status) -> Status:
+    """Without secrets in what servers and libraries have said."""
+    observations = {
+        address: replace(
+            one,
+            error=one.error and scrub(one.error),
+            warning=one.warning and scrub(one.warning),
+            held=one.held and scrub(one.held),
+        )
+        for address, one in status.observations.items()
+    }
+    canaries = {address: replace(one, reason=scrub(one.reason)) for address, one in status.canaries.items()}
+    return replace(status, observations=observations, canaries=canaries)
 
 
 def _finite(value: Any) -> Any:

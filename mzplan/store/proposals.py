@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.model.address import Address
@@ -14,6 +14,7 @@ from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.stored import Id, InstanceName
 from mzplan.schema.description import Description
+from mzplan.secrets.resolved import scrubbed
 from mzplan.store.backends.backend import Backend
 from mzplan.store.formats import canonical, load_as
 
@@ -47,7 +48,8 @@ class Answer:
     upstreams: Mapping[Address, Mapping[str, Any]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return (json.dumps(encode(self), sort_keys=True) + "\n").encode()
+        found = replace(self, diagnostics=tuple(map(scrubbed, self.diagnostics)))
+        return (json.dumps(encode(found), sort_keys=True) + "\n").encode()
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> Answer:

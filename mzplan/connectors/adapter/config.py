@@ -15,6 +15,7 @@ from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.resolved import remember, scrub, shortened
 
 Endpoint = TypeVar("Endpoint")
 _REFERENCES = ("connection", "from")
@@ -74,10 +75,9 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
         return problem
     if not isinstance(problem, Exception):
         return None
-    text = str(problem).strip() or type(problem).__name__
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    text = re.sub(r"\s+", " ", text)[:500]
+    for secret in secrets:  # a task runs in a process that has resolved nothing
+        remember(secret)
+    text = shortened(re.sub(r"\s+", " ", scrub(str(problem).strip() or type(problem).__name__)), 500)
     if isinstance(problem, StepError):
         return error(
             "MZ081",

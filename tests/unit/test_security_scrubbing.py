@@ -1,0 +1,170 @@
+"""What was resolved as a secret is in nothing that leaves the process, whoever wrote the text."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from mzplan.cli.output import Output
+from mzplan.model.address import Address
+from mzplan.model.canary import Verdict
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.state import Observation, Status
+from mzplan.render.diagnostics import diagnostics_to_json, render_diagnostics
+from mzplan.runner.logs import JsonFormatter, TextFormatter, configure_logging
+from mzplan.secrets import resolved
+from mzplan.secrets.references import Secrets
+from mzplan.secrets.resolved import remember, scrub, shortened
+from mzplan.spark.failures import of_messages
+from mzplan.store.formats import encode_status
+from mzplan.store.proposals import Answer
+
+VALUE = 'Tr0ub4"dor\\&3 ü'
+AT = Address("source", "orders")
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(resolved, "_values", {})
+    yield
+
+
+@pytest.fixture
+def known() -> None:
+    assert Secrets(".", {"PW": VALUE}).resolve("${env:PW}") == VALUE
+
+
+def raised() -> ValueError:
+    return ValueError(f'connection failed: password "{VALUE}" is wrong; {VALUE!r}')
+
+
+@pytest.mark.usefixtures("known")
+def test_every_form_that_an_error_repeats() -> None:
+    url = f"https://u:{quote(VALUE, safe='')}@h"
+    for text in (VALUE, repr(VALUE), json.dumps(VALUE), json.dumps(VALUE, ensure_ascii=False), url):
+        assert "Tr0ub4" not in scrub(f"x{text}y") and "***" in scrub(f"x{text}y")
+
+
+def test_a_key_is_scrubbed_line_by_line() -> None:
+    remember("-----BEGIN KEY-----\nMIIEvQIBADAN\nBgkqhkiG9w0B\n-----END KEY-----\n")
+    assert scrub("line 2: BgkqhkiG9w0B, -----BEGIN KEY-----") == "line 2: ***, -----BEGIN KEY-----"
+
+
+def test_short_values_leave_text_readable() -> None:
+    for value in ("app1", "x", "", " "):
+        remember(value)
+    assert scrub("app10 with user app1: x") == "app10 with user ***: x"
+
+
+def test_the_longer_of_two_goes_whole() -> None:
+    for value in ("hunter2hunter2", "hunter2hunter2-and-more"):
+        remember(value)
+    assert scrub("<hunter2hunter2-and-more>") == "<***>"
+
+
+def test_what_is_cut_holds_no_half_of_one() -> None:
+    remember("hunter2hunter2")
+    assert shortened("abc hunter2hunter2 " + "x" * 20, 8) == "abc ***…"
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolved, "_MOST", 3)
+    for value in ("first-value", "second-value", "third-value", "first-value", "fourth-value"):
+        remember(value)
+    assert scrub("first-value second-value fourth-value") == "*** second-value ***"
+
+
+# --- the exits
+
+
+@pytest.mark.usefixtures("known")
+def test_statuses() -> None:
+    one = Observation(
+        address=AT, generation=1, digest="", wanted_digest="", wanted_generation=1, condition="failed",
+        error=f"{raised()}", warning=f"{raised()}", held=f"{raised()}",
+    )  # fmt: skip
+    status = Status(
+        instance="local", epoch=1, heartbeat=0.0, serial=1, observations={AT: one},
+        canaries={AT: Verdict(serial=1, passed=False, reason=f"{raised()}")},
+    )  # fmt: skip
+    written = encode_status(status).decode()
+    assert "Tr0ub4" not in written and written.count("***") == 8
+
+
+@pytest.mark.usefixtures("known")
+def test_answers_and_diagnostics(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Diagnostic(code="MZ050", summary=f"{raised()}", detail=f"{raised()}", hint=f"{raised()}")
+    Output().err(f"{raised()}")
+    Output().live(f"{raised()}")
+    for text in (
+        Answer(id="a", diagnostics=(found,)).encode().decode(),
+        render_diagnostics([found], False),
+        json.dumps(diagnostics_to_json([found])),
+        capsys.readouterr().err,
+        of_messages([("java.lang.RuntimeException", f"{raised()}")]).text,
+    ):
+        assert "Tr0ub4" not in text and "***" in text
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_log_lines_with_their_stack_traces(formatter: logging.Formatter) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    log = logging.Logger("psycopg")
+    log.addHandler(handler)
+    try:
+        raise RuntimeError("outer") from raised()
+    except RuntimeError as problem:
+        log.exception("%s: %s", AT, problem.__cause__)
+    assert "Tr0ub4" not in stream.getvalue() and "Traceback" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("known")
+def test_what_nothing_has_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, root = io.StringIO(), logging.getLogger()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    configure_logging()
+
+    def fail() -> None:
+        raise raised()
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    problem = raised()
+    sys.excepthook(type(problem), problem, None)
+    assert "Tr0ub4" not in stream.getvalue() and stream.getvalue().count("***") >= 2
+
+
+@pytest.mark.usefixtures("known")
+def test_lines_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+    from collections import deque
+
+    from mzplan.spark.session import _relay
+
+    reader, writer = os.pipe()
+    started = threading.Event()
+    started.set()
+    os.write(writer, f"ERROR MicroBatchExecution: {raised()}\n\xff\n".encode("latin-1", "replace"))
+    os.write(writer, f"Caused by: {raised()}\n".encode())
+    os.close(writer)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stderr", stream)
+    _relay(reader, deque(), started)
+    stream.flush()
+    last = stream.buffer.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
+    assert last.startswith(b"Caused by") and b"Tr0ub4" not in last and b"\xff" in stream.buffer.getvalue()  # type: ignore[attr-defined]
