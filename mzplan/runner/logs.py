@@ -21,7 +21,7 @@ _NOISY = ("asyncssh", "py4j", "pyspark")
 class TextFormatter(logging.Formatter):
     """A line for people, with the stack trace where there is one."""
 
-    converter = staticmethod(time.gmtime)  # type: ignore[assignment]
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         return scrub(super().format(record))
