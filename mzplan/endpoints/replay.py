@@ -6,15 +6,19 @@
         …write fresh, in one transaction with…
     note = replay.finish()                # …this: rows and digest of the step, as they are recorded
 
-What is pushed again for a step is discarded up to the previously written length, and compared if that is
-wanted. Beyond that length rows are appended if the step is the last one in the output; otherwise they are
-not, for they would stand behind those of later steps, and that is reported.
+What is pushed again for a step is discarded up to the previously written length, and compared with what was
+written. Beyond that length rows are appended if those before them are the ones that are written, and the step
+is the last one in the output. Otherwise the step stands as it is written: rows that follow other ones are of
+another version of the step, so that some would be lost and some there twice; and behind later steps they
+would be out of order. Both are reported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("mzplan.endpoints")
 
 Compare = Literal["warn", "fail", "off"]
+LATER = "and the output already has steps up to "
+"""In each warning of a step that is not the last one; the number of that follows."""
 COMPARES: tuple[Compare, ...] = get_args(Compare)
 
 
@@ -54,12 +60,33 @@ class DiffersError(Exception):
     """A step was pushed again with other rows than were written, and the sink says `compare: fail`."""
 
 
+# What is told, by thread. No ContextVar: this module travels with tasks, and that can't be pickled.
+_told: dict[int, list[str]] = {}
+
+
+@contextlib.contextmanager
+def told() -> Iterator[list[str]]:
+    """What replays warn of meanwhile: the adapter reports it, so that an output need not."""
+    texts: list[str] = []
+    _told[threading.get_ident()] = texts
+    try:
+        yield texts
+    finally:
+        del _told[threading.get_ident()]
+
+
+def tell(text: str) -> None:
+    """Warn: in the log, and where the adapter listens."""
+    log.warning(text)
+    _told.get(threading.get_ident(), []).append(text)
+
+
 class StepReplay:
     """One step that is pushed, perhaps not for the first time.
 
     `written`: what is recorded of it, None for a step that is new to the output. `last`: the newest step that
-    the output holds, None if it is empty. `warn` takes warnings, by default the log `mzplan.endpoints`.
-    Raises StepError for a step that is not written and lies before the last: it was expired, or skipped.
+    the output holds, None if it is empty. `warn` takes warnings: see `tell`. Raises StepError for a step that
+    is not written and lies before the last: it was expired, or skipped.
     """
 
     def __init__(
@@ -69,7 +96,7 @@ class StepReplay:
         written: Written | None,
         last: Step | None,
         compare: Compare = "warn",
-        warn: Callable[[str], None] = log.warning,
+        warn: Callable[[str], None] = tell,
     ):
         self.step = checked_step(step)
         self._before = written
@@ -80,6 +107,7 @@ class StepReplay:
         self._warn = warn
         self._pushed = 0
         self._surplus = 0
+        self._difference = ""  # of the rows that came again to those that are written
         self._hash = ContentHash()
         # Of the rows that are written: None where that was not recorded, or in a way that we don't know.
         self._known = ContentHash.parse(written.rows, written.digest) if written else ContentHash()
@@ -90,7 +118,7 @@ class StepReplay:
                 "or it was never written"
             )
         if not self._is_last:
-            self._warn(f"step {step} is written again, and the output already has steps up to {last}")
+            self._warn(f"step {step} is written again, {LATER}{last}")
 
     @property
     def repeats(self) -> bool:
@@ -106,7 +134,7 @@ class StepReplay:
         self._take(again)
         if self._pushed >= self._length and not self._compared:
             self._check()
-        if not self._is_last:
+        if self._stands:
             self._surplus += fresh.num_rows
             return fresh.slice(0, 0)
         self._take(fresh)
@@ -116,14 +144,22 @@ class StepReplay:
         """What is to be recorded of the step. Raises DiffersError when fewer rows came than were written."""
         if self._pushed < self._length:
             self._differs(f"{self._pushed} rows were pushed where {self._length} are written")
-        if self._surplus:
-            self._warn(
-                f"step {self.step}: {self._surplus} rows beyond the {self._length} that are written are not "
-                f"appended, for the output already has steps up to {self._last}"
-            )
-        if self._before is not None and (self._pushed <= self._length or not self._is_last):
+        self._report()
+        if self._before is not None and (self._pushed <= self._length or self._stands):
             return self._before
         return Written(rows=self._pushed, digest=str(self._hash) if self._known is not None else None)
+
+    @property
+    def _stands(self) -> bool:
+        return bool(self._difference) or not self._is_last
+
+    def _report(self) -> None:
+        beyond = f"{self._surplus} rows beyond the {self._length} that are written are not appended"
+        if self._difference and self._compare == "warn":
+            more = f", and {beyond}" if self._surplus else ""
+            self._warn(f"{self._difference}; what is written stays{more}")
+        elif self._surplus and not self._is_last:
+            self._warn(f"step {self.step}: {beyond}, {LATER}{self._last}")
 
     def _take(self, rows: RecordBatch) -> None:
         if rows.num_rows:
@@ -132,15 +168,10 @@ class StepReplay:
     def _check(self) -> None:
         """All rows that were written have come again."""
         self._compared = True
-        again = self._hash
-        if self._known is None or self._known == again:
-            return
-        self._hash = self._known  # what is written stays, and what is appended is added to it
-        self._differs(f"the first {self._length} rows differ from those that are written")
+        if self._known is not None and self._known != self._hash:
+            self._differs(f"the first {self._length} rows differ from those that are written")
 
     def _differs(self, how: str) -> None:
-        text = f"step {self.step} is pushed again and is not what it was: {how}"
+        self._difference = f"step {self.step} is pushed again and is not what it was: {how}"
         if self._compare == "fail":
-            raise DiffersError(text)
-        if self._compare == "warn":
-            self._warn(f"{text}; what is written stays")
+            raise DiffersError(self._difference)

@@ -317,6 +317,16 @@ def output_contract(make: Callable[[Path], OutputSubject]) -> type:
             _refused(Exception, lambda: write_step(subject.endpoint("fail"), 0, other))
             assert subject.contents() == rows(0, 4)
 
+        def test_nothing_is_appended_to_other_records(self, tmp_path: Path, caplog: Any) -> None:
+            subject = make(tmp_path)
+            write_step(subject.endpoint(), 0, [{"id": i, "name": f"name {i}"} for i in (1, 3, 5)])
+            there = list(subject.contents())
+            for compare in ("warn", "off"):
+                write_step(subject.endpoint(compare), 0, rows(1, 6), 2)
+                assert subject.contents() == there
+            write_step(subject.endpoint("fail"), 1, rows(6, 8))
+            assert subject.contents() == [*there, *rows(6, 8)]
+
         def test_fewer_records_are_reported(self, tmp_path: Path, caplog: Any) -> None:
             subject = make(tmp_path)
             write_step(subject.endpoint(), 0, rows(0, 4))

@@ -17,7 +17,7 @@ from mzplan.connectors.local.endpoint import LocalSteps, StaleStepError
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
-from mzplan.endpoints.replay import Compare, StepReplay, Written
+from mzplan.endpoints.replay import Compare, StepReplay, Written, told
 from mzplan.endpoints.steplog import StepLog
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.content_hash import HASH, row_hashes
@@ -121,15 +121,51 @@ def test_a_hash_that_was_stored_by_an_earlier_version_is_understood() -> None:
             Written(rows=len(ROWS), digest=digest(whole)),
             [],
         )
-        # Other rows: what is written stays, and what is beyond is added to it.
+        # Other rows: what is written stays, and nothing is added to it.
         other = pa.concat_batches([whole.slice(1, 1), whole.slice(1, 1), rest])
         note, told = replayed(Written(rows=2, digest=stored), other)
-        assert note == Written(rows=len(ROWS), digest=digest(whole))
-        assert len(told) == 1 and "the first 2 rows differ" in told[0]
+        assert note == Written(rows=2, digest=stored)
+        assert len(told) == 1 and "the first 2 rows differ" in told[0] and "5 rows beyond" in told[0]
         assert replayed(Written(rows=2, digest=stored), other, "off") == (note, [])
     # Of a kind that this version does not know (here: SHA-256, as in its first days), or not recorded.
     for unknown in ("ab" * 32, "2:" + "0" * 16, None):
         assert replayed(Written(rows=2, digest=unknown), whole) == (Written(rows=len(ROWS)), [])
+
+
+def ids(*numbers: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 9)),
+    st.lists(st.integers(0, 9)),
+    st.integers(0, 9),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_a_step_is_never_a_mixture_of_two_descriptions(
+    before: list[int], now: list[int], reached: int, size: int, is_last: bool
+) -> None:
+    """What stands in the target is a part of what the one made, or all of what the other makes."""
+    written = before[:reached]  # an output may have been killed in the middle of a step
+    note = Written(rows=len(written), digest=digest(ids(*written)))
+    told: list[str] = []
+    replay = StepReplay(3, written=note, last=3 if is_last else 5, warn=told.append)
+    fresh: list[int] = []
+    for first in range(0, len(now), size):
+        fresh += replay.push(ids(*now[first : first + size])).column(0).to_pylist()
+    after = replay.finish()
+    assert after == Written(rows=len(written + fresh), digest=digest(ids(*written, *fresh)))
+    repeats = sorted(now[: len(written)]) == sorted(written)
+    if is_last and repeats:
+        assert sorted(written + fresh) == sorted(now)
+    else:
+        assert fresh == []
+    differs = [text for text in told if "is not what it was" in text]
+    assert len(differs) == (not repeats), told
+    beyond = f"{len(now) - len(written)} rows beyond"
+    assert any(beyond in text for text in told) == (len(now) > len(written) and not (is_last and repeats))
 
 
 def test_hashes_that_rows_carry_are_taken() -> None:
@@ -246,3 +282,15 @@ def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:
         steps.append(rows, "b", expect=0)
     assert (stale.value.next_step, steps.steps()) == (1, range(1))
     assert steps.append(rows, "a", expect=0).repeated  # it is there: asking again is no conflict
+
+
+def test_what_a_replay_warns_of_is_told_to_who_listens() -> None:
+    def replay() -> None:
+        again = StepReplay(3, written=Written(rows=1, digest=digest(ids(1))), last=5)
+        again.push(ids(2, 3))
+        again.finish()
+
+    with told() as texts:
+        replay()
+    replay()
+    assert len(texts) == 2 and "steps up to 5" in texts[0] and "and 1 rows beyond the 1" in texts[1]

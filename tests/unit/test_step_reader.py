@@ -173,7 +173,12 @@ def test_rows_that_do_not_fit() -> None:
         (StepError("no step 5"), "MZ081", "no step 5."),
         (OSError("refused: user app, password hunter2"), "MZ082", "refused: user app, password ***"),
         (KeyError("table"), "MZ082", "KeyError: 'table'"),
-        (DiffersError("step 3 differs"), "MZ082", "step 3 differs"),
+        (
+            DiffersError("step 3 differs"),
+            "MZ088",
+            "Step 3 differs. select or where changed between two attempts at the step, or hold something "
+            "that differs each time, such as rand().",
+        ),
         (ValueError(""), "MZ082", "ValueError"),
     ],
 )

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.repeated_steps import refused
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import Closes, StepError
 from mzplan.endpoints.replay import DiffersError
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import resource_kind
@@ -86,7 +88,9 @@ def explained(problem: BaseException, subject: str, secrets: Sequence[str]) -> M
             "if its storage was restored or removed, bring it back; else let it begin anew: mzplan apply "
             f"--replace {subject} --allow-replace.",
         )
-    known = isinstance(problem, OSError | ValueError | RuntimeError | DiffersError)
+    if isinstance(problem, DiffersError):
+        return refused(Address.parse(subject), text)
+    known = isinstance(problem, OSError | ValueError | RuntimeError)
     return error(
         "MZ082",
         f"The connector of {subject} reports an error",

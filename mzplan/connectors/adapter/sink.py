@@ -17,6 +17,7 @@ from mzplan.connectors.adapter.config import (
 from mzplan.connectors.adapter.source import diagnostics_of
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.api.recorded_steps import nothing_recorded
+from mzplan.connectors.api.repeated_steps import warn_repeated
 from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import (
     Closes,
@@ -26,7 +27,7 @@ from mzplan.endpoints.interface import (
     Probes,
     Step,
 )
-from mzplan.endpoints.replay import Written, total
+from mzplan.endpoints.replay import Written, told, total
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -85,10 +86,15 @@ class EndpointSink:
                     task = _task(factory, name, config, step, str(query.address), secrets)
                     # The same rows to the same part, in the same order, whenever the batch is done again.
                     parts = batch.repartition(parallelism, POSITION).sortWithinPartitions(POSITION)
-                    parts.drop(POSITION).mapInArrow(task, "part INT").collect()
+                    found = (
+                        parts.drop(POSITION).mapInArrow(task, "part INT, warnings ARRAY<STRING>").collect()
+                    )
+                    warnings = [text for one in found for text in one["warnings"]]
                 else:
                     table = batch.orderBy(POSITION).drop(POSITION).toArrow()
-                    push_step(factory, name, config, step, table.to_batches(max_chunksize=_BATCH_ROWS))
+                    batches = table.to_batches(max_chunksize=_BATCH_ROWS)
+                    warnings = push_step(factory, name, config, step, batches)
+                warn_repeated(run, warnings)
             except BaseException as problem:
                 is_marked = f"{MARK}[" in str(problem)  # a task has explained it already
                 run.fail(problem if is_marked else explained(problem, str(query.address), secrets) or problem)
@@ -128,15 +134,17 @@ def push_step(
     config: Mapping[str, Any],
     step: Step,
     batches: Iterable[RecordBatch],
-) -> None:
-    """One step, by an endpoint of its own: batches come in one thread after the other."""
+) -> list[str]:
+    """One step, by an endpoint of its own: batches come in one thread after the other. Returns what its
+    replay warns of."""
     endpoint = factory.new_endpoint(name, config)
-    with closing(endpoint):
+    with closing(endpoint), told() as warnings:
         endpoint.expire_step(max(0, step - KEPT_STEPS))
         endpoint.start_step(step)
         for batch in batches:
             endpoint.push_buffer(batch)
         endpoint.finish_step()
+    return warnings
 
 
 def _task(
@@ -156,9 +164,13 @@ def _task(
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
         try:
-            push_step(factory, f"{name}/{part}", config, step, batches)
+            warnings = push_step(factory, f"{name}/{part}", config, step, batches)
         except Exception as problem:
             raise marked(problem, subject, secrets) from None
-        yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32())})
+        report = {
+            "part": pa.array([part], pa.int32()),
+            "warnings": pa.array([warnings], pa.list_(pa.string())),
+        }
+        yield pa.RecordBatch.from_pydict(report)
 
     return write_part

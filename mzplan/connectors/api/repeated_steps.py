@@ -1,40 +1,77 @@
 """What is reported when a step is pushed again that the target has already (the output rule of seed 003,
-which is mzplan.endpoints.replay).
+which is mzplan.endpoints.replay): the same for all kinds of sinks.
 
-After a crash Spark runs its last micro-batch again, from the same files of the collection. The rows are the
-same, unless `select` or `where` changed meanwhile, or hold something like rand() or current_timestamp().
+After a crash Spark runs its last micro-batch again, from the same files of the collection, and under the
+description that began it (mzplan.warehouse.begun). The rows are the same, unless that could not be, or they
+hold something like rand() or current_timestamp().
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mzplan.connectors.api.protocols import SinkRun
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.endpoints.replay import LATER
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 
-def differs(run: SinkRun, text: str, *, fails: bool) -> Diagnostic:
+def warn_repeated(run: SinkRun, told: Iterable[str]) -> None:
+    """Report what the replay of a step has warned of, in the log and the status."""
+    for text in told:
+        run.warn(later_steps(run, text) if LATER in text else differs(run.query.address, text))
+
+
+def differs(address: Address, text: str) -> Diagnostic:
     """MZ088: the rows that are pushed again are not those that are written, as `text` says."""
     return Diagnostic(
-        severity="error" if fails else "warning",
+        severity="warning",
         code="MZ088",
-        summary=f"A step of {run.query.address} is pushed again and is not what it was",
-        detail=f"{text[0].upper()}{text[1:]}. select or where changed between two attempts at the step, or "
-        "hold something that differs each time, such as rand().",
-        hint="what is written stays as it is; "
-        + ("look at it, then let the sink go on with compare: warn." if fails else "look at it."),
-        address=run.query.address,
+        summary=f"A step of {address} is pushed again and is not what it was",
+        detail=_WHY.format(text=_sentence(text)),
+        hint="what is written stays as it is, and nothing was added to it; look at it.",
+        address=address,
     )
 
 
-def later_steps(run: SinkRun, step: int, last: int) -> Diagnostic:
-    """MZ089: what the target holds already is beyond the step that is pushed."""
+def refused(address: Address, text: str) -> MzplanError:
+    """The same, with `compare: fail`."""
+    return MzplanError(
+        Diagnostic(
+            code="MZ088",
+            summary=f"A step of {address} is pushed again and is not what it was",
+            detail=_WHY.format(text=_sentence(text)),
+            hint="what is written stays as it is; look at it, then let the sink go on with compare: warn.",
+            address=address,
+        )
+    )
+
+
+def later_steps(run: SinkRun, text: str) -> Diagnostic:
+    """MZ089: what the target holds already is beyond the step that is pushed, as `text` says."""
     return Diagnostic(
         severity="warning",
         code="MZ089",
         summary=f"The target of {run.query.address} is ahead of its checkpoint",
-        detail=f"Step {step} is pushed again, and the target already has steps up to {last}. It is "
-        "discarded, and nothing is appended behind later steps. The checkpoint was restored from a backup: "
-        "where its steps end elsewhere than those that are written, rows are lost or there twice.",
+        detail=f"{_sentence(text)}. It is discarded, and nothing is appended behind later steps. The "
+        "checkpoint was restored from a backup: where its steps end elsewhere than those that are written, "
+        "rows are lost or there twice.",
         hint="compare the target with the collection; to be sure, begin anew: "
         f"mzplan apply --replace {run.query.address} --allow-replace",
         address=run.query.address,
     )
+
+
+def unknown_step(run: SinkRun, step: int, last: int) -> Diagnostic:
+    """MZ089 of a step of which the target keeps no record any more, so that its rows can't be counted."""
+    return later_steps(run, f"step {step} is written again, {LATER}{last}")
+
+
+_WHY = (
+    "{text}. select or where changed between two attempts at the step, or hold something that differs each "
+    "time, such as rand()."
+)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

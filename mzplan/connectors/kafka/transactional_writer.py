@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from mzplan.connectors.api.protocols import ResolvedQuery, SinkRun
-from mzplan.connectors.api.repeated_steps import differs, later_steps
+from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
 from mzplan.connectors.api.target_change import another_target
 from mzplan.connectors.kafka.options import client_body, transaction_options
 from mzplan.connectors.kafka.output import REPORT, report, task
@@ -28,7 +28,7 @@ from mzplan.connectors.kafka.problems import FENCED, Problems
 from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.durations import milliseconds
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ class TransactionalWriter:
                 raise self._problems.lost(
                     f"the last step written there is {record.step}, and the checkpoint goes on with {step}"
                 )
-            case "later":
-                self._run.warn(later_steps(self._run, step, record.step))
+            case "later" if step not in record.written():
+                self._run.warn(unknown_step(self._run, step, record.step))
                 return True
-            case "write" | "replay":
+            case "write" | "replay" | "later":
                 return self._push(records, record, step)
 
     def _push(self, records: DataFrame, record: StepRecord, step: int) -> bool:
@@ -112,8 +112,7 @@ class TransactionalWriter:
         if found["outcome"] != "written":
             return self._failed(found["outcome"], found["detail"], found["seconds"])
         self._record = self._parsed(found["record"])
-        for text in found["warnings"]:
-            self._run.warn(differs(self._run, text, fails=False))
+        warn_repeated(self._run, found["warnings"])
         failpoint(Failpoint.SINK_WRITTEN)
         return True
 
@@ -122,7 +121,7 @@ class TransactionalWriter:
         if outcome in FENCED and seconds * 1000 < self._timeout_ms:
             return False  # by a newer runner, as the record will show; or by one that has already given up
         if outcome == "differs":
-            raise MzplanError(differs(self._run, detail, fails=True))
+            raise refused(self._run.query.address, detail)
         if outcome != CHANGED:
             raise self._problems.of(outcome, detail, self._transaction())
         # Another run writes; or the record is gone.

@@ -29,7 +29,7 @@ from mzplan.connectors.api.protocols import (
     SinkRun,
     empties_target,
 )
-from mzplan.connectors.api.repeated_steps import differs, later_steps
+from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
 from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
@@ -147,11 +147,9 @@ class _Batches:
                 prepared = self._prepared = self._prepare(connection, batch, step)
                 writer = prepared.writer
             last = writer.lock(connection, for_update=False)
-            if step < last:
-                self._run.warn(later_steps(self._run, step, last))
+            if not writer.expect(last, step) and writer.written(connection, step, last) is None:
+                self._run.warn(unknown_step(self._run, step, last))
                 return
-            if not writer.expect(last, step):
-                writer.written(connection, step)  # it must be known: what is new is what it lacks
             rows = batch.withColumn(HASH, row_hash(batch.drop(POSITION)))
             failpoint(Failpoint.SINK_BEFORE_STEP)
             if prepared.straight:
@@ -249,9 +247,8 @@ class _Batches:
         """What the tasks found. Raises MzplanError MZ088 where rows are not those that are written."""
         for report in reports:
             if report["outcome"] == "differs":
-                raise MzplanError(differs(self._run, report["detail"], fails=True))
-            for text in report["warnings"]:
-                self._run.warn(differs(self._run, text, fails=False))
+                raise refused(self._query.address, report["detail"])
+            warn_repeated(self._run, report["warnings"])
 
     def _target(self, rows: DataFrame, table: tuple[str, str], columns: Sequence[str]) -> Target:
         return Target(

@@ -182,12 +182,13 @@ class Writer:
             raise self._lost(f"the last step written here is {last}, and the checkpoint goes on with {step}")
         return True
 
-    def written(self, connection: Connection, step: int) -> Written:
-        """What is recorded of a step that is written. Raises MzplanError MZ069 where its row is gone."""
+    def written(self, connection: Connection, step: int, last: int) -> Written | None:
+        """What is recorded of a step that is written; None of one before the `last` that was forgotten.
+        Raises MzplanError MZ069 where the last one's row is gone: what is new is what it lacks."""
         found = connection.execute(self.ledger.written(step).encode()).fetchone()
-        if found is None:
+        if found is None and step == last:
             raise self._lost(f"step {step} is written, and its row in steps is gone")
-        return Written(rows=found[0], digest=found[1])
+        return Written(rows=found[0], digest=found[1]) if found is not None else None
 
     def expire(self, connection: Connection, step: int) -> None:
         """Forget steps long past, now and then: one a second makes thirty million a year."""
