@@ -248,6 +248,8 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
             }
             if outcome.reason:
                 shown["error"] = _reason(outcome)
+            if outcome.warning:
+                shown["warning"] = outcome.warning
     document["pending"] = [
         {"address": str(address), "condition": outcome.status, "reason": _reason(outcome)}
         for address, outcome in sorted(applied.outcomes.items())

@@ -17,6 +17,7 @@ from mzplan.render.text import cut, safe
 PATIENCE = 1.0  # seconds that something may take in silence
 EVERY = 10.0  # seconds between lines where there is no terminal
 _TICK = 0.25
+_WARNING = 600  # characters
 _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"}
 
 
@@ -72,6 +73,8 @@ class Progress:
         text = f"  {_MARKS[outcome.status]} {outcome.address}: {outcome.status} after {outcome.seconds:.1f} s"
         if outcome.reason:
             text += f": {safe(outcome.reason.splitlines()[0])}"
+        if outcome.warning:
+            text += f"\n    warning{cut(safe(outcome.warning), _WARNING)}"
         self._line(text)
 
     def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None:

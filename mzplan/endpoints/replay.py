@@ -60,32 +60,33 @@ class DiffersError(Exception):
     """A step was pushed again with other rows than were written, and the sink says `compare: fail`."""
 
 
-# What is told, by thread. No ContextVar: this module travels with tasks, and that can't be pickled.
-_told: dict[int, list[str]] = {}
+# Warnings, by thread. No ContextVar: this module travels with tasks, and that can't be pickled.
+_collected: dict[int, list[str]] = {}
 
 
 @contextlib.contextmanager
-def told() -> Iterator[list[str]]:
+def collected_warnings() -> Iterator[list[str]]:
     """What replays warn of meanwhile: the adapter reports it, so that an output need not."""
     texts: list[str] = []
-    _told[threading.get_ident()] = texts
+    _collected[threading.get_ident()] = texts
     try:
         yield texts
     finally:
-        del _told[threading.get_ident()]
+        del _collected[threading.get_ident()]
 
 
-def tell(text: str) -> None:
+def report_warning(text: str) -> None:
     """Warn: in the log, and where the adapter listens."""
     log.warning(text)
-    _told.get(threading.get_ident(), []).append(text)
+    _collected.get(threading.get_ident(), []).append(text)
 
 
 class StepReplay:
     """One step that is pushed, perhaps not for the first time.
 
     `written`: what is recorded of it, None for a step that is new to the output. `last`: the newest step that
-    the output holds, None if it is empty. `warn` takes warnings: see `tell`. Raises StepError for a step that
+    the output holds, None if it is empty. `warn` takes warnings: see
+    `report_warning`. Raises StepError for a step that
     is not written and lies before the last: it was expired, or skipped.
     """
 
@@ -96,7 +97,7 @@ class StepReplay:
         written: Written | None,
         last: Step | None,
         compare: Compare = "warn",
-        warn: Callable[[str], None] = tell,
+        warn: Callable[[str], None] = report_warning,
     ):
         self.step = checked_step(step)
         self._before = written

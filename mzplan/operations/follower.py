@@ -25,13 +25,15 @@ OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`."""
+    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: what it
+    warns of and goes on in spite of."""
 
     address: Address
     status: OutcomeStatus
     seconds: float
     reason: str = ""
     code: str = ""
+    warning: str = ""
     query_id: str | None = None
     run_id: str | None = None
 
@@ -238,6 +240,7 @@ def _outcome(
         seconds=seconds,
         reason=reason,
         code=code or seen.error_code or "",
+        warning=seen.warning or "",
         query_id=seen.query_id,
         run_id=seen.run_id,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol
 
@@ -44,18 +44,25 @@ class Target(Protocol):
         more). Raises GoneError, MzplanError."""
 
     def content_hash(self, record: StepRecord) -> ContentHash:
-        """The hash of the rows that the step makes of its source's collection. Raises GoneError."""
+        """The hash of the rows that the step makes of its source's collection, under the description that it
+        began under. Raises GoneError."""
+
+    def changed_hash(self, record: StepRecord) -> ContentHash | None:
+        """The same of a step at which the sink was changed, so that it may have been pushed under the new
+        description; None of any other. Raises GoneError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A step that differs from its record. A hash is None where none was recorded."""
+    """A step that differs from its record. A hash is None where none was recorded. `code`: MZ088 of a sink
+    that was changed at this step, which may stand as it was pushed before that."""
 
     step: int
     recorded_rows: int | None
     recorded_hash: str | None
     found_rows: int
     found_hash: str
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +168,10 @@ def _with_target(target: Target, record: StepRecord) -> Difference | Match:
     if written is None:
         return "unknown"
     differs = _difference(record.step, written.rows, written.digest, target.content_hash(record))
+    if differs is not None and (changed := target.changed_hash(record)) is not None:
+        if _difference(record.step, written.rows, written.digest, changed) is not None:
+            return replace(differs, code="MZ088")
+        differs = None
     return differs or ("rows" if ContentHash.parse(written.rows, written.digest) is None else "hash")
 
 

@@ -130,6 +130,7 @@ def verified_to_json(found: Verified) -> dict[str, Any]:
 def _difference_to_json(difference: Difference) -> dict[str, Any]:
     return {
         "step": difference.step,
+        **({"code": difference.code} if difference.code else {}),
         "recorded": {"rows": difference.recorded_rows, "hash": difference.recorded_hash},
         "found": {"rows": difference.found_rows, "hash": difference.found_hash},
     }
@@ -158,6 +159,9 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
     return "\n".join(lines)
 
 
+_CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."
+
+
 def _difference_line(address: object, difference: Difference) -> str:
     what = (
         f"{_number(difference.recorded_rows)} rows were recorded, {difference.found_rows:,} are there"
@@ -167,4 +171,5 @@ def _difference_line(address: object, difference: Difference) -> str:
     return (
         f"Step {difference.step} of {address} differs: {what} "
         f"(hash {difference.recorded_hash or 'not recorded'} → {difference.found_hash})."
+        + (_CHANGED.format(code=difference.code) if difference.code else "")
     )

@@ -261,6 +261,11 @@ class ResourceKind:
         return self.key_path is not None and "x-key-certain" in self.property_schema(self.key_path)
 
     @cached_property
+    def row_properties(self) -> tuple[str, ...]:
+        """The properties of a sink that decide which rows a step makes (`x-rows`)."""
+        return tuple(name for name, inner in self.schema["properties"].items() if inner.get("x-rows"))
+
+    @cached_property
     def exclusive(self) -> dict[str, tuple[str, ...]]:
         """The properties whose value only one source may have, each with the properties of the connection
         that must be equal for that (`x-exclusive`)."""

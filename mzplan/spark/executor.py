@@ -32,6 +32,7 @@ from mzplan.spark.query import Running
 from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
+from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
@@ -64,6 +65,7 @@ class SparkExecutor:
         self._collections = Collections()
         self._steps = StepRecorder()
         self._backlogs = Backlogs()
+        self._unfinished = UnfinishedSteps()
         self._progress = ProgressListener(self._steps.progressed)
         self._opening = threading.Lock()
         self._lock = threading.Lock()
@@ -93,6 +95,7 @@ class SparkExecutor:
         return self._spark is not None
 
     def close(self) -> None:
+        self._unfinished.close()
         with self._lock:
             names = list(self._running)
         if names:
@@ -212,6 +215,8 @@ class SparkExecutor:
         name = QueryName.of(self._context.project, description)
         running = Running(name, self._connector(query).route(query), measure=self._measure(query))
         try:
+            if description.source is not None:
+                self._begin_steps(spark, description, secrets, running, epoch)
             running.step = self._checkpoint(query).done()
             started = self._submit(spark, query, running, epoch)
         except MzplanError:
@@ -232,8 +237,19 @@ class SparkExecutor:
         if before is not None:  # it had failed, and is healed
             self._progress.forget(before.run_id)
 
+    def _begin_steps(
+        self, spark: SparkSession, description: Description, secrets: Secrets, running: Running, epoch: int
+    ) -> None:
+        """What began before the sink was changed is finished first."""
+
+        def run_once(earlier: Description, finishing: Running) -> StreamingQuery:
+            return self._submit(spark, self._resolve(earlier, secrets), finishing, epoch, once=True)
+
+        checkpoint = Checkpoint.of(self._warehouse, *description.place)
+        self._unfinished.begin(description, checkpoint, running, run_once)
+
     def _submit(
-        self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int
+        self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int, *, once: bool = False
     ) -> StreamingQuery:
         if query.address.kind == "source":
             self._remember_upstream(query)
@@ -242,12 +258,11 @@ class SparkExecutor:
         self._steps.begins(str(running.name), self._history(query.description))
         # A scheduler pool of its own: a backlog here doesn't hold up the other queries.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(query.address))
-        return (
-            writer.queryName(str(running.name))
-            .option("checkpointLocation", self._checkpoint(query).spark)
-            .trigger(processingTime=trigger_interval(query))
-            .start()
-        )
+        writer = writer.queryName(str(running.name))
+        writer = writer.option("checkpointLocation", self._checkpoint(query).spark)
+        if once:  # not availableNow, which would go on to what has come since
+            return writer.trigger(once=True).start()
+        return writer.trigger(processingTime=trigger_interval(query)).start()
 
     def _writer(
         self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int

@@ -7,6 +7,7 @@ expressions mean, no other engine agrees with in every corner.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.outputs import outputs_without_spark
@@ -18,8 +19,10 @@ from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
+from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark.streams import project
+from mzplan.warehouse.begun import Begun, History
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import GoneError, files_of, step_hash, versions_of
 from mzplan.warehouse.step_history import StepHistory
@@ -32,8 +35,17 @@ if TYPE_CHECKING:
 class Downstream:
     """One sink. Implements mzplan.operations.steps.Target."""
 
-    def __init__(self, query: ResolvedQuery, recorded: Recorded, history: StepHistory, position: str):
+    def __init__(
+        self,
+        query: ResolvedQuery,
+        recorded: Recorded,
+        history: StepHistory,
+        position: str,
+        as_begun: Callable[[Begun], ResolvedQuery],
+    ):
         self._query = query
+        self._begun = query.checkpoint.begun() if query.checkpoint is not None else History()
+        self._as_begun = as_begun
         self._recorded = recorded
         self._history = history
         self._position = position
@@ -50,7 +62,13 @@ class Downstream:
         place = description.id, description.generation
         history = StepHistory(warehouse, place, source.place)
         recorded = sink.recorded(query, outputs_without_spark(query))
-        return cls(query, recorded, history, connectors.source(source.type).position)
+        names = resource_kind("sink", description.type).row_properties
+
+        def as_begun(begun: Begun) -> ResolvedQuery:
+            earlier = replace(description, body=begun.body(description.body, names))
+            return resolve(earlier, secrets, directory, warehouse)
+
+        return cls(query, recorded, history, connectors.source(source.type).position, as_begun)
 
     def close(self) -> None:
         """Leave the target, and end the session if there is one."""
@@ -69,12 +87,20 @@ class Downstream:
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See Target."""
-        body = self._query.body
-        if self._query.keys:
-            return self._by_spark(lambda: self._changes(record))
-        if body.get("select") or "where" in body or self._recorded.keys:
-            return self._by_spark(lambda: self._rows(record))
-        return step_hash(self._history.collection, record, [column.name for column in self._query.columns])
+        return self._content_hash(record, self._begun.under(record.step))
+
+    def changed_hash(self, record: StepRecord) -> ContentHash | None:
+        """See Target."""
+        changed = self._begun.changed_at(record.step)
+        return self._content_hash(record, changed) if changed is not None else None
+
+    def _content_hash(self, record: StepRecord, begun: Begun | None) -> ContentHash:
+        query = self._as_begun(begun) if begun is not None else self._query
+        if query.keys:
+            return self._by_spark(lambda: self._changes(record, query))
+        if query.body.get("select") or "where" in query.body or self._recorded.keys:
+            return self._by_spark(lambda: self._rows(record, query))
+        return step_hash(self._history.collection, record, [column.name for column in query.columns])
 
     def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
         from mzplan.connectors.frames.row_hash import content_hash
@@ -95,10 +121,10 @@ class Downstream:
             return spark.createDataFrame([], schema)
         return spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
 
-    def _rows(self, record: StepRecord) -> DataFrame:
-        return project(self._read(files_of(self._history.collection, record)), self._query)
+    def _rows(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
+        return project(self._read(files_of(self._history.collection, record)), query)
 
-    def _changes(self, record: StepRecord) -> DataFrame:
+    def _changes(self, record: StepRecord, query: ResolvedQuery) -> DataFrame:
         """The rows that came and went, as the step was given them."""
         from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
 
@@ -106,7 +132,7 @@ class Downstream:
         between = {"startingVersion": str(first), "endingVersion": str(last)}
         reader = self._session().read.format("delta").options(**CHANGE_FEED, **between)
         feed = with_order(reader.load(self._history.collection.collection), self._query.columns)
-        return with_change(project(feed, self._query))
+        return with_change(project(feed, query))
 
     def _session(self) -> SparkSession:
         from mzplan.spark.session import open_session

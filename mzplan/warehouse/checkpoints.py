@@ -6,12 +6,13 @@
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
+    <warehouse>/checkpoints/<id>/g<n>/begun.json
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
 removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,
 for Spark's offsets don't say what they count. It is read without Spark, so that a check works before a
 session is open. `delivery.json` says how a sink has written last, and where to: what its target remembers
-of steps means something only with that.
+of steps means something only with that. `begun.json` says under which descriptions its steps began.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.model.address import ID, Place
+from mzplan.model.codec import decode, encode
+from mzplan.warehouse.begun import History
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import open_folder, read_text, remote, write_text
 from mzplan.warehouse.paths import absolute, local_path
@@ -125,6 +128,19 @@ class Checkpoint:
     def record_delivery(self, delivery: Mapping[str, Any]) -> None:
         """Write down, durably and whole, how the sink writes from now on."""
         self._record("delivery", delivery)
+
+    def begun(self) -> History:
+        """Under which descriptions the steps of a sink began. Raises OSError, also for a file that holds
+        something else."""
+        recorded = self._fact("begun")
+        try:
+            return decode(History, recorded) if recorded is not None else History()
+        except ValueError as problem:
+            raise OSError(f"{self.folder}/begun.json is damaged: {problem}") from None
+
+    def record_begun(self, history: History) -> None:
+        """Write it down, durably and whole, before a step begins under the last of them."""
+        self._record("begun", encode(history))
 
     def leaves(self) -> dict[str, Any] | None:
         """The description (as JSON) of a source that has made something on its upstream, to be removed when

@@ -234,6 +234,11 @@ class Lab:
         (commits / f".{last}.crc").unlink(missing_ok=True)
         return last
 
+    def forget_begun(self, description: Description) -> None:
+        """As a version left the checkpoint that did not record what its steps began as: the rule of outputs
+        alone decides then."""
+        (self.checkpoint(description) / "begun.json").unlink()
+
     def retried(self, description: Description) -> Description:
         """The same query under another digest, as after a change."""
         return replace(description, digest=f"1:{uuid.uuid4().hex}")

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
+from pyarrow import RecordBatch, parquet
 
+from examples.connector.mzplan_sqlite.sink import SqliteOutput, SqliteOutputFactory
 from examples.servers import create_topic, delete_topic
+from mzplan.connectors.adapter.sink import EndpointSink
+from mzplan.connectors.files.manifest import committed_files
+from mzplan.endpoints import Step
+from mzplan.endpoints.replay import StepReplay, Written
 from mzplan.model.diagnostics import Diagnostic, ExitCode
+from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.integration.committed import committed
-from tests.integration.spark_lab import until
+from tests.integration.spark_lab import read_delta, until
+from tests.integration.test_spark_endpoints import append
 from tests.support import execute, rows_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from examples.servers import KafkaBroker, PostgresServer
+    from mzplan.connectors.api.protocols import SinkRun
     from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
@@ -191,3 +206,198 @@ def test_a_topic_that_is_written_is_another_one(lab: Lab, topic: Make, own_kafka
     create_topic(own_kafka.bootstrap, out, 1)
     assert "deleted and created again" in found(lab, accepting).detail
     lab.stop(source)
+
+
+class Torn:
+    """An output without transactions: rows and what is recorded of their step are there as they are pushed.
+    `dies`: after the first batch, as of a kill."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.notes: dict[Step, Written] = {}
+        self.dies = False
+
+    def name(self) -> str:
+        return "torn"
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> Torn:
+        return self
+
+    def start_step(self, step: Step) -> None:
+        self.step, self.length = step, 0
+        known = self.notes.get(step)
+        self.replay = StepReplay(step, written=known, last=max(self.notes, default=None))
+
+    def push_buffer(self, batch: RecordBatch) -> None:
+        for at in range(batch.num_rows):
+            row = batch.slice(at, 1)
+            self.length += 1
+            fresh = self.replay.push(row)
+            if fresh.num_rows:
+                before = self.notes.get(self.step, Written(rows=0, digest=str(ContentHash())))
+                known = ContentHash.parse(before.rows, before.digest) or ContentHash()
+                grown = known + content_hash([fresh])
+                self.rows += fresh.column("id").to_pylist()
+                self.notes[self.step] = Written(rows=grown.rows, digest=str(grown))
+            if self.dies and self.length == 2:
+                raise RuntimeError("killed")
+
+    def finish_step(self) -> None:
+        self.notes[self.step] = self.replay.finish()
+
+    def expire_step(self, step: Step) -> None:
+        pass
+
+
+class Sqlite(SqliteOutputFactory):
+    """The connector of the example, on a database of its own."""
+
+    def __init__(self, path: Path):
+        self.path = str(path)
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE t (id INTEGER)")
+
+    def ids(self) -> list[int]:
+        with sqlite3.connect(self.path) as connection:
+            return sorted(row[0] for row in connection.execute("SELECT id FROM t"))
+
+    def new_endpoint(self, name: str, config: Mapping[str, Any]) -> SqliteOutput:
+        connection = {"path": self.path, "timeout": 10}
+        return super().new_endpoint(name, {**config, "connection": connection, "options": {"table": "t"}})
+
+
+ODD = "id % 2 = 1"
+There = Callable[[], list[int]]
+
+
+class Crashes:
+    """A local source and sinks of it, each with what gives the ids in its target, in order."""
+
+    def __init__(self, lab: Lab, source: Description, sinks: dict[str, tuple[Description, There]]):
+        self.lab, self.source = lab, source
+        self.sinks = {kind: sink for kind, (sink, _) in sinks.items()}
+        self.there = {kind: there for kind, (_, there) in sinks.items()}
+
+    def crash(self, *, forget: bool = False, **body: Any) -> None:
+        """The runner dies when a target has the last step and Spark has not noted that down (or the step
+        has failed half-way); then the sinks change. `forget`: an earlier version has left the checkpoint."""
+        for kind, sink in self.sinks.items():
+            if self.lab.report(sink).active:
+                self.lab.finish(sink)
+                self.lab.undo_commit(sink)
+            else:
+                self.lab.stop(sink)
+            if forget:
+                self.lab.forget_begun(sink)
+            self.sinks[kind] = again = self.lab.retried(sink)
+            own: Any = again.body
+            own.update(body)
+
+    def hold(self, expected: list[int]) -> None:
+        """Wait until each row is there, once."""
+        for kind, sink in self.sinks.items():
+            until(f"{kind} has {expected}", lambda k=kind: self.there[k]() == expected, 180)  # type: ignore[misc]
+            until(f"{kind} is done", lambda s=sink: self.lab.checkpoint_done(s))  # type: ignore[misc]
+            assert self.there[kind]() == expected, kind
+
+    def warned(self) -> set[str]:
+        """Those that warn of a step that is not what it was."""
+        warnings = {kind: self.lab.report(sink).warning or "" for kind, sink in self.sinks.items()}
+        return {kind for kind, warning in warnings.items() if "[MZ088]" in warning}
+
+    def run(self, *comparing: str) -> None:
+        """`comparing`: those whose target is asked for the rows of a step that it has."""
+        append(self.lab, self.source, 1, 2, 3, 4, 5)
+        self.lab.start(self.source, *self.sinks.values())
+        self.hold([1, 3, 5])
+        self.finished_as_it_began()
+        # Where it is not known what the step began as, it stands as written, and that is told.
+        self.crash(forget=True, where="id < 8")
+        append(self.lab, self.source, 2)
+        self.lab.start(*self.sinks.values())
+        self.hold([1, 2, 3, 5, 6, 7, 8])
+        assert self.warned() == set(comparing)
+        self.lab.stop(self.source, *self.sinks.values())
+
+    def finished_as_it_began(self) -> None:
+        self.crash(where="id > 0")
+        append(self.lab, self.source, 6, 7, 8)
+        self.lab.start(*self.sinks.values())
+        self.hold([1, 3, 5, 6, 7, 8])
+        assert {self.lab.report(sink).warning for sink in self.sinks.values()} == {None}
+
+
+def delta_and_files(lab: Lab, source: Description, folder: Path) -> dict[str, tuple[Description, There]]:
+    disk = {"type": "files", "path": str(folder)}
+
+    def listed() -> list[int]:
+        found = [parquet.read_table(one).to_pylist() for one in committed_files(folder / "files")]
+        return sorted(row["id"] for rows in found for row in rows)
+
+    return {
+        "delta": (
+            lab.sink(source, "delta", disk, path="delta", where=ODD),
+            lambda: sorted(row["id"] for row in read_delta(folder / "delta")),
+        ),
+        "files": (lab.sink(source, "files", disk, path="files", where=ODD), listed),
+    }
+
+
+def test_a_step_that_spark_writes_is_finished_as_it_began(lab: Lab, tmp_path: Path) -> None:
+    source = lab.source("local", None, schema="id BIGINT")
+    Crashes(lab, source, delta_and_files(lab, source, tmp_path)).run()
+
+
+def test_a_step_in_a_connectors_target_is_finished_as_it_began(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn, sqlite = Torn(), Sqlite(tmp_path / "shop.db")
+    source = lab.source("local", None, schema="id BIGINT")
+    sinks = {
+        "sqlite": (lab.sink(source, "console", None, where=ODD), sqlite.ids),
+        "torn": (lab.sink(source, "console", None, where=ODD), lambda: sorted(torn.rows)),
+    }
+    factories = {str(sink.address): sqlite if kind == "sqlite" else torn for kind, (sink, _) in sinks.items()}
+
+    class Ours(EndpointSink):
+        """The endpoints of this test, under the type of another connector."""
+
+        def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
+            return EndpointSink(factories[str(run.query.address)]).write(rows, run)
+
+    monkeypatch.setitem(lab.executor._connectors._made, ("sink", "console"), Ours(sqlite))
+    crashes = Crashes(lab, source, sinks)
+    # One that is killed in the middle of its step, of which a part is there.
+    torn.dies = True
+    append(lab, source, 1, 2, 3, 4, 5)
+    lab.start(source, crashes.sinks["torn"], crashes.sinks["sqlite"])
+    assert "killed" in (lab.ended(crashes.sinks["torn"]).error or "") and torn.rows == [1, 3]
+    until("the other one has it", lambda: sqlite.ids() == [1, 3, 5])
+    torn.dies = False
+    crashes.finished_as_it_began()
+    crashes.crash(forget=True, where="id < 8")
+    append(lab, source, 2)
+    lab.start(*crashes.sinks.values())
+    crashes.hold([1, 2, 3, 5, 6, 7, 8])
+    assert crashes.warned() == {"sqlite", "torn"}
+    lab.stop(source, *crashes.sinks.values())
+
+
+def test_a_step_on_a_server_is_finished_as_it_began(lab: Lab, topic: Make, database: Make) -> None:
+    shop, output = database(), topic(partitions=1)
+    lab.execute(shop, "CREATE TABLE straight (id bigint)", "CREATE TABLE staged (id numeric)")
+    source = lab.source("local", None, schema="id BIGINT")
+
+    def rows(table: str) -> list[int]:
+        return sorted(int(row[0]) for row in lab.rows(shop, f"SELECT id FROM {table}"))
+
+    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
+    sinks = {
+        "kafka": (
+            lab.sink(source, "kafka", broker, topic=output, where=ODD),
+            lambda: sorted(value["id"] for _, _, value in committed(lab.kafka.bootstrap, output)),
+        ),
+        "straight": (lab.postgres_sink(source, shop, "straight", where=ODD), lambda: rows("straight")),
+        "staged": (lab.postgres_sink(source, shop, "staged", where=ODD), lambda: rows("staged")),
+    }
+    Crashes(lab, source, sinks).run(*sinks)

@@ -17,7 +17,7 @@ from mzplan.connectors.local.endpoint import LocalSteps, StaleStepError
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
-from mzplan.endpoints.replay import Compare, StepReplay, Written, told
+from mzplan.endpoints.replay import Compare, StepReplay, Written, collected_warnings
 from mzplan.endpoints.steplog import StepLog
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.content_hash import HASH, row_hashes
@@ -290,7 +290,7 @@ def test_what_a_replay_warns_of_is_told_to_who_listens() -> None:
         again.push(ids(2, 3))
         again.finish()
 
-    with told() as texts:
+    with collected_warnings() as texts:
         replay()
     replay()
     assert len(texts) == 2 and "steps up to 5" in texts[0] and "and 1 rows beyond the 1" in texts[1]

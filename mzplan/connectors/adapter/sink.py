@@ -27,7 +27,7 @@ from mzplan.endpoints.interface import (
     Probes,
     Step,
 )
-from mzplan.endpoints.replay import Written, told, total
+from mzplan.endpoints.replay import Written, collected_warnings, total
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def push_step(
     """One step, by an endpoint of its own: batches come in one thread after the other. Returns what its
     replay warns of."""
     endpoint = factory.new_endpoint(name, config)
-    with closing(endpoint), told() as warnings:
+    with closing(endpoint), collected_warnings() as warnings:
         endpoint.expire_step(max(0, step - KEPT_STEPS))
         endpoint.start_step(step)
         for batch in batches:

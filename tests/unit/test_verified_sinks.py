@@ -1,0 +1,60 @@
+"""Steps of a sink that was changed, verified: as they began, and by what they may have been pushed under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from mzplan.endpoints.replay import Written
+from mzplan.model.address import Address
+from mzplan.operations.steps import Verified, _compare_target
+from mzplan.render.steps import render_verified, verified_to_json
+from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.step_record import StepRecord
+from tests.unit.reporters import SilentReporter
+
+
+@dataclass
+class Changed:
+    """A target of three steps, of a sink that was changed at step 1."""
+
+    wrote: ContentHash
+    before = ContentHash(rows=3, digest=35)
+    after = ContentHash(rows=5, digest=12345)
+
+    def recorded(self, step: int) -> Written | None:
+        found = {0: self.before, 1: self.wrote, 2: self.after}[step]
+        return Written(rows=found.rows, digest=str(found))
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        return self.after if record.step == 2 else self.before
+
+    def changed_hash(self, record: StepRecord) -> ContentHash | None:
+        return self.after if record.step == 1 else None
+
+
+def verified(target: Changed) -> Verified:
+    records = [StepRecord(step=step) for step in range(3)]
+    return _compare_target(Address("sink", "out"), records, target, SilentReporter())
+
+
+@pytest.mark.parametrize("wrote", [Changed.before, Changed.after])
+def test_a_step_that_was_pushed_under_the_one_or_the_other_is_as_recorded(wrote: ContentHash) -> None:
+    assert (verified(Changed(wrote)).equal, verified(Changed(wrote)).difference) == ((0, 1, 2), None)
+
+
+def test_a_step_that_is_neither_is_told_with_its_cause() -> None:
+    found = verified(Changed(ContentHash(rows=2, digest=13)))
+    assert found.equal == (0,) and found.difference is not None
+    assert (found.difference.step, found.difference.code) == (1, "MZ088")
+    assert "[MZ088] The sink was changed at this step" in render_verified(found)
+    assert verified_to_json(found)["difference"]["code"] == "MZ088"
+
+
+def test_where_a_sink_was_not_changed_a_difference_has_no_such_cause() -> None:
+    target = Changed(Changed.before)
+    target.after = ContentHash(rows=5, digest=7)
+    target.recorded = lambda step: Written(rows=1, digest=None)  # type: ignore[method-assign]
+    found = verified(target)
+    assert found.difference is not None and (found.difference.step, found.difference.code) == (0, None)
