@@ -25,8 +25,8 @@ OutcomeStatus = Literal["applied", "pending", "rejected", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: what it
-    warns of and goes on in spite of."""
+    """The outcome of one query. `seconds` since the commit; `reason` for all but `applied`; `warning`: of
+    what it warns, and goes on all the same."""
 
     address: Address
     status: OutcomeStatus
