@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address
-from mzplan.operations.steps import Verified, _compare_target
+from mzplan.operations.steps import Verified, _compare, _with_target
 from mzplan.render.steps import render_verified, verified_to_json
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
@@ -36,7 +37,7 @@ class Changed:
 
 def verified(target: Changed) -> Verified:
     records = [StepRecord(step=step) for step in range(3)]
-    return _compare_target(Address("sink", "out"), records, target, SilentReporter())
+    return _compare(Address("sink", "out"), records, partial(_with_target, target), SilentReporter())
 
 
 @pytest.mark.parametrize("wrote", [Changed.before, Changed.after])
