@@ -9,7 +9,8 @@
 #
 # MZPLAN_PROJECT is the project's folder (default: here), MZPLAN the command (default: mzplan),
 # MZPLAN_APPLY_OPTIONS more options of apply (`--allow-replace`), MZPLAN_DIGEST the approved digest (default: what
-# approved.sh or note.py has found, DIR/approved.txt).
+# approved.sh or note.py has found, DIR/approved.txt), MZPLAN_STATE_CONFIG the file that `state:` is taken from
+# (default: the project's mzplan.yaml).
 set -euo pipefail
 
 project=${MZPLAN_PROJECT:-.}
@@ -63,7 +64,7 @@ case "${1:-}" in
     run drift --markdown "$out/drift.md" --detailed-exitcode
     ;;
   *)
-    sed -n '2,14p' "$0" >&2
+    sed -n '2,15p' "$0" >&2
     exit 64
     ;;
 esac

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import click
 
 from mzplan.cli.output import Output
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.resources import STATE_CONFIG_VARIABLE
 
 if TYPE_CHECKING:
     from mzplan.cli.progress import Progress
@@ -29,6 +31,7 @@ class Invocation:
     directory: str = "."
     variables: dict[str, str] = field(default_factory=dict)
     variable_files: list[str] = field(default_factory=list)
+    state_config: str = field(default_factory=lambda: os.environ.get(STATE_CONFIG_VARIABLE, ""))
     json: bool = False
     verbose: int = 0
     output: Output = field(default_factory=Output)
@@ -61,7 +64,9 @@ class Invocation:
         from mzplan.operations.local_folder import waiting
         from mzplan.operations.project import open_project
 
-        project = open_project(self.folder, self.variables, self.variable_files, whole=whole)
+        project = open_project(
+            self.folder, self.variables, self.variable_files, state_config=self.state_config, whole=whole
+        )
         if not self.changing and (found := waiting(self.folder)) is not None:
             self.note(f"{found.severity}: {found.summary}. {found.detail} To fix it: {found.hint}")
         if self.verbose:
@@ -112,6 +117,11 @@ def global_options(command: F) -> F:
     @click.option("-C", "directory", metavar="DIR", help="The project's folder (default: here).")
     @click.option("--var", "var", metavar="K=V", multiple=True, help="Set a variable; repeatable.")
     @click.option("--var-file", "var_file", metavar="FILE", multiple=True, help="Variables from a YAML file.")
+    @click.option(
+        "--state-config",
+        metavar="FILE",
+        help="Take `state:` from this file, outside the project ($MZPLAN_STATE_CONFIG).",
+    )
     @click.option("--json", "json_", is_flag=True, help="One JSON document on stdout.")
     @click.option("--no-color", is_flag=True, help="No colours.")
     @click.option("-v", "verbose", count=True, help="Say more.")
@@ -133,6 +143,9 @@ def _take(invocation: Invocation, arguments: dict[str, Any]) -> None:
         if not equals or not name:
             raise click.BadParameter(f"{item!r} is not K=V", param_hint="--var")
         invocation.variables[name] = value
+    state_config = arguments.pop("state_config")
+    if state_config is not None:
+        invocation.state_config = state_config
     invocation.variable_files += arguments.pop("var_file")
     invocation.json |= arguments.pop("json_")
     invocation.output.no_color |= arguments.pop("no_color")

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
@@ -13,6 +14,7 @@ from mzplan.config.declarations import check_top_level, collect
 from mzplan.config.files import SECTIONS, find_files
 from mzplan.config.findings import Findings
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
+from mzplan.config.state_settings import read_state_config
 from mzplan.config.variables import Variables, fill, given_values, read_variables, require_values
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
@@ -27,17 +29,24 @@ def load_project(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
+    state_config: AnyPath = "",
 ) -> ProjectSettings:
-    """What mzplan.yaml says, without reading any other file. Raises MzplanError."""
+    """What mzplan.yaml says, without reading any other file of the project. Raises MzplanError.
+
+    `state_config` is a file outside of it whose `state:` replaces the project's; paths in it are relative to
+    its own folder.
+    """
     folder = os.fspath(directory)
     findings = Findings()
     document = open_project(folder, findings)
     if document is None:
         raise _failure(findings)
     _, settings = _settings(document, variables or {}, variable_files, findings, skip=SECTIONS)
+    given = str(Path(state_config).absolute()) if state_config else ""
+    state = read_state_config(given, folder, findings) if given else None
     if findings:
         raise _failure(findings)
-    return settings.to_project_settings(folder)
+    return settings.to_project_settings(folder, state, given)
 
 
 def load_configuration(

@@ -9,11 +9,9 @@ from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.checks.schema_check import BodyCheck
-from mzplan.config.checks.secrets import SecretCheck
-from mzplan.config.checks.validators import is_valid
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
-from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.findings import Findings, Location
+from mzplan.config.state_settings import check_state
 from mzplan.config.text import kind_of
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
@@ -37,12 +35,16 @@ class Settings:
     retries: Retries
     metrics: dict[str, MetricsPlace]
 
-    def to_project_settings(self, directory: str) -> ProjectSettings:
+    def to_project_settings(
+        self, directory: str, state: dict[str, Any] | None = None, state_config: str = ""
+    ) -> ProjectSettings:
+        """`state` replaces what is said here: it is what the file `state_config` says."""
         return ProjectSettings(
             directory=directory,
             project=self.project,
             warehouse=self.warehouse,
-            state=self.state,
+            state=self.state if state is None else _with_default_backend(state),
+            state_config=state_config,
             instances=self.instances,
             retain_dropped=self.retain_dropped,
             retries=self.retries,
@@ -78,18 +80,7 @@ def check_settings(document: Document, findings: Findings) -> Settings:
         )
         data = {"version": 1, "project": "unknown"}
     body = {key: value for key, value in data.items() if key not in SECTIONS}
-    wrong: set[Path] = set()
-    if not is_valid(_SCHEMA, body):
-        check = BodyCheck(findings, lambda path, at_key: Location(document.file, path, at_key), PROJECT_FILE)
-        wrong = check.report(_SCHEMA, body)
-    # References in a variable are checked where it is used.
-    SecretCheck(
-        schema=load_schema(_SCHEMA),
-        owner=PROJECT_FILE,
-        locate=lambda path: Location(document.file, path),
-        findings=findings,
-        prefix="STATE_",
-    ).check({key: value for key, value in body.items() if key != "variables"}, wrong)
+    check_state(document, body, findings)
     return _settings(body)
 
 
@@ -115,12 +106,16 @@ def _settings(body: dict[str, Any]) -> Settings:
     return Settings(
         project=str(body.get("project", "")),
         warehouse=setting("warehouse"),
-        state={**properties["state"]["default"], **setting("state")},
+        state=_with_default_backend(setting("state")),
         retain_dropped=seconds(setting("retain_dropped")),
         metrics=_metrics(setting("instances")),
         retries=_retries({**properties["retries"]["default"], **setting("retries")}),
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
     )
+
+
+def _with_default_backend(state: dict[str, Any]) -> dict[str, Any]:
+    return {**load_schema(_SCHEMA)["properties"]["state"]["default"], **state}
 
 
 def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:

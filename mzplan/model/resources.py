@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from mzplan.model.address import Address
@@ -14,6 +15,8 @@ from mzplan.model.stored import KEY, InstanceName
 Body = Mapping[str, Any]
 InstanceType = Literal["embedded", "dry", "cluster"]
 DEFAULT_INSTANCE = "local"
+
+STATE_CONFIG_VARIABLE = "MZPLAN_STATE_CONFIG"  # the file that `state:` is taken from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +97,11 @@ class ProjectSettings:
     retries: Retries = Retries()
     metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
     range: SourceRange | None = None
+    state_config: str = (
+        ""  # the absolute path of the file that `state` comes from, where it is not mzplan.yaml
+    )
+
+    @property
+    def state_directory(self) -> str:
+        """What paths in `state`, and the files of its references, are relative to."""
+        return str(Path(self.state_config).parent) if self.state_config else self.directory

@@ -108,14 +108,15 @@ def open_project(
     variables: Mapping[str, str] | None = None,
     variable_files: Sequence[str] = (),
     *,
+    state_config: str = "",
     whole: bool = False,
 ) -> Project:
-    """Read mzplan.yaml of a folder (only that). Raises MzplanError; with `whole`, also for mistakes in the
-    other files, as the caller reads them next."""
+    """Read mzplan.yaml of a folder (only that, and the file that `state:` is taken from instead). Raises
+    MzplanError; with `whole`, also for mistakes in the other files, as the caller reads them next."""
     from mzplan.config import load_configuration, load_project
 
     try:
-        settings = load_project(directory)
+        settings = load_project(directory, state_config=state_config)
     except MzplanError:
         if whole:
             load_configuration(directory, variables, variable_files)

@@ -16,7 +16,7 @@ from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.json_text import parse
-from mzplan.model.resources import ProjectSettings
+from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.wake import runtime_folder
 from mzplan.store.leases import is_of_here
@@ -60,6 +60,8 @@ def start(
     # Without it, a file json.py in the project's folder would be imported for Python's own, here and in
     # Spark's workers: `python -m` looks into the current folder first.
     environment = {**os.environ, "PYTHONSAFEPATH": "1", PACKAGES_VARIABLE: json.dumps(packages)}
+    if settings.state_config:
+        environment[STATE_CONFIG_VARIABLE] = settings.state_config
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,

@@ -49,18 +49,17 @@ APPEND_WAIT = 60.0  # seconds
 
 def open_store(settings: ProjectSettings) -> Store:
     """The store that mzplan.yaml names. Nothing is opened or imported before it is needed."""
+    directory = settings.state_directory
     match settings.state.get("backend"):
         case "postgres":
             from mzplan.store.backends.postgres import PostgresBackend
 
-            return Store(
-                PostgresBackend(settings.state, settings.directory, settings.project), settings.project
-            )
+            return Store(PostgresBackend(settings.state, directory, settings.project), settings.project)
         case "object-store":
             from mzplan.store.backends.objects import ObjectStoreBackend
 
-            return Store(ObjectStoreBackend(settings.state, settings.directory), settings.project)
-    path = Path(settings.directory) / str(settings.state.get("path", "state"))
+            return Store(ObjectStoreBackend(settings.state, directory), settings.project)
+    path = Path(directory) / str(settings.state.get("path", "state"))
     return Store(LocalBackend(path), settings.project)
 
 

@@ -295,7 +295,7 @@ def test_the_templates_are_yaml_and_call_what_is_there() -> None:
         step["with"]["command"]
         for job in workflow["jobs"].values()
         for step in job["steps"]
-        if "with" in step
+        if "command" in step.get("with", {})
     }
     assert used == {"plan", "apply", "drift"}
     gitlab = yaml.safe_load((CI / "gitlab-ci.yml").read_text())
@@ -335,6 +335,7 @@ class Action:
         self.comments = folder.parent / f"{folder.name}.json"
         self.comments.write_text("[]")
         self.digest = ""
+        self.project, self.state_config = ".", ""
         self.temp.mkdir()
         self.tools = shims(self.temp)
 
@@ -342,7 +343,8 @@ class Action:
         """All steps; the code of the first that fails. After it only those go on that ask for it."""
         values = {
             "inputs.command": command,
-            "inputs.project": ".",
+            "inputs.project": self.project,
+            "inputs.state-config": self.state_config,
             "inputs.version": "mzplan==1.2; echo owned",  # whatever it is, it is no shell
             "inputs.apply-options": "",
             "inputs.digest": self.digest,
@@ -405,20 +407,74 @@ def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
     assert "**No drift.**" in action.summary.read_text()
 
     push_edit(remote, "feature", "a:9092", "b:9092")
-    review = Action(checkout(remote, "review-job", "feature"), "pull_request")
+    review = Action(checkout(remote, "review-job", "feature"), "pull_request_target")
     for _ in range(2):
         assert review.run("plan") == 0
     (comment,) = json.loads(review.comments.read_text())
     assert comment["body"].startswith("<!-- mzplan:plan:shop -->")
 
     push_edit(remote, "broken", "connection: k", "connection: nobody")
-    broken = Action(checkout(remote, "broken-job", "broken"), "pull_request")
+    broken = Action(checkout(remote, "broken-job", "broken"), "pull_request_target")
     assert broken.run("plan") == 1  # and the comment step, which runs all the same, does not fail of it
     assert json.loads(broken.comments.read_text()) == []
 
     (remote.parent / "shared-state" / "status" / "local.json").unlink()
     assert action.run("drift") == 3
     assert "`missing-query`" in action.summary.read_text()
+
+
+def push_a_state_of_ones_own(remote: Path) -> Path:
+    """A branch that wants its plan to read another state; the folder that it names."""
+    folder, theirs = checkout(remote, "edit-theirs"), remote.parent / "theirs"
+    git(folder, "checkout", "-qb", "theirs")
+    settings = folder / "mzplan.yaml"
+    settings.write_text(settings.read_text().replace(str(remote.parent / "shared-state"), str(theirs)))
+    git(folder, "commit", "-qam", "another state")
+    git(folder, "push", "-q", "origin", "theirs")
+    return theirs
+
+
+def commit_main(remote: Path) -> None:
+    out, folder = remote.parent / "out", checkout(remote, "committed")
+    ci(folder, "plan", str(out))
+    ci(folder, "apply", str(out), **approved(out))
+
+
+def test_a_request_does_not_choose_the_state_on_github(remote: Path) -> None:
+    """The job of the workflow, step by step: main's checkout, the request's in it, main's action."""
+    commit_main(remote)
+    push_a_state_of_ones_own(remote)
+    workflow = yaml.safe_load((CI / "github-workflow.yml").read_text())
+    assert "pull_request_target" in workflow[True] and "pull_request" not in workflow[True]
+    ours, theirs, planned = workflow["jobs"]["plan"]["steps"]
+    assert "ref" not in ours["with"] and theirs["with"]["path"] == "request"
+    folder = checkout(remote, "main-job")
+    shutil.move(checkout(remote, "requested", "theirs"), folder / "request")
+    action = Action(folder, "pull_request_target")
+    action.project, action.state_config = planned["with"]["project"], planned["with"]["state-config"]
+    assert action.run("plan") == 0
+    (comment,) = json.loads(action.comments.read_text())
+    assert "**No changes.**" in comment["body"]  # as main's state has it: theirs would have none of it
+
+
+def test_a_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: Path) -> None:
+    commit_main(remote)
+    push_a_state_of_ones_own(remote)
+    tools = shims(tmp_path)
+    folder = checkout(remote, "requested", "theirs")
+    shutil.copytree(CI, folder / ".ci")
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "PIP_LOG": str(tmp_path / "pip.log")}
+    done = gitlab_job("mzplan-plan", folder, CI_MERGE_REQUEST_TARGET_BRANCH_NAME="main", **environment)
+    assert done.returncode == 0, done.stderr
+    assert "**No changes.**" in (folder / "mzplan-out" / "comment.md").read_text()
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    for file in (CI / "action.yml", CI / "github-workflow.yml"):
+        used = re.findall(r"uses: (\S+)", file.read_text())
+        assert used
+        for name in used:
+            assert name.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
 
 
 def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,75 @@
+"""`state:`: its secrets are references, nothing else of it is; and it may come from outside the checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path as FilePath
+from typing import Any
+
+from mzplan.config.checks.schema_check import BodyCheck
+from mzplan.config.checks.secrets import SecretCheck
+from mzplan.config.checks.validators import is_valid
+from mzplan.config.files import SourceFile
+from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.text import shown
+from mzplan.config.variables import fill, read_variables
+from mzplan.config.yaml.builder import Document
+from mzplan.config.yaml.parser import load
+from mzplan.schema.kinds import load_schema
+
+_SCHEMA = "project"
+
+
+def read_state_config(path: str, directory: str, findings: Findings) -> dict[str, Any] | None:
+    """The `state:` of another file than the project's: of an mzplan.yaml, or of a file that has only this.
+
+    Whoever wrote the project's files has no say in it: neither may the file be one of them, nor do
+    their variables count. None where it can't be used; then `findings` says why.
+    """
+    file = SourceFile(path, path)
+    project = FilePath(directory).resolve()
+    if FilePath(os.path.realpath(path)).is_relative_to(project):
+        findings.add(
+            "MZ110",
+            f"{shown(path)} is a file of the project",
+            "--state-config (or MZPLAN_STATE_CONFIG) says where the state is, in place of the project's own "
+            "files: the author of a checkout must not choose to which server the state's password goes.",
+            f"name a file outside of {project}, or leave the option out.",
+        )
+        return None
+    document = load(file, findings)
+    if document is None:
+        return None
+    data = document.data
+    if not isinstance(data, dict) or "state" not in data:
+        findings.add(
+            "MZ110",
+            "The file of --state-config has no `state:`",
+            "It replaces the whole `state:` block of mzplan.yaml.",
+            "write `state: {backend: …}` into it, or name an mzplan.yaml that has it.",
+            location=Location(file),
+        )
+        return None
+    variables = read_variables(document, {}, (), findings, {})
+    fill(document, variables, findings, skip=data.keys() - {"state"})
+    body = {"version": 1, "project": "any", "state": data["state"]}
+    check_state(document, body, findings)
+    return data["state"] if isinstance(data["state"], dict) else None
+
+
+def check_state(document: Document, body: dict[str, Any], findings: Findings) -> None:
+    """The settings of a file against their schema, and the rules of `state:` that a schema can't express."""
+    wrong: set[Path] = set()
+    if not is_valid(_SCHEMA, body):
+        check = BodyCheck(
+            findings, lambda path, at_key: Location(document.file, path, at_key), document.file.path
+        )
+        wrong = check.report(_SCHEMA, body)
+    # References in a variable are checked where it is used.
+    SecretCheck(
+        schema=load_schema(_SCHEMA),
+        owner=document.file.path,
+        locate=lambda path: Location(document.file, path),
+        findings=findings,
+        prefix="STATE_",
+    ).check({key: value for key, value in body.items() if key != "variables"}, wrong)
