@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 start_quickly(os.environ)
+os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")  # none in the home
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

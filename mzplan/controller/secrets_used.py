@@ -19,7 +19,8 @@ class SecretsUsed:
     """
 
     def __init__(self, known: Mapping[str, str]):
-        self._known = dict(known)
+        # Those of earlier versions of mzplan can be guessed at by whoever reads the store: they go.
+        self._known = {reference: digest for reference, digest in known.items() if salt_of(digest)}
         self._salt = next(filter(None, map(salt_of, known.values())), None) or new_salt()
         self._lock = threading.Lock()
         # In the order of the last start: the first that uses a reference may still have an old value.

@@ -10,14 +10,15 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import State, Status
 from mzplan.schema.kinds import resource_kind
-from mzplan.secrets.digests import is_same_secret
+from mzplan.secrets.digests import is_comparable, is_same_secret
+from mzplan.secrets.keys import VARIABLE
 from mzplan.secrets.references import Secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotations:
     """`queries`: those that run with an old value, each with the references whose value has changed.
-    `unresolved`: references whose value is not known here."""
+    `unresolved`: references whose value, or the key of whose digest, is not known here."""
 
     queries: Mapping[Address, tuple[str, ...]] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
@@ -31,8 +32,9 @@ class Rotations:
         return Diagnostic(
             severity="notice",
             code="MZ078",
-            summary="Secrets without a value here are taken for unchanged",
-            detail=f"{listed}: whether a value was rotated is known only where it can be resolved.",
+            summary="Secrets that can't be compared here are taken for unchanged",
+            detail=f"{listed}: whether a value was rotated is known only where it can be resolved, and the "
+            f"key of its digest is that of the runner ({VARIABLE}, or the file of one user on one machine).",
             hint="",
         )
 
@@ -56,6 +58,8 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
             except MzplanError:
                 unresolved.add(reference)
                 continue
+            if not is_comparable(digest):
+                unresolved.add(reference)
             if not is_same_secret(reference, value, digest):
                 changed.add(reference)
         for reference, address in ((r, a) for r in changed for a in committed[r]):

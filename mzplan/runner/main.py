@@ -32,6 +32,7 @@ from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import packages_of
+from mzplan.secrets.keys import own_key
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import scrubbed
 from mzplan.store.store import Store, open_store
@@ -46,6 +47,7 @@ def run(
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
     (embedded, where two commands may have started one each) leave at once."""
+    own_key()  # an error of it ends the runner, not each query
     store = open_store(settings)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from importlib.metadata import EntryPoint
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from mzplan.secrets.digests import digest_secret, is_same_secret, new_salt, salt_of
+from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.model.address import Address
+from mzplan.secrets.digests import digest_secret, is_comparable, is_same_secret, new_salt, salt_of
 from mzplan.secrets.references import Secrets
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import run
@@ -159,11 +162,80 @@ def test_a_file_rotated_under_a_live_runner(tmp_path: Path, monkeypatch: pytest.
 def test_digests_tell_values_apart_and_nothing_else() -> None:
     salt = new_salt()
     digest = digest_secret("${env:A}", "value", salt)
+    assert is_comparable(digest)
     assert is_same_secret("${env:A}", "value", digest) and not is_same_secret("${env:A}", "other", digest)
     assert digest_secret("${env:B}", "value", salt) != digest  # equal values don't show as equal
     assert digest_secret("${env:A}", "value", new_salt()) != digest and salt_of(digest) == salt
-    for odd in ("", "sha1:abc", "scrypt:99:00:11", "scrypt:1:zz:11", "scrypt:x:00:11"):
+    _, _, name, _, there = digest.split(":")
+    for odd in ("", "sha1:abc", "scrypt:99:00:11", f"keyed:99:{name}:00:11", f"keyed:1:{name}:zz:11"):
         assert is_same_secret("${env:A}", "value", odd)
+    assert is_same_secret("${env:A}", "value", f"keyed:1:{name}:{salt}:ü") and there.isascii()
+
+
+def test_without_the_key_nobody_can_try_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the store has the salt, the cost and the digest; the key is what is missing."""
+    digest = digest_secret("${env:A}", "Summer2026", "00")
+    _, cost, _, salt, there = digest.split(":")
+    unkeyed = hashlib.scrypt(
+        b"Summer2026",
+        salt=bytes.fromhex(salt) + b"${env:A}",
+        n=2 ** int(cost),
+        r=8,
+        p=1,
+        maxmem=2**27,
+        dklen=32,
+    )
+    assert unkeyed.hex() != there and int(cost) >= 15
+    monkeypatch.setenv("MZPLAN_SECRETS_KEY", "k" * 32)
+    assert digest_secret("${env:A}", "Summer2026", "00").split(":")[4] != there
+    # With another key nothing can be seen: it is no change.
+    assert not is_comparable(digest) and is_same_secret("${env:A}", "another", digest)
+
+
+def test_the_key_is_a_file_of_the_user_alone_and_commands_that_look_make_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MZPLAN_SECRETS_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert not is_comparable("keyed:15:a:00:11") and is_same_secret("${env:A}", "v", "keyed:15:a:00:11")
+    assert not (tmp_path / "config").exists()
+    digest = digest_secret("${env:A}", "v", "00")
+    path = tmp_path / "config" / "mzplan" / "secrets.key"
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+    assert is_comparable(digest) and list(path.parent.iterdir()) == [path]
+    path.unlink()
+    assert not is_comparable(digest)
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")  # where nothing can be written: one of the process
+    assert digest_secret("${env:A}", "v", "00") == digest_secret("${env:A}", "v", "00")
+
+
+def test_a_given_key_must_be_long_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MZPLAN_SECRETS_KEY", "short")
+    assert run("-C", str(folder), "plan", "--json").error()["code"] == "MZ112"
+
+
+def test_with_another_key_a_plan_says_what_it_can_not_see(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MZPLAN_SECRETS_KEY", "k" * 32)
+    monkeypatch.setenv("ROTATE_KAFKA", "second secret")
+    found = plan(folder)
+    assert found["changes"] == []
+    (notice,) = found["diagnostics"]
+    assert notice["code"] == "MZ078" and "MZPLAN_SECRETS_KEY" in notice["detail"]
+
+
+def test_digests_that_can_be_guessed_are_not_kept() -> None:
+    """Those of mzplan before it had keys."""
+    used = SecretsUsed({"${env:A}": "scrypt:12:00:11", "${env:B}": "keyed:15:a:00:11"})
+    running = {Address.parse("source.a"): ("${env:A}", "${env:B}")}
+    assert used.digests(running) == {"${env:B}": "keyed:15:a:00:11"}
+
+
+def test_the_status_is_for_its_owner_alone(folder: Path) -> None:
+    state = folder / "state"
+    assert (state / "status" / "local.json").stat().st_mode & 0o777 == 0o600
+    assert (state / "mzplan.state.json").stat().st_mode & 0o777 == 0o644  # has no digest, and is for git
 
 
 def test_a_provider_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,10 @@ class LocalBackend:
         if not ignore.exists():
             ignore.write_text(_IGNORED, encoding="utf-8")
 
+    def _mode(self, path: Path) -> int:
+        """What runners write has digests of secrets in it; the state can be committed to git."""
+        return 0o600 if path.is_relative_to(self.folder / "status") else 0o644
+
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
         handle = os.open(self.folder / ".mutex", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -181,7 +185,7 @@ class LocalBackend:
         is_state = path.name == STATE_KEY
         version = ""
         try:
-            with replacing(path, mode=0o644, durable=durable) as file:
+            with replacing(path, mode=self._mode(path), durable=durable) as file:
                 file.write(data)
                 file.flush()
                 version = _version(os.fstat(file.fileno()))
