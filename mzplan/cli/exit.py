@@ -68,7 +68,9 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
         return ExitCode.OK
     except OSError as problem:
         return _end(invocation, [_of_system(problem)], _failed(invocation))
-    except Exception as problem:
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as problem:  # a panic of a library written in Rust is no Exception
         if invocation.verbose:
             invocation.end_progress()
             invocation.output.err("".join(traceback.format_exception(problem)))
@@ -156,7 +158,7 @@ def _of_system(problem: OSError) -> Diagnostic:
     )
 
 
-def _defect(problem: Exception) -> Diagnostic:
+def _defect(problem: BaseException) -> Diagnostic:
     # Where, but not what it says: an unforeseen message may hold anything.
     frames = traceback.extract_tb(problem.__traceback__)
     place = f" in {frames[-1].name} ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -71,6 +71,14 @@ def put_in_place(fresh: Path, path: Path, *, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def make_private_folder(folder: Path) -> None:
+    """A folder for its owner alone, which git leaves out: it is of one machine. Raises OSError."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not os.path.lexists(folder / ".gitignore"):
+        with contextlib.suppress(FileExistsError):
+            create_durably(folder / ".gitignore", b"*\n")
+
+
 def sync_folder(folder: Path) -> None:
     """Let the names in a folder survive a power failure. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import create_durably, put_in_place, read_regular, write_durably
+from mzplan.host.files import create_durably, make_private_folder, put_in_place, read_regular, write_durably
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
@@ -109,7 +109,7 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
 def _open_lock(folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_private_folder(folder)
         return os.open(folder / "alter.lock", flags, 0o600)
     except OSError as problem:
         raise error(

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mzplan.host.files import make_private_folder
 from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.wake")
@@ -25,7 +26,7 @@ _TIMEOUT = 2.0  # seconds
 def runtime_folder(directory: str | Path) -> Path:
     """`.mzplan/` of a project, only for its owner."""
     folder = Path(directory).resolve() / ".mzplan"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_folder(folder)
     return folder
 
 

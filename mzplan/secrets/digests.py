@@ -1,9 +1,9 @@
 """Digests that show whether a secret has changed, and reveal nothing else of it.
 
-`"keyed:15:<key's name>:<salt>:<digest>"`: an HMAC with a key that is not in the store (mzplan.secrets.keys),
-so that nobody who reads or writes a status can try passwords. It is over scrypt of the value, slow on purpose,
-should the key get lost as well. The salt is one per status, and mixed with the reference: two references to one
-value differ.
+`"keyed:15:<key's name>:<salt>:<digest>"`: an HMAC with a key that is not in the store (mzplan.secrets.keys):
+nobody who reads or writes a status can try passwords. It is over scrypt of the value, slow on purpose,
+should the key get lost as well. The salt is one per status, and mixed with the reference: two references
+to one value differ.
 """
 
 from __future__ import annotations

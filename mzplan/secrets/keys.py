@@ -61,7 +61,7 @@ def own_key() -> bytes:
 
 
 def name_of(key: bytes) -> str:
-    """A short name, by which two processes see whether they have the same key; it does not give the key away."""
+    """A short name, by which two processes see whether they have one key; it does not give the key away."""
     return hashlib.sha256(b"mzplan secrets key\0" + key).hexdigest()[:12]
 
 

@@ -5,10 +5,13 @@ What spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf say already is kep
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
+import shutil
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -59,6 +62,8 @@ def open_session(
     given = _given_by_submit() if submitted else _given()
     configuration = _configuration(application, options, given, further)
     if str(configuration.get("spark.master")).startswith("local"):
+        if not submitted and not configuration.contains("spark.local.dir"):
+            configuration.set("spark.local.dir", _scratch())
         # Workers are to be the interpreter that runs here, with its packages, not whatever `python3` is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not submitted and SparkContext._gateway is None:
@@ -107,6 +112,13 @@ def _keep_jars_from_python(session: SparkSession) -> None:
     includes: list[str] = session.sparkContext._python_includes or []
     includes[:] = [name for name in includes if not name.endswith(".jar")]
     sys.path[:] = [path for path in sys.path if not path.endswith(".jar")]
+
+
+def _scratch() -> str:
+    """A folder for this user alone: what Spark shuffles and caches are rows of other people's tables."""
+    folder = tempfile.mkdtemp(prefix="mzplan-spark-")  # 0700
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _defaults(application: str) -> dict[str, str]:

@@ -91,7 +91,8 @@ class ObjectServer:
     """An S3 server in a thread of this process. It serves one request at a time: what is conditional is
     atomic, as on the real one."""
 
-    refuse: bool = False
+    refuse: bool = False  # as a full disk does
+    read_only: bool = False  # as keys do that may only read and list
     requests: list[str] = field(default_factory=list)
     _server: Any = None
 
@@ -109,6 +110,9 @@ class ObjectServer:
             self.requests.append(environ["REQUEST_METHOD"])
             if self.refuse and environ["REQUEST_METHOD"] in ("PUT", "POST"):
                 start_response("507 Insufficient Storage", [("Content-Length", "0")])
+                return [b""]
+            if self.read_only and environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+                start_response("403 Forbidden", [("Content-Length", "0")])
                 return [b""]
             return inner(environ, start_response)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from mzplan.model.address import Address
@@ -283,3 +284,60 @@ def test_what_runners_have_noted_down_moves_along(
     carried.write_text(json.dumps({**noted, "epoch": 50}))  # pushed once more, where it is already
     assert mzplan(other, "state", "push", str(copy)).code == 0
     assert opened(str(other), {"backend": "local", "path": "state"}).leases.next_epoch() == 51
+
+
+LOOKING = ("plan", "drift", "show", "status", "graph", "state list", "state pull", "validate")
+GRANTS = "GRANT USAGE ON SCHEMA mzplan TO {role}; GRANT SELECT ON mzplan.blobs TO {role}"
+
+
+def looks_and_commits_nothing(folder: Path) -> None:
+    """All that only looks does with the right to read; what commits is refused, and says so."""
+    for command in LOOKING:
+        ran = mzplan(folder, *command.split())
+        assert ran.code == 0, f"{command}: {ran.err}"
+    ran = mzplan(folder, "pause", "sink.few", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ035", ran
+
+
+def test_to_look_takes_the_right_to_read_in_postgres(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server = request.getfixturevalue("postgres")
+    database = request.getfixturevalue("database")("looking")
+    case = stores.postgres(tmp_path, server, database)
+    state = settings_of(case)
+    with psycopg.connect(server.dsn(database), autocommit=True) as admin:
+        admin.execute(b"CREATE ROLE looking_reader LOGIN PASSWORD 'reads'")
+    try:
+        (tmp_path / "reader").write_text("reads\n")
+        reading = {**state, "user": "looking_reader", "password": "${file:../reader}"}
+        reader = checkout(tmp_path / "reader-job", reading)
+        assert mzplan(reader, "plan").code == 0  # of a project that nobody has committed yet
+        assert apply(checkout(tmp_path / "writer", {**state, "password": "${file:../pw}"})).code == 0
+        with psycopg.connect(server.dsn(database), autocommit=True) as admin:
+            admin.execute(GRANTS.format(role="looking_reader").encode())
+            before = admin.execute("SELECT * FROM mzplan.blobs ORDER BY key").fetchall()
+        looks_and_commits_nothing(reader)
+        assert "No changes" in mzplan(reader, "plan").out
+        with psycopg.connect(server.dsn(database), autocommit=True) as admin:
+            assert admin.execute("SELECT * FROM mzplan.blobs ORDER BY key").fetchall() == before
+    finally:
+        with psycopg.connect(server.dsn(database), autocommit=True) as admin:
+            admin.execute(b"DROP OWNED BY looking_reader")
+            admin.execute(b"DROP ROLE looking_reader")
+
+
+def test_to_look_takes_keys_that_may_read_in_an_object_store(
+    object_server: ObjectServer, tmp_path: Path
+) -> None:
+    case = stores.object_store(tmp_path, object_server, "looking")
+    folder = checkout(tmp_path, settings_of(case))
+    object_server.read_only = True
+    assert mzplan(folder, "plan").code == 0
+    object_server.read_only = False
+    assert apply(folder).code == 0
+    object_server.read_only = True
+    object_server.requests.clear()
+    looks = [mzplan(folder, *command.split()) for command in LOOKING]
+    assert {ran.code for ran in looks} == {0} and "No changes" in looks[0].out
+    assert set(object_server.requests) <= {"GET", "HEAD"}  # not even tried
+    ran = mzplan(folder, "pause", "sink.few", "--json")
+    assert ran.code == 1 and ran.error()["code"] == "MZ035"

@@ -35,6 +35,17 @@ def test_the_manifests_are_what_kubernetes_takes() -> None:
     assert {"StatefulSet", "Service", "Role", "ConfigMap"} < set(kinds)
 
 
+def test_kubernetes_lets_nobody_else_in() -> None:
+    by_kind = {one["kind"]: one for one in manifests()}
+    policy, service = by_kind["NetworkPolicy"]["spec"], by_kind["Service"]["spec"]
+    assert policy["podSelector"] == {} and policy["policyTypes"] == ["Ingress"]
+    opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert opened == {port["port"] for port in service["ports"]} and all(r["from"] for r in policy["ingress"])
+    spark = by_kind["ConfigMap"]["data"]["spark-defaults.conf"]
+    for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
+        assert re.search(rf"^{re.escape(name)} +true$", spark, re.MULTILINE), name
+
+
 def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
     by_kind = {one["kind"]: one for one in manifests()}
     pods, service = by_kind["StatefulSet"]["spec"], by_kind["Service"]

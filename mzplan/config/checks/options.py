@@ -8,6 +8,7 @@ from mzplan.config.declarations import Declared
 from mzplan.config.findings import Findings
 from mzplan.config.text import shown
 from mzplan.model.address import Address, is_valid_name
+from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.kinds import ResourceKind
 
 
@@ -38,12 +39,24 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
 
 
 def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
-    """Options that are passed through as they are leave alone what mzplan sets itself (`x-reserved`)."""
+    """Options that are passed through as they are leave alone what mzplan sets itself (`x-reserved`), and are
+    among those that can do no harm (`x-allowed`)."""
     for name, schema in kind.schema["properties"].items():
         given = resource.body.get(name)
+        allowed = schema.get("x-allowed")
         for key in given if isinstance(given, dict) else ():
             reason = schema.get("x-reserved", {}).get(key)
-            if reason is not None:
+            if reason is None and allowed is not None and key not in allowed:
+                findings.add(
+                    "MZ113",
+                    f"The option {shown(str(key))} is not let through",
+                    f"{resource.label}: options of a client can load classes, read files and send what "
+                    "they read to any server, so only those are passed on that are known to tune it.",
+                    did_you_mean(key, allowed, shown)
+                    or "remove it; the connectors' page lists what can be set.",
+                    location=resource.location((name, key), at_key=True),
+                )
+            elif reason is not None:
                 findings.add(
                     "MZ020",
                     f"{shown(key)} can't be set here",

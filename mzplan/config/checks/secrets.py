@@ -1,4 +1,4 @@
-"""Secrets are references, and references stand only where a secret may."""
+"""Secrets are references, which stand only where a secret may; and no address holds a login."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.text import LIKE_A_REFERENCE, listed, shown
 from mzplan.schema.kinds import is_sensitive, takes_secret, walk_properties
-from mzplan.secrets.references import is_reference, placed_references, written
+from mzplan.secrets.references import holds_login, is_reference, placed_references, written
 
 _FORM = "${file:PATH}"
+_PROSE = (("description",), ("labels",))  # what people write for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class SecretCheck:
             if is_sensitive(self.schema, path):
                 if not is_reference(value):
                     self._written_out(path, value)
+            elif holds_login(value) and path[:1] not in _PROSE:
+                self._login(path, value)
             elif not any(path[:end] in wrong for end in range(len(path) + 1)):
                 self._misplaced(path, value)
 
@@ -44,6 +47,19 @@ class SecretCheck:
             f"{self.owner}: files are shared and kept in history, so a secret in them is no secret.",
             f"write a reference, as ${{env:{name}}} or {_FORM}, "
             "and change the secret if this file was shared.",
+            location=self.locate(path),
+            conceal=True,
+        )
+
+    def _login(self, path: Path, value: str) -> None:
+        self.findings.secrets.add(value)
+        self.findings.add(
+            "MZ016",
+            f"Login written out in {shown(str(path[-1]))}",
+            f"{self.owner}: the address contains a user and a password. "
+            "Addresses are shown in plans, errors and logs.",
+            "write the address alone, and the login where there is a property for it, the password as a "
+            "reference; change the password if this file was shared.",
             location=self.locate(path),
             conceal=True,
         )

@@ -1,0 +1,112 @@
+"""What is refused, or kept from others, without anybody asking for it (docs/security.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mzplan.runner.wake import runtime_folder
+from mzplan.secrets.references import holds_login
+from tests.unit.cli_runs import apply, mzplan, run, write
+
+KAFKA = 'connections: {k2: {type: kafka, brokers: ["%s"], options: {%s}}}\n'
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "sasl.oauthbearer.token.endpoint.url: http://evil",
+        "sasl.oauthbearer.jwks.endpoint.url: file:///etc/passwd",
+        "ssl.engine.factory.class: evil.Class",
+        "security.providers: evil.Class",
+        "metric.reporters: evil.Class",
+        "config.providers: file",
+        "sasl.login.callback.handler.class: evil.Class",
+        "sasl.login.class: evil.Class",
+        "partitioner.class: evil.Class",
+    ],
+)
+def test_a_kafka_option_that_does_more_than_tune_is_refused(tmp_path: Path, option: str) -> None:
+    write(tmp_path)
+    (tmp_path / "more.yaml").write_text(KAFKA % ("a:1", option))
+    found = run("-C", str(tmp_path), "validate", "--json").json()["diagnostics"]
+    assert found[0]["code"] == "MZ113"  # and MZ016, for what sounds like a secret
+
+
+def test_a_kafka_option_that_tunes_is_let_through(tmp_path: Path) -> None:
+    write(tmp_path)
+    options = "linger.ms: 5, fetch.min.bytes: 1024, client.id: shop, ssl.truststore.location: /etc/trust.jks"
+    (tmp_path / "more.yaml").write_text(KAFKA % ("a:1", options))
+    assert run("-C", str(tmp_path), "validate").code == 0
+    (tmp_path / "more.yaml").write_text(KAFKA % ("a:1", "linger.msec: 5"))
+    assert "linger.ms" in run("-C", str(tmp_path), "validate", "--json").error()["hint"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("mzplan.yaml", "version: 1\nproject: p\nwarehouse: s3://AKIA:secr3t@bucket/w\n"),
+        ("mzplan.yaml", "version: 1\nproject: p\nwarehouse: s3://AKIA:s/ecr3t@bucket/w\n"),
+        (
+            "mzplan.yaml",
+            "version: 1\nproject: p\nstate: {backend: object-store, url: 's3://AKIA:secr3t@b'}\n",
+        ),
+        (
+            "mzplan.yaml",
+            "version: 1\nproject: p\nstate: {backend: postgres, host: 'u:secr3t@h', database: d, user: u}\n",
+        ),
+        ("more.yaml", "connections: {k2: {type: kafka, brokers: ['b:1', 'user:secr3t@h:9092']}}\n"),
+        ("more.yaml", "connections: {p: {type: postgres, host: 'u:secr3t@h', database: d, user: u}}\n"),
+        ("more.yaml", "connections: {f: {type: files, path: 's3://AKIA:secr3t@bucket/x'}}\n"),
+        ("more.yaml", "sinks: {d: {type: delta, from: orders, path: 's3://AKIA:secr3t@bucket/x'}}\n"),
+    ],
+)
+def test_a_login_in_an_address_is_refused_and_not_shown(tmp_path: Path, file: str, text: str) -> None:
+    write(tmp_path)
+    (tmp_path / file).write_text(text)
+    ran = run("-C", str(tmp_path), "validate")
+    assert ran.code == 1 and "MZ016" in ran.err and "ecr3t" not in ran.err + ran.out, ran.err
+
+
+def test_alter_takes_no_login_either(tmp_path: Path) -> None:
+    write(tmp_path)
+    apply(tmp_path)
+    for value in ("'u:secr3t@h:9092'", "('b:1', 'u:secr3t@h:9092')"):
+        ran = mzplan(tmp_path, "alter", f"ALTER CONNECTION k SET BROKERS = {value}")
+        assert ran.code == 1 and "MZ016" in ran.err and "secr3t" not in ran.err + ran.out, ran.err
+
+
+def test_what_is_no_login() -> None:
+    for address in (
+        "abfss://container@account.dfs.core.windows.net/x",
+        "http://host:8080/a@b",
+        "broker:9092",
+        "concat('a:b@c')",
+        "git@github.com:o/r",
+        "arn:aws:iam::123456789012:role/a",
+    ):
+        assert not holds_login(address), address
+
+
+class PanicError(BaseException):
+    """What a library written in Rust raises, as pyo3 does."""
+
+
+def test_a_panic_of_a_library_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panics(*_: object, **__: object) -> None:
+        raise PanicError("it may say anything: secr3t")
+
+    write(tmp_path)
+    monkeypatch.setattr("mzplan.operations.project.open_project", panics)
+    from mzplan.cli.main import main
+
+    with pytest.raises(SystemExit) as left:
+        main(["-C", str(tmp_path), "plan"])
+    assert left.value.code == 1
+
+
+def test_the_folder_of_this_machine_is_left_out_by_git(tmp_path: Path) -> None:
+    folder = runtime_folder(tmp_path)
+    assert (folder / ".gitignore").read_text() == "*\n" and folder.stat().st_mode & 0o777 == 0o700
+    assert runtime_folder(tmp_path) == folder
