@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 
 @command("alter", changing=True)
-@click.argument("statement")
+@click.argument("statement", required=False)
+@click.option("-f", "--file", "file", metavar="FILE", help="Read the statements from a file (-: stdin).")
 @click.option("--dry-run", is_flag=True, help="Only show the edit, and what it would restart.")
 @click.option("--no-apply", is_flag=True, help="Only edit the file: for a pull request.")
 @auto_option
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 @apply_options
 def command_alter(
     invocation: Invocation,
-    statement: str,
+    statement: str | None,
+    file: str | None,
     dry_run: bool,
     no_apply: bool,
     auto_approve: bool,
@@ -52,28 +56,31 @@ def command_alter(
 ) -> int:
     """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
 
-    STATEMENT edits the YAML file in place, then what that means is planned and applied: both, or neither.
+    STATEMENT edits the YAML file in place, then exactly that edit is planned and applied: both, or neither.
+    Several statements, with ; between them, are one transaction.
 
     \b
       mzplan alter "ALTER CONNECTION shop_kafka SET BROKERS = ('b1:9092', 'b2:9092')"
       mzplan alter "ALTER SOURCE orders SET CONNECTION other_kafka" --dry-run
       mzplan alter "VALIDATE CONNECTION shop_pg"
+      mzplan alter -f repair.sql
     """
     from mzplan.operations import alteration
 
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
+    text = _text(statement, file)
     project = invocation.project(whole=True)
     runners = invocation.runners(project)
     if dry_run:
         previewed = alteration.preview(
-            project, runners, invocation.progress, statement, options.live, options.canary
+            project, runners, invocation.progress, text, options.live, options.canary
         )
         return _previewed(invocation, previewed)
     if no_apply:
-        return _show_edit(invocation, alteration.edit_only(project, invocation.progress, statement))
+        return _show_edit(invocation, alteration.edit_only(project, invocation.progress, text))
     approve = _approval(invocation, auto_approve)
-    altered = alteration.alter(project, runners, invocation.progress, statement, approve, options)
+    altered = alteration.alter(project, runners, invocation.progress, text, approve, options)
     if altered.applied is None:
         return _show_edit(invocation, altered)
     if invocation.json:
@@ -85,12 +92,29 @@ def command_alter(
     return code
 
 
-def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, FileEdit | None], None]:
+def _text(statement: str | None, file: str | None) -> str:
+    """The statements: as given, of a file, or of stdin, where that is no terminal."""
+    if statement is not None and file is not None:
+        raise click.UsageError("give either STATEMENT or -f FILE.")
+    if statement is not None and statement != "-":
+        return statement
+    try:
+        if file is not None and file != "-":
+            return Path(file).read_text(encoding="utf-8")
+        if statement is None and file is None and sys.stdin.isatty():
+            raise click.UsageError("give a STATEMENT, or -f FILE, or write statements to stdin.")
+        return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8"
+        raise click.UsageError(f"{file or 'stdin'} can't be read: {why}.") from None
+
+
+def _approval(invocation: Invocation, auto_approve: bool) -> Callable[[Plan, Sequence[FileEdit]], None]:
     asks = approval(invocation, auto_approve, "alter")
 
-    def approve(plan: Plan, edit: FileEdit | None) -> None:
+    def approve(plan: Plan, edits: Sequence[FileEdit]) -> None:
         if not invocation.json:
-            _show_diff(invocation, edit)
+            _show_diff(invocation, edits)
         asks(plan)
 
     return approve
@@ -106,7 +130,7 @@ def _previewed(invocation: Invocation, altered: Altered) -> int:
 
         invocation.document({**plan_to_json(plan), **_edit_to_json(altered)})
     else:
-        _show_diff(invocation, altered.edit)
+        _show_diff(invocation, altered.edits)
         show_plan(invocation, plan)
     return MzplanError(errors).exit_code if errors else ExitCode.OK
 
@@ -119,17 +143,21 @@ def _show_edit(invocation: Invocation, altered: Altered) -> int:
             **_edit_to_json(altered),
         }
         if altered.reached:
-            document["connections"] = [
-                {"address": str(r.address), "queries": [str(q) for q in r.queries]} for r in altered.reached
-            ]
+            from mzplan.render.status import reach_to_json
+
+            document["connections"] = [reach_to_json(r) for r in altered.reached]
         invocation.document(document)
         return altered.exit_code
     for reached in altered.reached:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
-        invocation.out(f"Valid: {reached.address}{through}")
-    if altered.edit is not None:
-        _show_diff(invocation, altered.edit)
-        invocation.out(f"Edited {safe(altered.edit.path)}. `mzplan apply` commits it.")
+        whole = "Valid" if not reached.left_out else "Valid where it was reached"
+        invocation.out(f"{whole}: {reached.address}{through}")
+        for query, why in sorted(reached.left_out.items()):
+            invocation.out(f"Not reached: {reached.address} for {query}: {why}")
+    if altered.edits:
+        _show_diff(invocation, altered.edits)
+        names = ", ".join(safe(edit.path) for edit in altered.edits)
+        invocation.out(f"Edited {names}. `mzplan apply` commits it.")
     elif not altered.reached and not altered.notices:
         invocation.out("Nothing to edit: the files say it already.")
     _show_keys(invocation, altered)
@@ -138,9 +166,10 @@ def _show_edit(invocation: Invocation, altered: Altered) -> int:
     return altered.exit_code
 
 
-def _show_diff(invocation: Invocation, edit: FileEdit | None) -> None:
-    if edit is not None:
+def _show_diff(invocation: Invocation, edits: Sequence[FileEdit]) -> None:
+    for edit in edits:
         invocation.out("\n".join(safe(line) for line in edit.diff.splitlines()) + "\n")
+    if edits:
         invocation.out("")
 
 
@@ -155,8 +184,13 @@ def _show_keys(invocation: Invocation, altered: Altered) -> None:
 
 
 def _edit_to_json(altered: Altered) -> dict[str, Any]:
-    edit = altered.edit
-    found: dict[str, Any] = {"edit": {"path": edit.path, "diff": edit.diff} if edit is not None else None}
+    """`edit` is the first of `edits`, as most statements make one."""
+    edits = [{"path": edit.path, "diff": edit.diff} for edit in altered.edits]
+    found: dict[str, Any] = {"edit": edits[0] if edits else None}
+    if len(edits) > 1:
+        found["edits"] = edits
+    if altered.left_out:
+        found["left_out"] = [str(address) for address in altered.left_out]
     if altered.keys:
         found["public_keys"] = {key.property: key.text for key in altered.keys}
     return found

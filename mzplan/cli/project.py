@@ -16,7 +16,7 @@ from mzplan.render.diagnostics import diagnostics_to_json
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
-    from mzplan.operations.validation import Reach
+    from mzplan.operations.reached import Reach
 
 _PROJECT = """\
 version: 1
@@ -136,9 +136,9 @@ def command_validate(invocation: Invocation, live: bool) -> int:
     if invocation.json:
         document: dict[str, object] = {"diagnostics": diagnostics_to_json(found)}
         if live:
-            document["connections"] = [
-                {"address": str(r.address), "queries": [str(q) for q in r.queries]} for r in reached
-            ]
+            from mzplan.render.status import reach_to_json
+
+            document["connections"] = [reach_to_json(r) for r in reached]
         invocation.document(document)
         return ExitCode.OK
     _show_reached(invocation, reached, found)

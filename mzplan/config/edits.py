@@ -6,8 +6,8 @@ import codecs
 import difflib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file, read_bytes
 from mzplan.config.findings import Findings
@@ -17,12 +17,13 @@ from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.nodes import compose
 from mzplan.config.yaml.parser import read_text
 from mzplan.config.yaml.positions import find
-from mzplan.config.yaml.text_edits import CantRewriteError, rewrite
+from mzplan.config.yaml.text_edits import CantRewriteError, rename, rewrite
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.edits import PropertyEdit
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
+_AS_WRITTEN: Mapping[str, bytes] = {}
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 
@@ -46,13 +47,69 @@ class FileEdit:
         )
 
 
-def edit_resource(directory: str, address: Address, edits: Sequence[PropertyEdit]) -> FileEdit:
-    """The file that declares a resource, with edits of its body. Writes nothing. Raises MzplanError MZ075
-    where the file is written in a way that they can't be made in place."""
-    file, text = _declaring(directory, address)
+class Edits:
+    """Edits of a project's files, one after the other. Writes nothing."""
+
+    def __init__(self, directory: str):
+        self._directory = directory
+        self._made: dict[str, FileEdit] = {}  # by location
+
+    @property
+    def made(self) -> tuple[FileEdit, ...]:
+        """By file, those that change something."""
+        return tuple(edit for edit in self._made.values() if edit.after != edit.before)
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """What the files hold after them, by real path."""
+        return {location: edit.after for location, edit in self._made.items()}
+
+    def edit(self, address: Address, edits: Sequence[PropertyEdit]) -> None:
+        """Edit the body of a resource. Raises MzplanError MZ075 where the file is written in a way that this
+        can't be done in place."""
+        self._add(edit_resource(self._directory, address, edits, self.contents))
+
+    def rename(self, address: Address, name: str) -> None:
+        """Give a resource another name, where it is declared. Raises as `edit`."""
+        self._add(rename_resource(self._directory, address, name, self.contents))
+
+    def _add(self, edit: FileEdit) -> None:
+        first = self._made.get(edit.location)
+        if first is not None:
+            edit = replace(edit, before=first.before, notices=(*first.notices, *edit.notices))
+        self._made[edit.location] = edit
+
+
+def edit_resource(
+    directory: str,
+    address: Address,
+    edits: Sequence[PropertyEdit],
+    edited: Mapping[str, bytes] = _AS_WRITTEN,
+) -> FileEdit:
+    """The file that declares a resource, with edits of its body. `edited`: contents, by real path, that stand
+    for what is on the disk. Writes nothing. Raises MzplanError MZ075 where the file is written in a way that
+    they can't be made in place."""
     section = _BY_KIND[address.kind]
+    file, text = _declaring(directory, address, edited)
+    after = _rewritten(directory, address, file, lambda: rewrite(text, section, address.name, edits))
+    notices = tuple(_notices(directory, file, text, address, edits))
+    return _file_edit(file, after, notices)
+
+
+def rename_resource(
+    directory: str, address: Address, name: str, edited: Mapping[str, bytes] = _AS_WRITTEN
+) -> FileEdit:
+    """The same with another name for it; what refers to it is left as it is."""
+    file, text = _declaring(directory, address, edited)
+    section = _BY_KIND[address.kind]
+    return _file_edit(
+        file, _rewritten(directory, address, file, lambda: rename(text, section, address.name, name)), ()
+    )
+
+
+def _rewritten(directory: str, address: Address, file: SourceFile, rewriting: Callable[[], str]) -> str:
     try:
-        after = rewrite(text, section, address.name, edits)
+        return rewriting()
     except CantRewriteError as problem:
         name = ".".join(problem.path)
         what = f"{name} of {address}" if name else str(address)
@@ -64,6 +121,9 @@ def edit_resource(directory: str, address: Address, edits: Sequence[PropertyEdit
             address=address,
         )
         raise MzplanError(locate(directory, found, problem.path)) from None
+
+
+def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) -> FileEdit:
     before = read_bytes(file)
     mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
     return FileEdit(
@@ -71,7 +131,7 @@ def edit_resource(directory: str, address: Address, edits: Sequence[PropertyEdit
         path=file.path,
         before=before,
         after=mark + after.encode(),
-        notices=tuple(_notices(directory, file, text, address, edits)),
+        notices=notices,
     )
 
 
@@ -107,11 +167,12 @@ def _position(text: str, at: int) -> Position:
     return len(lines), len(lines[-1]) + 1
 
 
-def _declaring(directory: str, address: Address) -> tuple[SourceFile, str]:
+def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) -> tuple[SourceFile, str]:
     ignored = Findings()
     wanted = (_BY_KIND[address.kind], address.name)
     excluded = excluded_folders(directory, read_settings(directory))
-    for file in [project_file(directory), *find_files(directory, excluded, ignored)]:
+    for found_file in [project_file(directory), *find_files(directory, excluded, ignored)]:
+        file = found_file.as_edited(edited)
         text = read_text(file, ignored)
         if text is not None and address.name in text and wanted in find(text, [wanted]):
             return file, text

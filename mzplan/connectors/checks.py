@@ -9,9 +9,10 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery, resolve
 from mzplan.connectors.api.upstream_change import judge_upstream
 from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.connection_checks import check_connection
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 
 
@@ -34,6 +35,8 @@ def check_description(
     connectors = connectors or Connectors()
     try:
         with missing_extras_reported():
+            if description.address.kind == "connection":  # one that nothing uses
+                return _check_connection(description, secrets, directory or str(secrets.directory))
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.kind == "sink":
                 return connectors.sink(description.type).probe(query, outputs(query))
@@ -49,3 +52,13 @@ def check_description(
                 d if d.address else replace(d, address=description.address) for d in problem.diagnostics
             )
         )
+
+
+def _check_connection(description: Description, secrets: Secrets, directory: str) -> Probe:
+    inlined = InlinedConnection(
+        address=description.address,
+        type=description.type,
+        body=description.body,
+        connections=description.connections,
+    )
+    return Probe(diagnostics=check_connection(inlined, secrets, directory) or ())

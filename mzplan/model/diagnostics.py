@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
-from mzplan.model.stored import NOT_STORED, OPTIONAL, Positive
+from mzplan.model.stored import NOT_STORED, OPTIONAL, SPARSE, Positive
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -48,7 +48,8 @@ class Diagnostic:
     """One thing that a person should know.
 
     `summary` is what in a few words, `detail` why, `hint` how to fix it; docs/errors.md explains
-    each `code`. `excerpt` is the source line, already masked where it holds a secret.
+    each `code`. `excerpt` is the source line, already masked where it holds a secret. `addresses`: all that
+    one cause reaches, where these are several; `address` is the first.
     """
 
     severity: Severity = "error"
@@ -58,6 +59,7 @@ class Diagnostic:
     hint: str = field(default="", metadata=OPTIONAL)
     range: SourceRange | None = None
     address: Address | None = None
+    addresses: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     excerpt: str | None = field(default=None, metadata=NOT_STORED)
     exit_code: ExitCode = field(default=ExitCode.ERROR, compare=False, metadata=OPTIONAL)
 

@@ -1,9 +1,9 @@
-"""The edit of a file and the commit of what it means, as one: both are done, or neither is.
+"""The edit of files and the commit of what it means, as one: both are done, or neither is.
 
     .mzplan/alter.lock     held by the one command that edits this folder's files
-    .mzplan/alter.json     the edit under way: written before the commit, removed after the file is
+    .mzplan/alter.json     the edit under way: written before the commit, removed after the files are
 
-The commit decides. Before it, the new content is written beside the file and removed again: so it can be
+The commit decides. Before it, the new contents are written beside the files and removed again: so they can be
 written. A crash leaves the journal: the next `apply` or `alter` looks whether its serial is in the store, and
 finishes the edit or forgets it. Commands that look change nothing: they read what the file will hold.
 
@@ -15,67 +15,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import create_durably, make_private_folder, put_in_place, read_regular, write_durably
-from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
-from mzplan.model.json_text import parse
 from mzplan.model.state import State
+from mzplan.operations.edit_journal import EditedFile, Journal, digest_of, edited_file
 from mzplan.operations.local_folder import FOLDER, journal_path, refuse_unused, why_unused
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
     from mzplan.store.store import Store
 
-FORMAT_VERSION = 2
 MAX_BYTES = 1 << 27  # of a journal: four times those of a configuration file
 LOCK_WAIT = 2.0  # seconds that a command waits for another one that edits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
-    """An edit under way. `path` is relative to the project, links followed; `before` is the digest of the
-    file's old content, `after_digest` of the new one; `serial` and `digest` are those of the state that is
-    committed with it. `statement` as it was given (it holds no secret: it was checked)."""
-
-    statement: str
-    path: str
-    before: str
-    after: str = field(repr=False)
-    after_digest: str
-    serial: int
-    digest: str
-
-    @property
-    def content(self) -> bytes:
-        return self.after.encode()
-
-    def encode(self) -> bytes:
-        fields = {"format_version": FORMAT_VERSION, **encode(self)}
-        return json.dumps({**fields, "checksum": _checksum(fields)}, indent=2).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Journal:
-        """The inverse. Raises ValueError."""
-        found = parse(data)
-        if not isinstance(found, dict) or found.pop("checksum", None) != _checksum(found):
-            raise ValueError("its checksum is not that of its content")
-        if found.get("format_version") != FORMAT_VERSION:
-            raise ValueError("it is of another version of mzplan")
-        journal = decode(cls, found)
-        if not journal.after or _digest(journal.content) != journal.after_digest:
-            raise ValueError("the new content is not what its digest says")
-        return journal
 
 
 class _BusyError(Exception):
@@ -131,24 +90,16 @@ def _locked(handle: int) -> bool:
 
 
 @contextlib.contextmanager
-def committing(directory: str, store: Store, edit: FileEdit, statement: str, new: State) -> Iterator[None]:
-    """Around the commit of `new`: the file is written if it is committed, and left alone if it is not.
+def committing(
+    directory: str, store: Store, edits: Sequence[FileEdit], statement: str, new: State
+) -> Iterator[None]:
+    """Around the commit of `new`: the files are written if it is committed, and left alone if it is not.
     The caller holds `editing` and the lock of the state."""
-    from mzplan.store.store import digest_of_state
-
-    _rehearse(edit)
+    for edit in edits:
+        _prepare(edit).unlink()  # so it can be written
     failpoint(Failpoint.ALTER_PREPARED)
-    journal = Journal(
-        statement=statement,
-        path=os.path.relpath(edit.location, os.path.realpath(directory)),
-        before=_digest(edit.before),
-        after=edit.after.decode(),
-        after_digest=_digest(edit.after),
-        serial=new.serial,
-        digest=digest_of_state(new),
-    )
     try:
-        write_durably(journal_path(directory), _encoded(journal, edit))
+        write_durably(journal_path(directory), _journal_of(directory, edits, statement, new))
         failpoint(Failpoint.ALTER_JOURNALED)
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
@@ -160,28 +111,37 @@ def committing(directory: str, store: Store, edit: FileEdit, statement: str, new
     try:
         settle(directory, store)
     except OSError as problem:
+        names = ", ".join(edit.path for edit in edits)
         raise error(
             "MZ035",
-            f"{edit.path} could not be written: {problem.strerror or problem}",
-            f"Serial {new.serial} is committed; the next `mzplan apply` in this folder writes the file.",
+            f"{names} could not be written: {problem.strerror or problem}",
+            f"Serial {new.serial} is committed; the next `mzplan apply` in this folder writes the rest.",
             "make room on the disk, or correct the permissions, then run `mzplan apply`.",
             exit_code=ExitCode.NOT_CONVERGED,
         ) from None
 
 
-def write(edit: FileEdit) -> None:
-    """Write an edit that nothing is committed with: whole, or not at all."""
-    put_in_place(_prepare(edit), Path(edit.location))
+def write(edits: Sequence[FileEdit]) -> None:
+    """Write edits that nothing is committed with: each file whole, and none before all can be."""
+    prepared = list[tuple[Path, Path]]()
+    try:
+        for edit in edits:
+            prepared.append((_prepare(edit), Path(edit.location)))
+        while prepared:
+            put_in_place(*prepared[0])
+            del prepared[0]
+    finally:
+        for temporary, _ in prepared:
+            temporary.unlink(missing_ok=True)
 
 
 def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
-    """By real path: what a file holds once an edit that waits, and is committed, is made. Changes nothing.
+    """By real path: what files hold once an edit that waits, and is committed, is made. Changes nothing.
     Raises MZ076 as `settle`."""
     journal = None if why_unused(directory) else _read(directory)
     if journal is None or store.serial_digest(journal.serial) != journal.digest:
         return {}
-    file = _file_of(directory, journal)
-    return {str(file): journal.content} if _is_due(directory, journal, file) else {}
+    return {str(path): file.content for path, file in _due(directory, journal)}
 
 
 def settle_left(directory: str, store: Store) -> str | None:
@@ -199,15 +159,17 @@ def settle(directory: str, store: Store) -> str | None:
     journal = _read(directory)
     if journal is None:
         return None
-    path, file = journal_path(directory), _file_of(directory, journal)
+    path, names = journal_path(directory), ", ".join(file.path for file in journal.files)
+    for file in journal.files:
+        _path_of(directory, file)
     if store.serial_digest(journal.serial) != journal.digest:
         path.unlink()
-        return f"forgot an edit of {file} that was never committed"
-    if _is_due(directory, journal, file):
-        put_in_place(_write_beside(file, journal.content), file)
+        return f"forgot an edit of {names} that was never committed"
+    for place, file in _due(directory, journal):
+        put_in_place(_write_beside(place, file.content), place)
     failpoint(Failpoint.ALTER_WRITTEN)
     path.unlink()
-    return f"wrote the edit of {file} that was committed as serial {journal.serial}"
+    return f"wrote the edit of {names} that was committed as serial {journal.serial}"
 
 
 def _read(directory: str) -> Journal | None:
@@ -220,45 +182,58 @@ def _read(directory: str) -> Journal | None:
         raise _unreadable(path, getattr(problem, "strerror", None) or str(problem)) from None
 
 
-def _file_of(directory: str, journal: Journal) -> Path:
-    """The real path of the journal's file. Raises MZ076 unless the project's loader reads it."""
+def _path_of(directory: str, file: EditedFile) -> Path:
+    """The real path of a journal's file. Raises MZ076 unless the project's loader reads it."""
     from mzplan.config.edits import is_declaring
 
-    file = os.path.realpath(Path(os.path.realpath(directory)) / journal.path)
-    if not is_declaring(directory, file):
-        raise _unreadable(journal_path(directory), f"{journal.path} is no YAML file of this project")
-    return Path(file)
+    path = os.path.realpath(Path(os.path.realpath(directory)) / file.path)
+    if not is_declaring(directory, path):
+        raise _unreadable(journal_path(directory), f"{file.path} is no YAML file of this project")
+    return Path(path)
 
 
-def _is_due(directory: str, journal: Journal, file: Path) -> bool:
-    """Whether the file is the old one, not yet the new one. Raises MZ076 where the file is neither."""
-    try:
-        there = _digest(read_regular(file))
-    except OSError:
-        there = ""
-    if there not in (journal.before, journal.after_digest):
-        raise _changed(journal, journal_path(directory))
-    return there == journal.before
+def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
+    """The files that are the old ones, not yet the new ones. Raises MZ076 where one is neither."""
+    found = []
+    for file in journal.files:
+        path = _path_of(directory, file)
+        try:
+            there = digest_of(read_regular(path))
+        except OSError:
+            there = ""
+        if there not in (file.before, file.after_digest):
+            raise _changed(journal, file, journal_path(directory))
+        if there == file.before:
+            found.append((path, file))
+    return found
 
 
-def _encoded(journal: Journal, edit: FileEdit) -> bytes:
+def _journal_of(directory: str, edits: Sequence[FileEdit], statement: str, new: State) -> bytes:
     """Raises MZ035 for what could not be read again: a name or a statement that is no UTF-8."""
+    from mzplan.store.store import digest_of_state
+
+    root = os.path.realpath(directory)
     try:
-        encoded = journal.encode()
+        first, *others = (edited_file(os.path.relpath(e.location, root), e.before, e.after) for e in edits)
+        encoded = Journal(
+            path=first.path,
+            before=first.before,
+            after=first.after,
+            after_digest=first.after_digest,
+            also=tuple(others),
+            statement=statement,
+            serial=new.serial,
+            digest=digest_of_state(new),
+        ).encode()
         Journal.decode(encoded)
     except ValueError as problem:
         raise error(
             "MZ035",
-            f"The edit of {edit.path} can't be put into a journal: {problem}",
+            f"The edit of {edits[0].path} can't be put into a journal: {problem}",
             "After a crash it could not be finished. Nothing was changed.",
             "names of files and folders of the project, and the statement, must be UTF-8.",
         ) from None
     return encoded
-
-
-def _rehearse(edit: FileEdit) -> None:
-    """Show that the edit can be written, before anything is committed. Raises MZ035, MZ076."""
-    _prepare(edit).unlink()
 
 
 def _prepare(edit: FileEdit) -> Path:
@@ -286,18 +261,10 @@ def _write_beside(file: Path, content: bytes) -> Path:
     return temporary
 
 
-def _checksum(fields: Mapping[str, object]) -> str:
-    return _digest(json.dumps(fields, sort_keys=True).encode())
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _changed(journal: Journal, path: Path) -> MzplanError:
+def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
     return error(
         "MZ076",
-        f"{journal.path} lacks an edit that is committed",
+        f"{file.path} lacks an edit that is committed",
         f"Serial {journal.serial} was committed by `{journal.statement}`, which was then interrupted; "
         "since then somebody has changed the file, so it was left alone.",
         f"make the edit in the file (the statement says which), then delete {path}.",

@@ -187,7 +187,7 @@ def _commit(
     around: Callable[[State], AbstractContextManager[None]],
 ) -> State:
     """Validate live, then commit, then wake. The caller holds the lock."""
-    from mzplan.operations.validation import queries_to_validate, reach
+    from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
     from mzplan.plan.canaries import without_passed
 
@@ -207,8 +207,8 @@ def _commit(
             runners.ensure(instance, packages_of(new.resources))
         runners.wake(instance, environment)
     if options.live is not False:
-        queries = queries_to_validate(plan, new)
-        found = reach(project, runners, reporter, new, queries, environment, from_here=options.live is True)
+        from_here = options.live is True
+        found = reach_changed(project, runners, reporter, plan, new, environment, from_here=from_here)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
         for notice in found:

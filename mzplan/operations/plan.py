@@ -16,7 +16,7 @@ from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift
 
 if TYPE_CHECKING:
-    from mzplan.operations.validation import Reach
+    from mzplan.operations.reached import Reach
 
 _NO_VALUES: Mapping[str, Any] = {}
 
@@ -39,7 +39,8 @@ def validate_live(
 
     Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
     """
-    from mzplan.operations.validation import reach, reach_alone, reached, unused
+    from mzplan.operations.reached import reached, unused
+    from mzplan.operations.validation import reach, reach_alone, told_once
     from mzplan.plan import apply_changes, build_plan
 
     configuration = validate(project, reporter)
@@ -47,7 +48,8 @@ def validate_live(
     wanted = apply_changes(state, build_plan(configuration, state))
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
     found = reach(project, runners, reporter, wanted, queries, from_here=True)
-    found += reach_alone(project, reporter, wanted, unused(wanted))
+    found += reach_alone(project, runners, reporter, wanted, unused(wanted), from_here=True)
+    found = told_once(found)
     if any(d.severity == "error" for d in found):
         raise MzplanError(found)
     return configuration, reached(wanted, queries), tuple(found)
@@ -66,15 +68,21 @@ def make_plan(
     """What apply would do now. Changes nothing. With `live`, its queries are validated as by apply (from
     here, where no runner is alive), and the findings are among the plan's diagnostics. `canary`: one query of
     each connection goes first, and has so many seconds to make progress."""
-    from mzplan.operations.validation import queries_to_validate, reach
-    from mzplan.plan import apply_changes
-
     state = read_state(project.store, reporter)
     plan = plan_configuration(project, reporter, state, targets, replacing, with_drift=True, canary=canary)
-    if not live or any(d.severity == "error" for d in plan.diagnostics):
+    return validated(project, runners, reporter, state, plan) if live else plan
+
+
+def validated(project: Project, runners: Runners, reporter: Reporter, state: State, plan: Plan) -> Plan:
+    """The plan with what its live validation finds (from here, where no runner is alive). One with errors is
+    left as it is."""
+    from mzplan.operations.validation import reach_changed
+    from mzplan.plan import apply_changes
+
+    if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan)
-    found = reach(project, runners, reporter, new, queries_to_validate(plan, new), from_here=True)
+    found = reach_changed(project, runners, reporter, plan, new, from_here=True)
     return replace(plan, diagnostics=(*plan.diagnostics, *found))
 
 

@@ -6,91 +6,130 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from mzplan.model.address import Address, Kind
+from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
-from mzplan.model.resources import Configuration, Resource
+from mzplan.model.resources import Resource
 from mzplan.model.suggestions import did_you_mean
 from mzplan.operations.key_pairs import key_reference, next_keys
 from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
 from mzplan.sql.locations import point
 from mzplan.sql.meaning import clear_locations, meaning_of, type_name
 from mzplan.sql.statements import (
-    AlterConnection,
+    Alter,
     At,
+    Edit,
     Name,
+    Rename,
     RotateKeys,
     SetConnection,
-    Statement,
-    ValidateConnection,
 )
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
 
+Resources = Mapping[Address, Resource]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a statement requests: edits of one resource, each with its location in the text. `live`: whether
-    they are validated live, as in `apply` (the statement's WITH, else the default of the connection's type).
-    `rotates`: the edits name key files that are still to be made."""
+    """What a statement requests: edits of one resource, each with its location in the text; or a new name
+    for it. `live`: whether they are validated live, as in `apply` (the statement's WITH, else the default of
+    the connection's type). `rotates`: the edits name key files that are still to be made."""
 
     text: str
     address: Address
-    edits: tuple[PropertyEdit, ...]
-    locations: tuple[At, ...]
+    edits: tuple[PropertyEdit, ...] = ()
+    locations: tuple[At, ...] = ()
     name: Name
+    renamed: str | None = None
     shown: tuple[At, ...] = ()
     live: bool | None = None
     rotates: bool = False
 
+    @property
+    def after(self) -> Address:
+        """The address that the resource has then."""
+        return self.address if self.renamed is None else Address(self.address.kind, self.renamed)
+
 
 def wanted_by(
-    configuration: Configuration, statement: Statement, text: str, live: bool | None, directory: str
+    resources: Resources, statement: Edit, text: str, live: bool | None, directory: str
 ) -> Wanted | Diagnostic:
-    """What the statement requests, or the notice that there is no such connection (IF EXISTS)."""
+    """What the statement requests, or the notice that there is no such resource (IF EXISTS)."""
+    kind, name = statement.kind, statement.name
+    if statement.if_exists and _address(kind, name) not in resources:
+        return Diagnostic(
+            severity="notice",
+            code="MZ073",
+            summary=f"There is no {kind} {name.text}",
+            detail="The statement says IF EXISTS, so nothing is done.",
+        )
+    resource = find_named(resources, text, kind, name)
     match statement:
-        case AlterConnection(name=name) | RotateKeys(name=name):
-            if statement.if_exists and _address("connection", name) not in configuration.resources:
-                return Diagnostic(
-                    severity="notice",
-                    code="MZ073",
-                    summary=f"There is no connection {name.text}",
-                    detail="The statement says IF EXISTS, so nothing is done.",
-                )
-            resource = find_named(configuration, text, "connection", name)
-            kind = resource_kind("connection", resource.type)
-            if isinstance(statement, RotateKeys):
-                return _rotated(text, statement, resource, kind, live, directory)
-            return _altered(text, statement, resource, kind, live)
+        case RotateKeys():
+            return _rotated(text, statement, resource, resource_kind(kind, resource.type), live, directory)
+        case Alter():
+            return _altered(resources, text, statement, resource, live)
+        case Rename():
+            return _renamed(resources, text, statement, resource, live)
         case SetConnection():
-            return _repointed(configuration, text, statement, live)
-        case ValidateConnection():
-            raise AssertionError("it edits nothing")
+            return _repointed(resources, text, statement, resource, live)
 
 
 def _altered(
-    text: str, statement: AlterConnection, resource: Resource, kind: ResourceKind, live: bool | None
+    resources: Resources, text: str, statement: Alter, resource: Resource, live: bool | None
 ) -> Wanted:
+    kind = resource_kind(statement.kind, resource.type)
     meaning = meaning_of(text, statement, resource.address, kind)
     if meaning.diagnostics:
         raise MzplanError(meaning.diagnostics)
-    there = kind.normalise(resource.body)
-    kept = [
-        (edit, location)
-        for edit, location in zip(meaning.edits, meaning.locations, strict=True)
-        # Setting the same value, or a default, again is no edit.
-        if edit.remove or kind.normalise(edited(resource.body, [edit])) != there
-    ]
+    for edit, location in zip(meaning.edits, meaning.locations, strict=True):
+        if isinstance(edit.value, str):
+            _check_type(resources, text, resource, edit.path[0], Name(text=edit.value, at=location))
+    validated = kind if statement.kind == "connection" else _link_kind(resources, resource)
     return Wanted(
         text=text,
         address=resource.address,
-        edits=tuple(edit for edit, _ in kept),
-        locations=tuple(location for _, location in kept),
+        edits=meaning.edits,
+        locations=meaning.locations,
         name=statement.name,
         shown=clear_locations(statement, kind),
-        live=_live(text, statement.validate, live, kind),
+        live=_live(text, statement.validate, live, validated),
     )
+
+
+def _link_kind(resources: Resources, resource: Resource) -> ResourceKind | None:
+    link = resources.get(resource.references.get("connection", resource.address))
+    return resource_kind("connection", link.type) if link is not None and link is not resource else None
+
+
+def _renamed(
+    resources: Resources, text: str, statement: Rename, resource: Resource, live: bool | None
+) -> Wanted:
+    new = statement.new.text
+    if not is_valid_name(new):
+        detail = "A name begins with a small letter and holds small letters, digits and _ only."
+        raise MzplanError(
+            point(text, statement.new.at, "MZ011", f"Invalid name {new}", detail, "choose another.")
+        )
+    if _address(statement.kind, statement.new) in resources and new != resource.address.name:
+        summary = f"There is a {statement.kind} {new} already"
+        raise MzplanError(point(text, statement.new.at, "MZ073", summary, "", "choose another name."))
+    return Wanted(
+        text=text,
+        address=resource.address,
+        name=statement.name,
+        renamed=new,
+        live=_live(text, None, live, None),
+    )
+
+
+def same_value(resource: Resource, edit: PropertyEdit) -> bool:
+    """Whether the edit sets what is set already, or a default."""
+    kind = resource_kind(resource.address.kind, resource.type)
+    now, then = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
+    return now == then and not edit.remove
 
 
 def _rotated(
@@ -124,9 +163,8 @@ def _rotated(
 
 
 def _repointed(
-    configuration: Configuration, text: str, statement: SetConnection, live: bool | None
+    resources: Resources, text: str, statement: SetConnection, resource: Resource, live: bool | None
 ) -> Wanted:
-    resource = find_named(configuration, text, statement.kind, statement.name)
     kind = resource_kind(statement.kind, resource.type)
     path = next((o.path for name, o in kind.sql_options.items() if name == "CONNECTION"), None)
     if path is None:
@@ -134,26 +172,53 @@ def _repointed(
         raise MzplanError(
             point(text, statement.name.at, "MZ073", f"{resource.address} has no connection", detail)
         )
-    other = find_named(configuration, text, "connection", statement.connection)
-    same = resource.body.get(path[0]) == other.address.name
+    other = find_named(resources, text, "connection", statement.connection)
+    _check_type(resources, text, resource, path[0], statement.connection)
     return Wanted(
         text=text,
         address=resource.address,
-        edits=() if same else (PropertyEdit(path=path, value=other.address.name),),
-        locations=() if same else (statement.connection.at,),
+        edits=(PropertyEdit(path=path, value=other.address.name),),
+        locations=(statement.connection.at,),
         name=statement.name,
         live=_live(text, statement.validate, live, resource_kind("connection", other.type)),
     )
 
 
-def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind) -> bool | None:
+def _check_type(resources: Resources, text: str, resource: Resource, property_: str, name: Name) -> None:
+    """One error for a connection of another type, instead of all that the new type would need."""
+    kind = resource_kind(resource.address.kind, resource.type)
+    reference = next((r for r in kind.references if r.property == property_), None)
+    if reference is None:
+        return
+    other = resources.get(_address(reference.kind, name))
+    if other is None or not reference.types or other.type in reference.types:
+        return
+    wanted = " or ".join(type_name(one) for one in reference.types)
+    able = [
+        a.name for a, r in sorted(resources.items()) if a.kind == reference.kind and r.type in reference.types
+    ]
+    raise MzplanError(
+        point(
+            text,
+            name.at,
+            "MZ073",
+            f"{other.address} is of another type",
+            f"{resource.address} needs a {reference.kind} of type {wanted}; this one is of type "
+            f"{type_name(other.type)}.",
+            f"use one of: {', '.join(able[:20])}." if able else f"declare a {reference.kind} of that type.",
+            address=resource.address,
+        )
+    )
+
+
+def _live(text: str, given: bool | None, option: bool | None, kind: ResourceKind | None) -> bool | None:
     """As in `apply`: True reaches out even from here, None where a runner can, False not at all."""
     if given is not None and option is not None and given != option:
         hint = "leave one of the two out."
         raise MzplanError(misused(text, "WITH (VALIDATE …) and --live or --no-live contradict", hint))
     if given is not None or option is not None:
         return option if given is None else given
-    return None if kind.validates_live else False
+    return None if kind is None or kind.validates_live else False
 
 
 def _no_keys(text: str, statement: RotateKeys, resource: Resource, kind: ResourceKind) -> Diagnostic:
@@ -173,12 +238,12 @@ def _address(kind: str, name: Name) -> Address:
     return Address(cast(Kind, kind), name.text)
 
 
-def find_named(configuration: Configuration, text: str, kind: str, name: Name) -> Resource:
+def find_named(resources: Resources, text: str, kind: str, name: Name) -> Resource:
     address = _address(kind, name)
-    found = configuration.resources.get(address)
+    found = resources.get(address)
     if found is not None:
         return found
-    names = sorted(a.name for a in configuration.resources if a.kind == kind)
+    names = sorted(a.name for a in resources if a.kind == kind)
     listed = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
     raise MzplanError(
         point(
@@ -203,23 +268,29 @@ def in_statement(
     wanted: Wanted,
     edit: FileEdit,
     spans: Mapping[tuple[str, ...], tuple[tuple[int, int], tuple[int, int]]],
-) -> Diagnostic:
-    """A diagnostic of the edited file, moved to its location in the statement where it is about an edit.
-    `spans`: by path of a property, where it begins and ends in the edited file."""
+) -> Diagnostic | None:
+    """A diagnostic of the edited file, moved to its location in the statement; None where it is not about an
+    edit of this statement. `spans`: by path of a property, where it begins and ends in the edited file."""
     where = diagnostic.range
-    if diagnostic.address not in (wanted.address, None) or where is None or where.path != edit.path:
-        return diagnostic
-    edits = list(zip(wanted.edits, wanted.locations, strict=True))
+    if diagnostic.address not in (wanted.after, None) or where is None or where.path != edit.path:
+        return None
     at = (where.line, where.column)
-    location = next((p for e, p in edits if e.path in spans and _within(at, spans[e.path])), None)
+    pairs = zip(wanted.edits, wanted.locations, strict=True)
+    location = next((p for e, p in pairs if e.path in spans and _within(at, spans[e.path])), None)
+    if location is None and diagnostic.address is None:
+        return None
+    return pointed(diagnostic, wanted, location)
+
+
+def pointed(diagnostic: Diagnostic, wanted: Wanted, location: At | None) -> Diagnostic:
+    """The diagnostic at a location in the statement. None: a missing property has none of its own, and is
+    reported where it was removed, or is needed."""
     if location is None:
-        if diagnostic.address is None:
-            return diagnostic
-        # A missing property has no location of its own: it is reported where it was removed, or is needed.
-        location = next((p for e, p in edits if e.remove), edits[0][1])
-    pointed = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
+        pairs = zip(wanted.edits, wanted.locations, strict=True)
+        location = next((p for e, p in pairs if e.remove), (*wanted.locations, wanted.name.at)[0])
+    found = point(wanted.text, location, diagnostic.code, diagnostic.summary, shown=wanted.shown)
     hint = "set it in the same statement." if diagnostic.code == "MZ006" else diagnostic.hint
-    return replace(diagnostic, range=pointed.range, excerpt=pointed.excerpt, hint=hint)
+    return replace(diagnostic, range=found.range, excerpt=found.excerpt, hint=hint)
 
 
 def _within(at: tuple[int, int], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:

@@ -6,8 +6,8 @@ A live runner of the instance validates: it has the network, the secrets and the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -15,29 +15,23 @@ from typing import TYPE_CHECKING
 from mzplan.host.extras import MISSING
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.follower import request_validation
+from mzplan.operations.reached import unused
 from mzplan.plan.stages import is_validated
-from mzplan.schema.description import Description, InlinedConnection, describe
+from mzplan.schema.description import Description, as_description, describe
+from mzplan.schema.kinds import resource_kind
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project, Reporter, Runners
 
 AT_ONCE = 8  # parallel checks from here
+SHOWN = 5  # queries that an error lists; JSON has all of them
 _NO_VALUES: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """A connection, and the queries through which it was reached; without any where nothing uses it. `why`:
-    why it was not reached, "" where it was."""
-
-    address: Address
-    queries: tuple[Address, ...]
-    why: str = ""
 
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
@@ -125,10 +119,79 @@ def check_here(descriptions: Sequence[Description], directory: str, warehouse: s
     return _each([(one.address, partial(check, one)) for one in descriptions])
 
 
-def reach_alone(
-    project: Project, reporter: Reporter, state: State, connections: Sequence[Address]
+def reach_changed(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    plan: Plan,
+    new: State,
+    environment: Mapping[str, str] = _NO_VALUES,
+    *,
+    from_here: bool,
 ) -> list[Diagnostic]:
-    """Reach connections that nothing uses, from here: they have no queries, so no instance either."""
+    """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
+    nothing uses."""
+    queries = queries_to_validate(plan, new)
+    found = reach(project, runners, reporter, new, queries, environment, from_here=from_here)
+    alone = _changed_alone(plan, new, from_here)
+    found += reach_alone(project, runners, reporter, new, alone, environment, from_here=from_here)
+    return told_once(found)
+
+
+def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
+    """The connections that a plan creates or changes, itself or below them, and that nothing uses: those of
+    a type that is validated by default, and all where it was asked for."""
+    changed = {c.address for c in plan.changes if c.address.kind == "connection" and c.after is not None}
+    if not changed:
+        return []
+    reached = changed | {
+        a for a in DependencyGraph.of(new.resources).reach(changed) if a.kind == "connection"
+    }
+    return [
+        address
+        for address in unused(new)
+        if address in reached
+        and (asked or resource_kind("connection", new.resources[address].type).validates_live)
+    ]
+
+
+def reach_alone(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    state: State,
+    connections: Sequence[Address],
+    environment: Mapping[str, str] = _NO_VALUES,
+    *,
+    from_here: bool,
+) -> list[Diagnostic]:
+    """Reach connections that nothing uses. They have no queries, so no instance either: any live runner does
+    it; without one this process, with `from_here`."""
+    from mzplan.connectors.connection_checks import is_reached_alone
+
+    able = [address for address in connections if is_reached_alone(state.resources[address].type)]
+    for address in connections:
+        if address not in able:
+            type_ = state.resources[address].type
+            reporter.detail(f"{address}: a connection of type {type_} has nothing to reach by itself")
+    if not able:
+        return []
+    names = ", ".join(map(str, able))
+    if from_here:
+        reporter.stage(f"Nothing uses {names}: reaching it from here")
+        return _reach_from_here(project, state, able)
+    for instance in state.instances.values():
+        if instance.type != "dry" and project.store.leases.leader(instance.name) is not None:
+            reporter.stage(f"Nothing uses {names}: the runner of instance {instance.name} reaches it")
+            asked = tuple(as_description(state.resources[address], state.resources) for address in able)
+            return _by_runner(project, runners, instance, asked, environment)
+    reporter.detail(
+        f"nothing uses {names}, and no runner is alive: not reached (--live reaches it from here)"
+    )
+    return []
+
+
+def _reach_from_here(project: Project, state: State, connections: Sequence[Address]) -> list[Diagnostic]:
     from mzplan.connectors.connection_checks import check_connection
     from mzplan.schema.description import inline_connection
     from mzplan.secrets.references import Secrets
@@ -138,13 +201,8 @@ def reach_alone(
 
     def check(address: Address) -> tuple[Diagnostic, ...]:
         inlined = inline_connection(state.resources[address], state.resources)
-        found = check_connection(inlined, secrets, directory)
-        if found is None:
-            reporter.detail(f"a connection of type {inlined.type} has nothing to reach by itself")
-        return tuple(found or ())
+        return check_connection(inlined, secrets, directory) or ()
 
-    for address in connections:
-        reporter.stage(f"Nothing uses {address}: reaching it from here")
     return _each([(address, partial(check, address)) for address in connections])
 
 
@@ -173,27 +231,7 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
         thread.start()
     for thread in threads:
         thread.join()
-    return list(_once(diagnostic for each in found for diagnostic in each))
-
-
-def _once(found: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """A package that is missing here is reported once, however many queries need it."""
-    reported: set[str] = set()
-    for diagnostic in found:
-        if diagnostic.code != MISSING:
-            yield diagnostic
-        elif diagnostic.summary not in reported:
-            reported.add(diagnostic.summary)
-            yield replace(diagnostic, address=None)
-
-
-def unused(state: State) -> list[Address]:
-    """The connections that nothing uses, at any depth."""
-    used: set[Address] = set()
-    for query in state.resources.values():
-        if query.address.kind != "connection":
-            used |= set(_connections(describe(query, state.resources).connections))
-    return sorted(a for a in state.resources if a.kind == "connection" and a not in used)
+    return [diagnostic for each in found for diagnostic in each]
 
 
 def _broken(address: Address, problem: Exception) -> Diagnostic:
@@ -206,30 +244,24 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
     )
 
 
-def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
-    """Every connection of a state, and which of the queries reach it, at any depth."""
-    from mzplan.connectors.connection_checks import is_reached_alone
-
-    alone = set(unused(state))
-    through: dict[Address, set[Address]] = {a: set() for a in state.resources if a.kind == "connection"}
-    for query in queries:
-        instance = state.instances.get(query.instance)
-        if instance is not None and instance.type == "dry":
-            continue
-        for connection in _connections(describe(query, state.resources).connections):
-            through[connection].add(query.address)
-
-    def why(connection: Address) -> str:
-        type_ = state.resources[connection].type
-        if connection not in alone:
-            return "" if through[connection] else "for only dry instances use it"
-        lacks = f"for nothing uses it, and one of type {type_} has nothing to reach by itself"
-        return "" if is_reached_alone(type_) else lacks
-
-    return tuple(Reach(address=a, queries=tuple(sorted(q)), why=why(a)) for a, q in sorted(through.items()))
+def told_once(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """One cause, one diagnostic: those that differ only in their query become one that names all of them. A
+    package that is missing here is of no query at all."""
+    causes: dict[tuple[str, ...], list[Diagnostic]] = {}
+    for one in found:
+        detail = "" if one.code == MISSING else one.detail
+        causes.setdefault((one.severity, one.code, one.summary, detail, one.hint), []).append(one)
+    return [_together(alike) for alike in causes.values()]
 
 
-def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:
-    for connection in inlined.values():
-        yield connection.address
-        yield from _connections(connection.connections)
+def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
+    first = alike[0]
+    if first.code == MISSING:
+        return replace(first, address=None)
+    addresses = tuple(sorted({one.address for one in alike if one.address is not None}))
+    if len(addresses) < 2:
+        return first
+    shown = ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")
+    reached = f"Reached by {count(len(addresses), 'query', 'queries')}: {shown}."
+    detail = f"{first.detail}\n{reached}" if first.detail else reached
+    return replace(first, address=addresses[0], addresses=addresses, detail=detail)

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState
 from mzplan.render.storage import size
 from mzplan.render.text import Paint, cut, safe
 
+if TYPE_CHECKING:
+    from mzplan.operations.reached import Reach
+
 _COLUMNS = ("QUERY", "INSTANCE", "CONDITION", "STEP", "ROWS/S", "LAG")
+
+
+def reach_to_json(reach: Reach) -> dict[str, Any]:
+    """A connection that was validated live, in the documents of `validate --live` and of VALIDATE
+    CONNECTION."""
+    found: dict[str, Any] = {
+        "address": str(reach.address),
+        "queries": [str(query) for query in reach.queries],
+    }
+    if reach.left_out:
+        found["left_out"] = {str(query): why for query, why in sorted(reach.left_out.items())}
+    return found
 
 
 def status_to_json(status: ProjectStatus) -> dict[str, Any]:

@@ -121,6 +121,20 @@ def inline_connection(
     )
 
 
+def as_description(resource: ResourceState, resources: Mapping[Address, ResourceState]) -> Description:
+    """A connection in the form of a query's description, to be checked by itself."""
+    inlined = inline_connection(resource, resources)
+    return Description(
+        address=resource.address,
+        id=resource.id,
+        generation=resource.generation,
+        digest="",
+        type=resource.type,
+        body=inlined.body,
+        connections=inlined.connections,
+    )
+
+
 def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
     """The jars that Spark needs for the resources of a state in addition to its own, as settings of Spark:
     `spark.jars.packages`, `spark.jars.excludes`; both empty where it needs none."""

@@ -11,6 +11,7 @@ Files are standard JSON Schema (draft 2020-12) in mzplan's dialect of it (mzplan
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -294,6 +295,30 @@ class ResourceKind:
                 if (name := schema.get(word)) is not None:
                     found[name] = SqlOption(name=name, path=path, one=one, schema=schema)
         return found
+
+    @cached_property
+    def sql_entries(self) -> dict[str, SqlOption]:
+        """The options of ALTER statements for one entry of a mapping with free keys, by name
+        (`x-sql-entry`); the path is that of the mapping, the schema that of an entry."""
+        return {
+            inner["x-sql-entry"]: SqlOption(
+                name=inner["x-sql-entry"], path=path, one=False, schema=inner["additionalProperties"]
+            )
+            for path, inner in walk_properties(self.schema)
+            if "x-sql-entry" in inner
+        }
+
+    def sql_option(self, name: str, key: str | None) -> SqlOption | None:
+        """The option `name`, or with a key the entry `name "key"`; None where there is no such option."""
+        if key is None:
+            return self.sql_options.get(name)
+        entry = self.sql_entries.get(name)
+        return entry and dataclasses.replace(entry, name=f'{name} "{key}"', path=(*entry.path, key))
+
+    @property
+    def sql_names(self) -> list[str]:
+        """The names of all options, sorted, as a person writes them."""
+        return sorted([*self.sql_options, *(f'{name} "…"' for name in self.sql_entries)])
 
 
 @cache

@@ -14,15 +14,15 @@ from mzplan.sql.statements import At
 
 PATH = "<statement>"
 """In place of a file's path in a diagnostic."""
-# A text in single or double quotes, closed or not; or a word as the value of an option with a secret's name.
-_TEXT = re.compile(
-    r"""(?i)'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)|(?<=PASSWORD\s)[^\s,()'"=]+|(?<=PASSWORD=)[^\s,()'"]+|"""
-    r"""(?<=PASSWORD\s=\s)[^\s,()'"]+"""
-)
-
+# A comment; or a text in single or double quotes, closed or not.
+_TEXT = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)""", re.S)
+# What stands behind an option with a secret's name, or behind SECRET, up to the next action.
+_BEHIND = re.compile(r"(?i)\b(?:PASSWORD|SECRET|TOKEN|KEY)\b[^,;]*")
+_QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
 _WORD = re.compile(r"[^\s,()=\[\];'\"]+")
 _KEYWORDS = (
-    "ALTER AS CONNECTION DROP EXISTS FALSE IF KEYS RESET ROTATE SECRET SET SINK SOURCE TRUE VALIDATE WITH"
+    "ALTER AS CONNECTION DROP EXISTS FALSE IF KEYS RENAME RESET ROTATE SECRET SET SINK SOURCE TO TRUE "
+    "VALIDATE WITH"
 )
 
 
@@ -73,34 +73,42 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
         within = any(start <= match.start() and match.end() <= end for start, end in clear)
         if within or is_reference(inner):
             return match.group()
-        if match.group().upper() == "SECRET":
-            return match.group()
         return "".join(char if char in "'\"\n" else "*" for char in match.group())
 
-    return _TEXT.sub(star, text)
+    return _without_words(_TEXT.sub(star, text))
 
 
 def masked_broken(text: str) -> str:
     """The same for a statement that can't be parsed, so that it is unknown what its quotes enclose: from the
-    first quote on, only keywords, words of options and references are shown."""
-    first = min((at for quote in "'\"" if (at := text.find(quote)) >= 0), default=len(text))
+    first quote or comment on, only keywords, words of options and references are shown."""
+    first = min((at for sign in ("'", '"', "--", "/*") if (at := text.find(sign)) >= 0), default=len(text))
+    return _without_words(text[:first]) + _WORD.sub(_unknown, text[first:])
+
+
+def _without_words(shown: str) -> str:
+    """What is shown of a text, without words (not in quotes) that stand where a secret does."""
 
     def star(match: re.Match[str]) -> str:
-        word = match.group()
-        return word if word.upper() in _known_words() or is_reference(word) else "*" * len(word)
+        behind = match.group()
+        return "".join(
+            part if index % 2 else _WORD.sub(_unknown, part)
+            for index, part in enumerate(_QUOTED.split(behind))
+        )
 
-    return _TEXT.sub(_starred, text[:first]) + _WORD.sub(star, text[first:])
+    return _BEHIND.sub(star, shown)
 
 
-def _starred(match: re.Match[str]) -> str:
-    return match.group() if match.group().upper() == "SECRET" else "*" * len(match.group())
+def _unknown(match: re.Match[str]) -> str:
+    word = match.group()
+    return word if word.upper() in _known_words() or is_reference(word) else "*" * len(word)
 
 
 @cache
 def _known_words() -> frozenset[str]:
     words = set(_KEYWORDS.split())
     for type_ in types_of("connection"):
-        for name in resource_kind("connection", type_).sql_options:
+        kind = resource_kind("connection", type_)
+        for name in (*kind.sql_options, *kind.sql_entries):
             words.update(name.split())
     return frozenset(words)
 

@@ -1,19 +1,19 @@
-"""What the actions of a statement mean for a connection's body: edits, or every mistake at its column."""
+"""What the actions of a statement mean for a resource's body: edits, or every mistake at its column."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard, cast
 
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.edits import PropertyEdit
 from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.kinds import ResourceKind, SqlOption
 from mzplan.secrets.references import has_login, is_reference
 from mzplan.sql.locations import point
-from mzplan.sql.statements import Action, AlterConnection, At, Value
+from mzplan.sql.statements import Action, Alter, At, Option, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class Meaning:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def meaning_of(text: str, statement: AlterConnection, address: Address, kind: ResourceKind) -> Meaning:
-    """The edits that the actions request of a connection of this kind: all, or none and every mistake (MZ073:
+def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind) -> Meaning:
+    """The edits that the actions request of a resource of this kind: all, or none and every mistake (MZ073:
     does not fit the connection; MZ074: actions that contradict)."""
     reader = _Reader(text, statement, address, kind)
-    found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions()]
+    found = [*reader.type_errors()] or [*reader.unknown(), *reader.contradictions(), *reader.words()]
     if found:
         return Meaning(diagnostics=tuple(found))
     edits = tuple(reader.edit(action) for action in statement.actions)
@@ -39,13 +39,15 @@ def meaning_of(text: str, statement: AlterConnection, address: Address, kind: Re
     return Meaning(edits=edits, locations=locations)
 
 
-def clear_locations(statement: AlterConnection, kind: ResourceKind) -> tuple[At, ...]:
+def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
     """The locations of values that hold no secret, and may be shown in an excerpt."""
     return tuple(
         action.value.at
         for action in statement.actions
         if action.value is not None
-        and (option := kind.sql_options.get(action.option.text)) is not None
+        and not action.value.secret
+        and not action.value.word
+        and (option := kind.sql_option(action.option.text, action.option.key)) is not None
         and not kind.is_sensitive(option.path)
         and not has_login(action.value.value)
     )
@@ -57,7 +59,7 @@ def type_name(type_: str) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, statement: AlterConnection, address: Address, kind: ResourceKind):
+    def __init__(self, text: str, statement: Alter, address: Address, kind: ResourceKind):
         self.text, self.statement, self.address, self.kind = text, statement, address, kind
         self.shown = clear_locations(statement, kind)
         self.found: list[Diagnostic] = []
@@ -71,30 +73,50 @@ class _Reader:
             detail = f"{self.address} is of type {is_}."
             yield self.point(wanted.at, "MZ073", "Another type of connection", detail, f"write AS {is_}.")
 
+    def option(self, action: Action) -> SqlOption | None:
+        return self.kind.sql_option(action.option.text, action.option.key)
+
     def unknown(self) -> Iterator[Diagnostic]:
-        valid = ", ".join(sorted(self.kind.sql_options))
+        names = self.kind.sql_names
         for action in self.statement.actions:
-            name = action.option.text
-            if name in self.kind.sql_options:
+            if self.option(action) is not None:
                 continue
-            yield self.point(
-                action.option.at,
-                "MZ073",
-                f"Unknown option {name}",
-                f"Options of a connection of type {type_name(self.kind.type)} are: {valid}.",
-                did_you_mean(name, self.kind.sql_options) or "use one of these.",
-            )
+            whole = f"{action.option.text} {action.value.value}".upper() if _is_word(action.value) else ""
+            start = next((n for n in sorted(names, key=len, reverse=True) if _begins(action.option, n)), "")
+            if whole in self.kind.sql_options:
+                summary, detail, hint = f"{whole} needs a value", "", f"write SET {whole} = …"
+            elif start and action.value is not None:
+                # What follows is no part of the option, and may be a secret.
+                summary, detail, hint = "A text without quotes", "", f"write SET {start} = 'text'."
+            else:
+                name = action.option.name
+                summary = f"Unknown option {name}"
+                of = f"{self.address.kind} of type {type_name(self.kind.type)}"
+                detail = f"Options of a {of} are: {', '.join(names)}."
+                hint = did_you_mean(name, names) or "use one of these."
+            yield self.point(action.option.at, "MZ073", summary, detail, hint)
+
+    def words(self) -> Iterator[Diagnostic]:
+        """Identifiers, where an option takes no name of anything."""
+        for action in self.statement.actions:
+            value, option = action.value, self.option(action)
+            if value is None or not value.word or option is None or _named(option) or _choices(option):
+                continue
+            at, quoted = value.at, 'As in SQL, "…" is a name.' if value.quoted else ""
+            summary = "A text in double quotes" if value.quoted else "A text without quotes"
+            hint = "write texts in single quotes: 'text'."
+            yield replace(self.point(at, "MZ072", summary, quoted, hint), exit_code=ExitCode.USAGE)
 
     def contradictions(self) -> Iterator[Diagnostic]:
         """Repeated options, and options of one property that contradict (rules 3 and 5 of ALTER)."""
         first: dict[tuple[str, ...], Action] = {}
         for action in self.statement.actions:
-            option = self.kind.sql_options.get(action.option.text)
-            path = option.path if option else (action.option.text,)
+            option = self.option(action)
+            path = option.path if option else (action.option.name,)
             earlier = first.setdefault(path, action)
             if earlier is action:
                 continue
-            name, other = action.option.text, earlier.option.text
+            name, other = action.option.name, earlier.option.name
             if name == other:
                 summary = f"The option {name} is there twice"
                 detail = f"One action is {earlier.verb}, another {action.verb}; only one of them could hold."
@@ -106,7 +128,8 @@ class _Reader:
             yield self.point(action.option.at, "MZ074", summary, detail, "leave one of the two out.")
 
     def edit(self, action: Action) -> PropertyEdit:
-        option = self.kind.sql_options[action.option.text]
+        option = self.option(action)
+        assert option is not None  # `unknown` has looked
         if action.value is None:
             return PropertyEdit(path=option.path, remove=True)
         return PropertyEdit(path=option.path, value=self._value(option, action.value))
@@ -114,6 +137,8 @@ class _Reader:
     def _value(self, option: SqlOption, given: Value) -> Any:
         """The value in the form of the property; the check of the connection finds values that don't fit."""
         value = given.value
+        if given.word:
+            return _as_named(option, given)
         if given.secret and not is_reference(value):
             self.found.append(
                 self.point(
@@ -138,3 +163,29 @@ class _Reader:
             if types == "boolean" and value.lower() in ("true", "false"):
                 return value.lower() == "true"
         return value
+
+
+def _is_word(value: Value | None) -> TypeGuard[Value]:
+    return value is not None and value.word
+
+
+def _begins(option: Option, name: str) -> bool:
+    return option.key is None and option.text.startswith(f"{name} ")
+
+
+def _named(option: SqlOption) -> bool:
+    """Whether the option's value is the name of a resource."""
+    return "x-reference" in option.schema
+
+
+def _choices(option: SqlOption) -> list[Any]:
+    return cast("list[Any]", option.schema.get("enum", []))
+
+
+def _as_named(option: SqlOption, given: Value) -> Any:
+    """As in SQL: a name without quotes means the one in small letters; of given words, the one that is
+    alike."""
+    if given.quoted or not isinstance(given.value, str):
+        return given.value
+    alike = (one for one in _choices(option) if str(one).lower() == given.value.lower())
+    return given.value.lower() if _named(option) else next(alike, given.value)

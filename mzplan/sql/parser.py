@@ -1,21 +1,24 @@
-"""A statement's text → a frozen statement. The only module that imports lark."""
+"""A text → frozen statements. The only module that imports lark."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from mzplan.model.address import Kind
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.suggestions import did_you_mean
 from mzplan.sql.locations import masked_broken, point
 from mzplan.sql.statements import (
     Action,
-    AlterConnection,
+    Alter,
     At,
     Name,
     Option,
+    Rename,
     RotateKeys,
     SetConnection,
     Statement,
@@ -47,19 +50,29 @@ _WORDS = {
 }
 
 
-def parse_statement(text: str) -> Statement:
-    """Parse one statement. Raises MzplanError MZ072 (exit 64) that points at the column where it is wrong."""
+def parse_statements(text: str) -> tuple[Statement, ...]:
+    """Parse statements, one or more with `;` between them; VALIDATE stands alone. Raises MzplanError MZ072
+    (exit 64) that points at the column where it is wrong."""
     from lark.exceptions import UnexpectedInput
 
     if len(text) > MAX_LENGTH:
         raise _error(
-            text, At(0, 1), "Too long", f"A statement may have {MAX_LENGTH} characters.", "split it."
+            text, At(0, 1), "Too long", f"Statements may have {MAX_LENGTH} characters.", "split them."
         )
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as problem:
         raise _explained(text, problem) from None
-    return _Reader(text).statement(cast("Tree[Token]", tree.children[0]))
+    reader = _Reader(text)
+    found = tuple(reader.statement(cast("Tree[Token]", child)) for child in tree.children)
+    if not found:
+        at = len(text.rstrip())
+        raise _error(text, At(at, at + 1), "The statement ends too early", "There is none.", _form(text))
+    checks = [one for one in found if isinstance(one, ValidateConnection)]
+    if checks and len(found) > 1:
+        detail = "Several statements are one transaction, and VALIDATE changes nothing."
+        raise _error(text, checks[0].name.at, "VALIDATE is among others", detail, "run it by itself.")
+    return found
 
 
 @cache
@@ -78,22 +91,29 @@ class _Reader:
 
     def statement(self, tree: Tree[Token]) -> Statement:
         names = [self._name(t) for t in _trees(tree, "name")]
-        match tree.data:
-            case "alter_connection":
+        verb, _, kind_name = str(tree.data).partition("_")
+        kind = cast(Kind, kind_name)
+        if_exists = bool(_trees(tree, "if_exists"))
+        match verb:
+            case "alter":
                 types = _trees(tree, "as_type")
-                return AlterConnection(
+                return Alter(
+                    kind=kind,
                     name=names[0],
-                    if_exists=bool(_trees(tree, "if_exists")),
-                    as_type=self._option(_trees(types[0], "words")[0]) if types else None,
+                    if_exists=if_exists,
+                    as_type=self._words(_trees(types[0], "words")[0]) if types else None,
                     actions=tuple(a for t in _trees(tree, "set", "drop", "reset") for a in self._actions(t)),
                     validate=_validate(tree),
                 )
-            case "rotate_keys":
-                return RotateKeys(name=names[0], if_exists=bool(_trees(tree, "if_exists")))
-            case "set_source" | "set_sink":
+            case "rotate":
+                return RotateKeys(name=names[0], if_exists=if_exists)
+            case "rename":
+                return Rename(kind=kind, name=names[0], if_exists=if_exists, new=names[1])
+            case "repoint":
                 return SetConnection(
-                    kind="source" if tree.data == "set_source" else "sink",
+                    kind=kind,
                     name=names[0],
+                    if_exists=if_exists,
                     connection=names[1],
                     validate=_validate(tree),
                 )
@@ -106,21 +126,40 @@ class _Reader:
         text = token[1:-1] if token.startswith('"') else token.lower()
         return Name(text=str(text), at=_at(token))
 
-    def _option(self, tree: Tree[Token]) -> Option:
+    def _words(self, tree: Tree[Token], key: Token | None = None) -> Option:
         words = _tokens(tree)
-        at = At(_at(words[0]).start, _at(words[-1]).end)
-        return Option(text=" ".join(word.upper() for word in words), at=at)
+        at = At(_at(words[0]).start, _at(key or words[-1]).end)
+        return Option(
+            text=" ".join(word.upper() for word in words), at=at, key=str(key[1:-1]) if key else None
+        )
+
+    def _option(self, tree: Tree[Token]) -> Option:
+        return self._words(_trees(tree, "words")[0], next(iter(_tokens(tree)), None))
 
     def _actions(self, tree: Tree[Token]) -> Iterable[Action]:
         match tree.data:
             case "set":
-                for setting in _trees(tree, "setting"):
-                    words, value = cast("list[Tree[Token]]", setting.children)
-                    yield Action(verb="SET", option=self._option(words), value=self._value(value))
+                yield from map(self._setting, _trees(tree, "setting", "keyed", "last_word"))
             case "drop":
-                yield from (Action(verb="DROP", option=self._option(t)) for t in _trees(tree, "words"))
+                yield from (Action(verb="DROP", option=self._option(t)) for t in _trees(tree, "option"))
             case _:
-                yield from (Action(verb="RESET", option=self._option(t)) for t in _trees(tree, "words"))
+                yield from (Action(verb="RESET", option=self._option(t)) for t in _trees(tree, "option"))
+
+    def _setting(self, tree: Tree[Token]) -> Action:
+        """`OPTION = value`, `OPTION "key" = value`, or `OPTION word`."""
+        (words,) = _trees(tree, "words")
+        keys = _tokens(tree)
+        if tree.data != "last_word":
+            value = self._value(cast("Tree[Token]", tree.children[-1]))
+            return Action(verb="SET", option=self._words(words, next(iter(keys), None)), value=value)
+        if not keys and len(words.children) == 1:
+            end = _at(_tokens(words)[0]).end
+            at = At(end, end + 1)
+            raise _error(
+                self.text, at, "The statement ends too early", "A value is missing.", _form(self.text)
+            )
+        last = keys[0] if keys else cast("Token", words.children.pop())
+        return Action(verb="SET", option=self._words(words), value=_identifier(last))
 
     def _value(self, tree: Tree[Token]) -> Value:
         at = At(tree.meta.start_pos, tree.meta.end_pos)
@@ -130,6 +169,8 @@ class _Reader:
             case "list":
                 inner = [self._value(cast("Tree[Token]", t)) for t in tree.children]
                 return Value(value=[one.value for one in inner], at=at)
+            case "identifier":
+                return _identifier(_tokens(tree)[0])
             case "number":
                 return Value(value=self._number(_tokens(tree)[0]), at=at)
             case _:
@@ -146,6 +187,11 @@ class _Reader:
                 "put it in quotes if it is text.",
             )
         return float(token) if "." in token else int(token)
+
+
+def _identifier(token: Token) -> Value:
+    quoted = token.startswith('"')
+    return Value(value=str(token[1:-1] if quoted else token), at=_at(token), word=True, quoted=quoted)
 
 
 def _validate(tree: Tree[Token]) -> bool | None:
@@ -177,6 +223,8 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
     end = len(text.rstrip())
     if token is not None and token.type == "$END":
         return _error(text, At(end, end + 1), "The statement ends too early", _wanted(expected), _form(text))
+    if token is not None and token.type == "SEMICOLON":
+        return _error(text, _at(token), "The statement ends too early", _wanted(expected), _form(text))
     start = problem.pos_in_stream or 0
     found = str(token) if token is not None else text[start : start + 1]
     at = At(start, start + max(1, len(found)))
@@ -185,7 +233,7 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
         return _error(text, at, "A quote that is never closed", "", hint)
     if expected <= {"SEMICOLON", "$END"}:
         detail = "A statement ends here, and something follows."
-        return _error(text, at, "More than one statement", detail, "run one statement at a time.")
+        return _error(text, at, "More than one statement", detail, "write ; between two statements.")
     if found == '"' or (token is not None and token.type == "QUOTED" and "TEXT" in expected):
         return _error(
             text,
@@ -194,6 +242,11 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
             'As in SQL, "…" is a name.',
             "write texts in single quotes: 'text'.",
         )
+    if token is None and re.match(r"\w", text[start - 1 : start] or " "):
+        begin = start - len(re.split(r"[\s,()='\";]", text[:start])[-1])
+        at = At(begin, start + len(re.split(r"[\s,()'\";]", text[start:], maxsplit=1)[0]))
+        hint = "write texts in single quotes: 'text'."
+        return _error(text, at, "A text without quotes", "", hint)
     hint = did_you_mean(found, sorted(expected - _WORDS.keys())) or _form(text)
     shown = masked_broken(text)[start : start + len(found)]
     shown = shown if shown == found and found.isprintable() and found[0] not in "'\"" else ""
@@ -213,7 +266,7 @@ def _form(text: str) -> str:
     words = text.upper().split()[:2]
     match words:
         case ["ALTER", "SOURCE" | "SINK"]:
-            return f"write: {' '.join(words)} name SET CONNECTION other."
+            return f"write: {' '.join(words)} name SET CONNECTION other, or RENAME TO new."
         case ["VALIDATE", *_]:
             return "write: VALIDATE CONNECTION name."
         case ["ALTER", "CONNECTION"]:

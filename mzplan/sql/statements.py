@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from mzplan.model.address import Kind
+
 
 class At(NamedTuple):
     """A part of the statement's text; the end is exclusive."""
@@ -23,20 +25,29 @@ class Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option's name in upper case, its words one space apart: `SSL KEY`."""
+    """An option's words in upper case, one space apart: `SSL KEY`; and `key`, which entry of it: `CLIENT
+    OPTION "fetch.max.bytes"`."""
 
     text: str
     at: At
+    key: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.text if self.key is None else f'{self.text} "{self.key}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
     """A literal: text, a number, true or false, or a list of texts and numbers. `secret`: written as
-    SECRET '…'. The value may be a secret that was written out, so it is left out of every repr."""
+    SECRET '…'. `word`: written without quotes, or in double ones (`quoted`): an identifier. The value may be
+    a secret that was written out, so it is left out of every repr."""
 
     value: Any = field(repr=False)
     at: At
     secret: bool = False
+    word: bool = False
+    quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,28 +60,41 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConnection:
-    """`validate`: the value of WITH (VALIDATE …), None where it is absent."""
+class Alter:
+    """Options of a resource. `validate`: the value of WITH (VALIDATE …), None where it is absent."""
 
+    kind: Kind
     name: Name
     if_exists: bool
-    as_type: Option | None
+    as_type: Option | None = None
     actions: tuple[Action, ...]
-    validate: bool | None
+    validate: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotateKeys:
+    kind: Kind = "connection"
     name: Name
     if_exists: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rename:
+    """Gives a resource another name."""
+
+    kind: Kind
+    name: Name
+    if_exists: bool
+    new: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetConnection:
     """Gives a source or sink another connection."""
 
-    kind: Literal["source", "sink"]
+    kind: Kind
     name: Name
+    if_exists: bool
     connection: Name
     validate: bool | None
 
@@ -80,4 +104,5 @@ class ValidateConnection:
     name: Name
 
 
-Statement = AlterConnection | RotateKeys | SetConnection | ValidateConnection
+Edit = Alter | RotateKeys | Rename | SetConnection
+Statement = Edit | ValidateConnection

@@ -172,8 +172,9 @@ def test_every_dependent_is_validated_before_anything_is_committed(running: Path
         executor.check_result = check
         refused = alter(running, SET, "--auto-approve", "--json")
         assert refused.code == 1
-        named = {d["address"] for d in refused.json()["diagnostics"]}
-        assert named == {"source.orders", "source.second"} and set(asked) == {"b:9092"}
+        assert refused.error()["addresses"] == ["source.orders", "source.second"]
+        assert refused.error()["detail"] == "Reached by 2 queries: source.orders, source.second."
+        assert set(asked) == {"b:9092"}
         assert contents(running) == before
 
         # VALIDATE = false skips reaching out; the runner checks before it stops anything, and rejects.

@@ -63,7 +63,7 @@ def rejecting(*addresses: str, code: str = "MZ050", exit_code: ExitCode = ExitCo
 
 
 def codes(ran: Ran) -> dict[str, str]:
-    return {d["address"]: d["code"] for d in ran.json()["diagnostics"]}
+    return {a: d["code"] for d in ran.json()["diagnostics"] for a in d.get("addresses", [d["address"]])}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -11,8 +11,8 @@ from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.schema.kinds import resource_kind, types_of
 from mzplan.sql.meaning import meaning_of
-from mzplan.sql.parser import parse_statement
-from mzplan.sql.statements import AlterConnection
+from mzplan.sql.parser import parse_statements
+from mzplan.sql.statements import Alter
 
 KEYWORDS = """
     ALTER CONNECTION SOURCE SINK VALIDATE IF EXISTS AS SET DROP RESET WITH ROTATE KEYS TRUE FALSE SECRET
@@ -34,8 +34,8 @@ PREFIXED = st.tuples(st.sampled_from(["", "ALTER CONNECTION k SET ", "ALTER CONN
 
 def check(text: str) -> None:
     try:
-        statement = parse_statement(text)
-        if not isinstance(statement, AlterConnection):
+        statement = parse_statements(text)[0]
+        if not isinstance(statement, Alter):
             return
         for type_ in types_of("connection"):
             kind = resource_kind("connection", type_)
@@ -74,4 +74,4 @@ def test_any_text(text: str) -> None:
 )
 def test_hostile_ones(text: str) -> None:
     with pytest.raises(MzplanError):
-        parse_statement(text)
+        parse_statements(text)

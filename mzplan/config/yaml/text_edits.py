@@ -49,6 +49,20 @@ def rewrite(text: str, section: str, name: str, edits: Sequence[PropertyEdit]) -
     return result
 
 
+def rename(text: str, section: str, name: str, new: str) -> str:
+    """The text with another name for a resource. Raises CantRewriteError."""
+    entry = compose(text, section, name)
+    if entry is None or entry.key is None or entry.key.kind != "scalar":
+        raise CantRewriteError((), "the resource comes in by an alias or a merge.")
+    key = entry.key
+    result = text[: key.start] + scalar_text(new, key.style) + text[key.end :]
+    old, found = _data(text), _data(result)
+    wanted = {**old, section: {new if one == name else one: body for one, body in old[section].items()}}
+    if found is None or len(wanted[section]) != len(old[section]) or _canonical(wanted) != _canonical(found):
+        raise CantRewriteError((), "its name is needed elsewhere in the file, or the new one is taken.")
+    return result
+
+
 class _Text:
     """One text, with the place of a resource in it."""
 

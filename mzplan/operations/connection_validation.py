@@ -1,0 +1,49 @@
+"""VALIDATE CONNECTION: reach one connection, as the files declare it, and say what was reached and what was
+not."""
+
+from __future__ import annotations
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.operations.project import Project, Reporter, Runners, read_state
+from mzplan.operations.reached import Reach, reached, users_of
+from mzplan.operations.statements import find_named
+from mzplan.operations.validation import reach, reach_alone, told_once
+from mzplan.sql.statements import ValidateConnection
+
+
+def validate_connection(
+    project: Project, runners: Runners, reporter: Reporter, text: str, statement: ValidateConnection
+) -> tuple[tuple[Reach, ...], tuple[Diagnostic, ...]]:
+    """Reach a connection through every source and sink that uses it, at any depth; by itself where none
+    does. Changes nothing. Returns what was reached, and warnings. Raises MzplanError with every problem, and
+    MZ143 (exit 7) where nothing could be reached."""
+    from mzplan.plan import apply_changes, build_plan
+
+    configuration = project.configuration()
+    address = find_named(configuration.resources, text, "connection", statement.name).address
+    state = read_state(project.store, reporter)
+    wanted = apply_changes(state, build_plan(configuration, state))
+    users = users_of(wanted, address)
+    if users:
+        found = reach(project, runners, reporter, wanted, users, from_here=True)
+    else:
+        found = reach_alone(project, runners, reporter, wanted, [address], from_here=True)
+    if any(d.severity == "error" for d in found):
+        raise MzplanError(told_once(found))
+    shown = tuple(r for r in reached(wanted, users) if r.address == address)
+    if all(one.why for one in shown):
+        raise MzplanError(_nothing(address, shown[0]))
+    return shown, tuple(told_once(found))
+
+
+def _nothing(address: Address, reach: Reach) -> Diagnostic:
+    queries = "".join(f"\n{query}: {why}" for query, why in sorted(reach.left_out.items()))
+    return Diagnostic(
+        code="MZ143",
+        summary=f"Nothing of {address} could be reached",
+        detail=f"{address} was not reached, {reach.why}.{queries}",
+        hint="use it in a source or sink of an instance that is not dry, then validate it again.",
+        address=address,
+        exit_code=ExitCode.REFUSED,
+    )

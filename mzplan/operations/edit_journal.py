@@ -1,0 +1,80 @@
+"""The format of the journal of an edit under way: which files it changes, and the serial that decides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mzplan.model.codec import decode, encode
+from mzplan.model.json_text import parse
+from mzplan.model.stored import SPARSE
+
+FORMAT_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedFile:
+    """A file of an edit. `path` is relative to the project, links followed; `before` is the digest of the
+    file's old content, `after_digest` of the new one."""
+
+    path: str
+    before: str
+    after: str = field(repr=False)
+    after_digest: str
+
+    @property
+    def content(self) -> bytes:
+        return self.after.encode()
+
+    @property
+    def is_whole(self) -> bool:
+        return self.after != "" and digest_of(self.content) == self.after_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal(EditedFile):
+    """An edit under way: its first file, and the others in `also`. `serial` and `digest` are those of the
+    state that is committed with it. `statement` as it was given (it holds no secret: it was checked)."""
+
+    statement: str
+    serial: int
+    digest: str
+    also: tuple[EditedFile, ...] = field(default=(), metadata=SPARSE)
+
+    @property
+    def files(self) -> tuple[EditedFile, ...]:
+        return (self, *self.also)
+
+    def encode(self) -> bytes:
+        fields = {"format_version": FORMAT_VERSION, **encode(self)}
+        return json.dumps({**fields, "checksum": _checksum(fields)}, indent=2).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Journal:
+        """The inverse. Raises ValueError."""
+        found = parse(data)
+        if not isinstance(found, dict) or found.pop("checksum", None) != _checksum(found):
+            raise ValueError("its checksum is not that of its content")
+        if found.get("format_version") != FORMAT_VERSION:
+            raise ValueError("it is of another version of mzplan")
+        journal = decode(cls, found)
+        if not all(file.is_whole for file in journal.files):
+            raise ValueError("the new content is not what its digest says")
+        return journal
+
+
+def edited_file(path: str, before: bytes, after: bytes) -> EditedFile:
+    """Raises ValueError for a content that is not UTF-8."""
+    return EditedFile(
+        path=path, before=digest_of(before), after=after.decode(), after_digest=digest_of(after)
+    )
+
+
+def _checksum(fields: Mapping[str, object]) -> str:
+    return digest_of(json.dumps(fields, sort_keys=True).encode())
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,82 @@
+"""Which connections queries reach, and which they don't, with the reason. Calculated from a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mzplan.model.address import Address
+from mzplan.model.state import ResourceState, State
+from mzplan.schema.description import InlinedConnection, describe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """A connection, and the queries through which it was reached; without any where nothing uses it. `why`:
+    why it was not reached, "" where it was. `left_out`: queries that use it and reach nothing, with why."""
+
+    address: Address
+    queries: tuple[Address, ...]
+    why: str = ""
+    left_out: Mapping[Address, str] = field(default_factory=dict)
+
+
+def unused(state: State) -> list[Address]:
+    """The connections that nothing uses, at any depth."""
+    used: set[Address] = set()
+    for query in state.resources.values():
+        if query.address.kind != "connection":
+            used |= set(_connections(describe(query, state.resources).connections))
+    return sorted(a for a in state.resources if a.kind == "connection" and a not in used)
+
+
+def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
+    """Every connection of a state, and which of the queries reach it, at any depth."""
+    from mzplan.connectors.connection_checks import is_reached_alone
+
+    alone = set(unused(state))
+    connections = [a for a in sorted(state.resources) if a.kind == "connection"]
+    through: dict[Address, set[Address]] = {a: set() for a in connections}
+    left_out: dict[Address, dict[Address, str]] = {a: {} for a in connections}
+    for query in sorted(queries, key=lambda one: one.address):
+        instance = state.instances.get(query.instance)
+        for connection in _connections(describe(query, state.resources).connections):
+            if instance is not None and instance.type == "dry":
+                left_out[connection][query.address] = (
+                    f"its instance {query.instance} is dry, and reaches nothing"
+                )
+            else:
+                through[connection].add(query.address)
+
+    def why(connection: Address) -> str:
+        type_ = state.resources[connection].type
+        if connection not in alone:
+            return "" if through[connection] else "for only dry instances use it"
+        lacks = f"for nothing uses it, and one of type {type_} has nothing to reach by itself"
+        return "" if is_reached_alone(type_) else lacks
+
+    return tuple(
+        Reach(address=a, queries=tuple(sorted(through[a])), why=why(a), left_out=left_out[a])
+        for a in connections
+    )
+
+
+def users_of(state: State, connection: Address) -> list[ResourceState]:
+    """The queries that use a connection through connections alone, not through a collection."""
+    found = {connection}
+    grew = True
+    while grew:
+        using = {
+            r.address
+            for r in state.resources.values()
+            if any(target.kind == "connection" and target in found for target in r.references.values())
+        }
+        grew = not using <= found
+        found |= using
+    return [state.resources[a] for a in sorted(found) if a.kind != "connection"]
+
+
+def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:
+    for connection in inlined.values():
+        yield connection.address
+        yield from _connections(connection.connections)

@@ -1,0 +1,296 @@
+"""Statements as one transaction: the edits of the files, and what is committed with exactly these edits in
+it.
+
+What else the files hold that is not committed is somebody's draft: it is neither planned nor waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.edits import PropertyEdit, edited
+from mzplan.model.graph import DependencyGraph
+from mzplan.model.resources import Configuration, Resource
+from mzplan.model.state import State
+from mzplan.model.words import count
+from mzplan.operations.project import Project
+from mzplan.operations.statements import Resources, Wanted, in_statement, pointed, same_value, wanted_by
+from mzplan.schema.kinds import resource_kind
+from mzplan.sql.statements import Edit
+
+if TYPE_CHECKING:
+    from mzplan.config.edits import Edits, FileEdit
+
+_SHOWN = 20  # addresses that a notice lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What statements request. `committed`: what is committed, with their edits; `files`: the files with
+    theirs, None where these have mistakes of their own. `live`: as in `apply`."""
+
+    wanted: tuple[Wanted, ...]
+    edits: tuple[FileEdit, ...]
+    committed: Configuration
+    files: Configuration | None
+    live: bool | None
+    notices: tuple[Diagnostic, ...]
+
+    @property
+    def targets(self) -> list[Address]:
+        """The addresses that it plans."""
+        return [w.after for w in self.wanted if w.after in self.committed.resources]
+
+    @property
+    def rotated(self) -> tuple[PropertyEdit, ...]:
+        """The edits that name key files which are still to be made."""
+        return tuple(edit for w in self.wanted if w.rotates for edit in w.edits)
+
+    def left_out(self, new: State) -> tuple[Address, ...]:
+        """What the files declare otherwise than the state after this transaction, and this leaves alone."""
+        from mzplan.plan.difference import find_difference
+
+        return (
+            ()
+            if self.files is None
+            else tuple(sorted(find_difference(self.files.resources, new.resources).all))
+        )
+
+
+def transaction(
+    project: Project, state: State, statements: Sequence[Edit], text: str, live: bool | None
+) -> Transaction:
+    """What the statements request of the files and of a state; each sees what those before it have done.
+    Raises MzplanError with every mistake."""
+    return _Reading(project, state, text).read(statements, live)
+
+
+class _Reading:
+    def __init__(self, project: Project, state: State, text: str):
+        from mzplan.config.edits import Edits
+
+        self.project, self.state, self.text = project, state, text
+        self.directory = project.settings.directory
+        self.edits: Edits = Edits(self.directory)
+        self.committed = {
+            a: Resource(address=a, type=r.type, body=r.body, references=r.references)
+            for a, r in state.resources.items()
+        }
+        self.files, self.mistakes = self._files()
+        self.named: dict[Address, Resource] = dict(self.files.resources if self.files else self.committed)
+        self.wanted: list[Wanted] = []
+        self.notices: list[Diagnostic] = []
+
+    def _files(
+        self, contents: Mapping[str, bytes] | None = None
+    ) -> tuple[Configuration | None, list[Diagnostic]]:
+        """The configuration of the files; or the mistakes in them, which don't stop an edit of what is
+        committed."""
+        try:
+            return self.project.configuration(**({"edited": contents} if contents else {})), []
+        except MzplanError as problem:
+            if not self.state.resources or any(d.range is None for d in problem.diagnostics):
+                raise
+            return None, list(problem.diagnostics)
+
+    def read(self, statements: Sequence[Edit], live: bool | None) -> Transaction:
+        for statement in statements:
+            wanted = wanted_by(self.named, statement, self.text, live, self.directory)
+            if isinstance(wanted, Diagnostic):
+                self.notices.append(wanted)
+                continue
+            self.wanted.append(wanted)
+            self._edit_files(wanted)
+            self.named = carried_out(self.named, wanted, moves=False)
+            if wanted.address in self.committed:
+                self.committed = carried_out(self.committed, wanted, moves=True)
+            else:
+                self.notices.append(_uncommitted(wanted.address))
+        files = self._checked_files()
+        return Transaction(
+            wanted=tuple(self.wanted),
+            edits=self.edits.made,
+            committed=self._checked_committed(),
+            files=files,
+            live=_live(self.wanted),
+            notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
+        )
+
+    def _edit_files(self, wanted: Wanted) -> None:
+        address = wanted.address
+        kept = [edit for edit in wanted.edits if not same_value(self.named[address], edit)]
+        try:
+            if kept:
+                self.edits.edit(address, kept)
+            if wanted.after != address:
+                self._rename(address, wanted.after)
+        except MzplanError:
+            if self.mistakes:  # perhaps the file can't be parsed that declares it
+                raise MzplanError(self.mistakes) from None
+            raise
+
+    def _rename(self, old: Address, new: Address) -> None:
+        if old in self.committed:
+            self.edits.edit(old, [_moved_from(old)])
+        self.edits.rename(old, new.name)
+        for user, resource in self.named.items():
+            roles = [role for role, target in resource.references.items() if target == old]
+            if roles:
+                self.edits.edit(user, [PropertyEdit(path=(role,), value=new.name) for role in roles])
+
+    def _checked_files(self) -> Configuration | None:
+        """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their
+        location in the statements; of files that had mistakes before, only new ones."""
+        if not self.edits.contents:
+            after, found = self.files, self.mistakes
+        else:
+            try:
+                after, found = self._files(self.edits.contents)
+            except MzplanError as problem:
+                raise MzplanError(self._moved(problem.diagnostics)) from None
+        before = {_same(diagnostic) for diagnostic in self.mistakes}
+        if new := [d for d in found if _same(d) not in before]:
+            raise MzplanError(self._moved(new))
+        if found:
+            self.notices.append(_mistaken(found))
+        return after
+
+    def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
+        from mzplan.config.edits import places_of
+
+        edits = {edit.path: edit for edit in self.edits.made}
+
+        def moved(diagnostic: Diagnostic) -> Diagnostic:
+            edit = edits.get(diagnostic.range.path) if diagnostic.range is not None else None
+            if edit is None:
+                return diagnostic
+            for wanted in self.wanted:
+                spans = places_of(edit, wanted.after, [e.path for e in wanted.edits])
+                if here := in_statement(diagnostic, wanted, edit, spans):
+                    return here
+            return diagnostic
+
+        return [moved(diagnostic) for diagnostic in found]
+
+    def _checked_committed(self) -> Configuration:
+        """What is committed, with the edits, and with what these name and nothing has committed yet; checked
+        as a new configuration is, as far as the edits reach."""
+        from mzplan.config.bodies import check_bodies
+
+        resources = {**self.committed}
+        touched = [w.after for w in self.wanted if w.after in resources]
+        for address in touched:
+            self._add_needed(resources, address)
+        if touched:
+            graph = DependencyGraph.of(resources)
+            reached = {*touched, *graph.reach(touched)}
+            bodies = {a: resources[a].body for a in sorted(reached | graph.requirements(reached))}
+            checked, mistakes = check_bodies(bodies, self.state.instances)
+            if mistakes:
+                raise MzplanError([self._at_edit(*mistake) for mistake in mistakes])
+            resources |= {a: r for a, r in checked.items() if a in touched or a not in self.committed}
+        return Configuration(
+            project=self.project.settings.project,
+            warehouse=self.state.warehouse,
+            instances=self.state.instances,
+            resources=resources,
+        )
+
+    def _add_needed(self, resources: dict[Address, Resource], address: Address) -> None:
+        for target in resources[address].references.values():
+            if target not in resources and target in self.named:
+                resources[target] = self.named[target]
+                self._add_needed(resources, target)
+
+    def _at_edit(self, diagnostic: Diagnostic, path: tuple[str | int, ...]) -> Diagnostic:
+        wanted = next((w for w in self.wanted if w.after == diagnostic.address), None)
+        if wanted is None:
+            return diagnostic
+        pairs = zip(wanted.edits, wanted.locations, strict=True)
+        location = next((at for e, at in pairs if not e.remove and path[: len(e.path)] == e.path), None)
+        return pointed(diagnostic, wanted, location)
+
+
+def carried_out(resources: Resources, wanted: Wanted, *, moves: bool) -> dict[Address, Resource]:
+    """The resources after a statement. `moves`: a resource that gets another name says what it was called."""
+    result = dict(resources)
+    resource = result[wanted.address]
+    if wanted.edits:
+        result[wanted.address] = _with_body(resource, edited(resource.body, wanted.edits))
+    if wanted.after == wanted.address:
+        return result
+    old, new = wanted.address, wanted.after
+    resource = result.pop(old)
+    body = edited(resource.body, [_moved_from(old)]) if moves else resource.body
+    result[new] = _with_body(replace(resource, address=new), body)
+    for user, one in resources.items():
+        names = {role: new.name for role, target in one.references.items() if target == old}
+        if names:
+            result[user] = _with_body(one, {**one.body, **names})
+    return result
+
+
+def _moved_from(old: Address) -> PropertyEdit:
+    return PropertyEdit(path=("lifecycle", "moved_from"), value=old.name)
+
+
+def _with_body(resource: Resource, body: Mapping[str, Any]) -> Resource:
+    kind = resource_kind(resource.address.kind, resource.type)
+    references = {
+        one.property: Address(one.kind, body[one.property])
+        for one in kind.references
+        if isinstance(body.get(one.property), str)
+    }
+    return replace(resource, body=kind.normalise(body), references=references)
+
+
+def _live(wanted: Iterable[Wanted]) -> bool | None:
+    """Of several statements: whatever one of them asks for."""
+    asked = [one.live for one in wanted]
+    if True in asked:
+        return True
+    return None if None in asked or not asked else False
+
+
+def _same(diagnostic: Diagnostic) -> tuple[Any, ...]:
+    return (diagnostic.code, diagnostic.summary, diagnostic.detail, diagnostic.address)
+
+
+def _uncommitted(address: Address) -> Diagnostic:
+    return Diagnostic(
+        severity="notice",
+        code="MZ144",
+        summary=f"{address} is not committed yet",
+        detail="So there is nothing to apply the statement to: only the file is edited.",
+        hint="`mzplan apply` creates it.",
+        address=address,
+    )
+
+
+def _mistaken(found: Sequence[Diagnostic]) -> Diagnostic:
+    first = found[0]
+    return Diagnostic(
+        severity="notice",
+        code="MZ146",
+        summary=f"The files have {count(len(found), 'mistake')}, and the statement does without them",
+        detail="What is committed is planned with this edit alone. The first mistake: "
+        f"{first.summary} ({first.range}).",
+        hint="`mzplan validate` shows them all; `mzplan apply` waits until they are corrected.",
+    )
+
+
+def left_out_notice(addresses: Sequence[Address]) -> Diagnostic:
+    """MZ145: what of the files is not part of the transaction."""
+    shown = ", ".join(map(str, addresses[:_SHOWN])) + (" …" if len(addresses) > _SHOWN else "")
+    number = count(len(addresses), "other change")
+    return Diagnostic(
+        severity="notice",
+        code="MZ145",
+        summary=f"{number} of the files {'is' if len(addresses) == 1 else 'are'} left out",
+        detail=f"Not committed yet, and no part of this statement: {shown}.",
+        hint="`mzplan plan` shows them, `mzplan apply` commits them.",
+    )
