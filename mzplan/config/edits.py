@@ -8,7 +8,9 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from mzplan.config.declarations import value_at
 from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file, read_bytes
 from mzplan.config.findings import Findings
 from mzplan.config.locations import locate
@@ -17,13 +19,15 @@ from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.nodes import compose
 from mzplan.config.yaml.parser import read_text
 from mzplan.config.yaml.positions import find
-from mzplan.config.yaml.text_edits import CantRewriteError, rename, rewrite
+from mzplan.config.yaml.text_edits import CantRewriteError, body_of, rename, rewrite
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.edits import PropertyEdit
+from mzplan.model.resources import Body
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _AS_WRITTEN: Mapping[str, bytes] = {}
+_NOTHING: Body = {}
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 
@@ -64,10 +68,10 @@ class Edits:
         """What the files hold after them, by real path."""
         return {location: edit.after for location, edit in self._made.items()}
 
-    def edit(self, address: Address, edits: Sequence[PropertyEdit]) -> None:
-        """Edit the body of a resource. Raises MzplanError MZ075 where the file is written in a way that this
-        can't be done in place."""
-        self._add(edit_resource(self._directory, address, edits, self.contents))
+    def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
+        """Edit the body of a resource; `body` is what it means now, variables filled in. Raises MzplanError
+        MZ075 where the file is written in a way that this can't be done in place."""
+        self._add(edit_resource(self._directory, address, edits, self.contents, body))
 
     def rename(self, address: Address, name: str) -> None:
         """Give a resource another name, where it is declared. Raises as `edit`."""
@@ -85,15 +89,30 @@ def edit_resource(
     address: Address,
     edits: Sequence[PropertyEdit],
     edited: Mapping[str, bytes] = _AS_WRITTEN,
+    body: Body = _NOTHING,
 ) -> FileEdit:
     """The file that declares a resource, with edits of its body. `edited`: contents, by real path, that stand
     for what is on the disk. Writes nothing. Raises MzplanError MZ075 where the file is written in a way that
     they can't be made in place."""
     section = _BY_KIND[address.kind]
     file, text = _declaring(directory, address, edited)
+    written = body_of(text, section, address.name)
+    edits = [_with_variables(edit, value_at(written, edit.path), value_at(body, edit.path)) for edit in edits]
     after = _rewritten(directory, address, file, lambda: rewrite(text, section, address.name, edits))
     notices = tuple(_notices(directory, file, text, address, edits))
     return _file_edit(file, after, notices)
+
+
+def _with_variables(edit: PropertyEdit, written: Any, now: Any) -> PropertyEdit:
+    """The edit of a list, with each item that stays as it is written: `${var.broker}`, not its value."""
+    lists = (edit.value, written, now)
+    if edit.remove or not all(isinstance(one, list) for one in lists) or len(written) != len(now):
+        return edit
+    texts = [
+        isinstance(value, str) and isinstance(text, str) for value, text in zip(now, written, strict=True)
+    ]
+    kept = dict(zip(now, written, strict=True)) if all(texts) else {}
+    return replace(edit, value=[kept.get(value, value) for value in edit.value] if kept else edit.value)
 
 
 def rename_resource(
@@ -202,7 +221,7 @@ def _notices(
         span = place.value
         last = span.end_line if place.text is not None else span.line
         written = place.text if place.text is not None else "\n".join(lines[span.line : last + 1])
-        names = sorted(set(_VARIABLE.findall(written)))
+        names = sorted(set(_VARIABLE.findall(written)) - set(_VARIABLE.findall(str(edit.value))))
         if not names:
             continue
         words = ", ".join(f"${{var.{name}}}" for name in names)

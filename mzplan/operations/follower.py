@@ -115,6 +115,9 @@ class Follower:
             seconds = time.monotonic() - began
             first = seconds if first is None else first
             for address in list(waiting):
+                if self._is_superseded(address, status):
+                    del waiting[address]
+                    continue
                 outcome = self._look(address, status, seconds)
                 if isinstance(outcome, Outcome):
                     del waiting[address]
@@ -151,6 +154,11 @@ class Follower:
         if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
             status = None
         return status, leader is not None, None
+
+    def _is_superseded(self, address: Address, status: Status | None) -> bool:
+        """Whether a later serial decides about a query that this command has not touched: its outcome is then
+        that of another command."""
+        return address not in self.touched and status is not None and status.serial > self.state.serial
 
     def _look(self, address: Address, status: Status | None, seconds: float) -> Outcome | str:
         """The outcome of a query, or the condition in which it is still awaited."""

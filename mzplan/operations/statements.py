@@ -85,7 +85,7 @@ def _altered(
     if meaning.diagnostics:
         raise MzplanError(meaning.diagnostics)
     for edit, location in zip(meaning.edits, meaning.locations, strict=True):
-        if isinstance(edit.value, str):
+        if isinstance(edit.value, str) and edit.path == ("connection",):
             _check_type(resources, text, resource, edit.path[0], Name(text=edit.value, at=location))
     validated = kind if statement.kind == "connection" else _link_kind(resources, resource)
     return Wanted(
@@ -201,9 +201,9 @@ def _check_type(resources: Resources, text: str, resource: Resource, property_: 
         point(
             text,
             name.at,
-            "MZ073",
-            f"{other.address} is of another type",
-            f"{resource.address} needs a {reference.kind} of type {wanted}; this one is of type "
+            "MZ013",
+            "Wrong type of connection",
+            f"{resource.address} needs a {reference.kind} of type {wanted}; {other.address} is of type "
             f"{type_name(other.type)}.",
             f"use one of: {', '.join(able[:20])}." if able else f"declare a {reference.kind} of that type.",
             address=resource.address,

@@ -125,7 +125,7 @@ class _Reading:
         kept = [edit for edit in wanted.edits if not same_value(self.named[address], edit)]
         try:
             if kept:
-                self.edits.edit(address, kept)
+                self.edits.edit(address, kept, self.named[address].body)
             if wanted.after != address:
                 self._rename(address, wanted.after)
         except MzplanError:

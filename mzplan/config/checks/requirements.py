@@ -17,9 +17,14 @@ _TYPES = {
     "object": "a mapping",
     "null": "nothing",
 }
+_TCP_PORT = "0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 # pattern → (what values are, an example)
 _PATTERNS = {
-    r"^\S+:[0-9]+$": ("are written host:port", "broker:9092"),
+    rf"^([A-Za-z0-9_]+://)?(\[[^\s,\[\]]+\]|[^\s,/\[\]]+):{_TCP_PORT}$": (
+        "are one host:port each, with a port from 1 to 65535",
+        "broker:9092",
+    ),
+    r"^\S+$": ("hold no space, and may not be empty", "db.example"),
     r"^[a-z][a-z0-9_]*$": ("begin with a small letter and hold small letters, digits and _ only", "orders_2"),
     r"^[a-z][a-z0-9_-]{0,62}$": (
         "begin with a small letter and hold at most 63 small letters, digits, _ and -",
@@ -39,8 +44,8 @@ _PATTERNS = {
         "arn:aws:iam::123456789012:role/mzplan",
     ),
     r"^s3a?://": ("begin with s3://", "s3://lake/orders"),
-    r"^https?://[^@\s/]+[^@\s]*$": (
-        "begin with http:// or https:// and hold neither user nor password",
+    rf"^https?://(\[[^@\s,\[\]]+\]|[^@\s:/\[\]]+)(:{_TCP_PORT})?([/?#][^@\s]*)?$": (
+        "begin with http:// or https:// and a host, with a port up to 65535, without user and password",
         "https://registry:8081",
     ),
     r"^(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( .*)?$": (

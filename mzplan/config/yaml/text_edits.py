@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 from mzplan.config.files import SourceFile
@@ -25,6 +26,9 @@ from mzplan.model.edits import PropertyEdit, edited
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(?::[A-Za-z0-9_./@+-]+)*")
 # Text for us, something else for readers of YAML 1.1.
 _OLD_YAML = re.compile(r"(?i)yes|no|on|off|y|n|[0-9_:.-]+")
+_BLANKS = re.compile(r"[ \t]*")
+_REST = re.compile(r"[ \t]*(?:[ \t]#.*)?")  # of a line, behind a value
+_TO_COMMA = re.compile(r"(?:\s|(?<=\s)#[^\n\r]*)*,")
 Splice = tuple[int, int, str]
 
 
@@ -63,6 +67,11 @@ def rename(text: str, section: str, name: str, new: str) -> str:
     return result
 
 
+def body_of(text: str, section: str, name: str) -> Any:
+    """A resource's body as it is written, variables not filled in; None where there is none."""
+    return _at(_data(text), (section, name))
+
+
 class _Text:
     """One text, with the place of a resource in it."""
 
@@ -82,7 +91,7 @@ class _Text:
                 raise CantRewriteError(edit.path[: depth + 1], f"{key} is an alias of what stands elsewhere.")
             if entry.value.kind == "scalar" and not entry.value.text and not edit.remove:
                 below = edit.path[depth + 1 :]
-                return self._splice([self._in_place_of(entry, _flow_map(below, edit.value))])
+                return self._splice([self._in_place_of(entry, _flow_map(below, edit.value, self._style))])
             if entry.value.kind != "map":
                 raise CantRewriteError(edit.path[: depth + 1], f"{key} is not written as a mapping.")
             node = entry.value
@@ -97,7 +106,7 @@ class _Text:
         node, entry = chain[-1]
         index = node.entries.index(entry)
         if node.flow:
-            return self._splice([self._flow_removal(node, index, index + 1)])
+            return self._splice(self._flow_removal(node, index, index + 1))
         return self._splice([self._lines(entry.start, entry.value.end)])
 
     def _lines(self, start: int, end: int) -> Splice:
@@ -109,14 +118,53 @@ class _Text:
             return (first, after.end(), "")
         return (max(0, first - len(self._newline())), last, "") if first else (first, last, "")
 
-    def _flow_removal(self, node: Node, first: int, last: int) -> Splice:
-        """Without the entries first … last - 1, and with the commas that are still needed."""
-        entries = node.entries
-        if last < len(entries):
-            return (entries[first].start, entries[last].start, "")
-        if first:
-            return (entries[first - 1].value.end, entries[last - 1].value.end, "")
-        return (entries[0].start, entries[-1].value.end, "")
+    def _flow_removal(self, node: Node, first: int, last: int) -> list[Splice]:
+        """Without the entries first … last - 1, and with the commas that are still needed. An entry on lines
+        of its own goes with them; else its line, and what is said of it, stays."""
+        splices = []
+        for entry in node.entries[first:last]:
+            comma = self._comma(entry.value.end)
+            end = entry.value.end if comma is None else comma + 1
+            if self._has_own_lines(entry.start, end):
+                splices.append(self._lines(entry.start, end))
+                continue
+            start, spaces = entry.start, _BLANKS.match(self.text, end)
+            if comma is not None and spaces is not None:
+                end = spaces.end()
+            elif comma is None:
+                start = len(self.text[:start].rstrip(" \t"))
+            splices.append((start, end, ""))
+        if first and last == len(node.entries) and self._comma(node.entries[-1].value.end) is None:
+            before = self._comma(node.entries[first - 1].value.end)
+            assert before is not None  # between two entries
+            splices.append((before, before + 1, ""))
+        return splices
+
+    def _flow_addition(self, node: Node, index: int, written: Sequence[str]) -> list[Splice]:
+        """New entries of a flow collection in front of the entry with this index (or after the last)."""
+        if not node.entries:
+            return [(node.start + 1, node.start + 1, ", ".join(written))]
+        if not index:
+            start = node.entries[0].start
+            return [(start, start, "".join(f"{one}, " for one in written))]
+        before = node.entries[index - 1]
+        end, comma = before.value.end, self._comma(before.value.end)
+        if not self._has_own_lines(before.start, end if comma is None else comma + 1):
+            return [(end, end, "".join(f", {one}" for one in written))]
+        at, indent = self._line_end(end), self.text[self._line_start(before.start) : before.start]
+        lines = [f"{self._newline()}{indent}{one}," for one in written]
+        text = "".join(lines) if comma is not None else "".join(lines)[:-1]
+        return [(at, at, text), *([] if comma is not None else [(end, end, ",")])]
+
+    def _comma(self, end: int) -> int | None:
+        """Where the comma is that follows an entry of a flow collection; None where none does."""
+        found = _TO_COMMA.match(self.text, end)
+        return found.end() - 1 if found else None
+
+    def _has_own_lines(self, start: int, end: int) -> bool:
+        """Whether nothing but a comment shares the lines of this part."""
+        before = self.text[self._line_start(start) : start]
+        return not before.strip() and _REST.fullmatch(self.text, end, self._line_end(end)) is not None
 
     # --- setting
 
@@ -125,11 +173,16 @@ class _Text:
         if isinstance(value, list) and node.kind == "list" and value and node.entries:
             return self._splice(self._items(node, value))
         if isinstance(value, list):
-            return self._splice([self._in_place_of(entry, _flow_list(value, ""))])
+            return self._splice([self._in_place_of(entry, _flow_list(value, self._style))])
         # By what is written: Python takes 1 and true for equal.
         if node.kind == "scalar" and node.text != "" and _canonical(_value_of(node)) == _canonical(value):
             return self.text
-        return self._splice([self._in_place_of(entry, scalar_text(value, node.style))])
+        return self._splice([self._in_place_of(entry, scalar_text(value, node.style or self._style))])
+
+    @property
+    def _style(self) -> str:
+        """The quotes of new texts: `"` where all keys of the resource are in them, as in JSON."""
+        return '"' if self.resource.value.flow and _is_quoted(self.resource.value) else ""
 
     def _in_place_of(self, entry: Entry, written: str) -> Splice:
         node = entry.value
@@ -145,54 +198,50 @@ class _Text:
     def _insert(self, node: Node, path: Sequence[str], value: Any) -> str:
         key, below = path[0], path[1:]
         if node.flow:
-            written = f"{_key(node, key)}: {_flow_map(below, value) if below else _flow(value)}"
-            if not node.entries:
-                return self._splice([(node.start + 1, node.start + 1, written)])
-            end = node.entries[-1].value.end
-            return self._splice([(end, end, f", {written}")])
+            style = self._style or ('"' if _is_quoted(node) else "")
+            written = f"{scalar_text(key, style)}: {_flow_map(below, value, style)}"
+            return self._splice(self._flow_addition(node, len(node.entries), [written]))
         column = node.entries[0].start - self._line_start(node.entries[0].start)
         step = max(1, column - (self.resource.start - self._line_start(self.resource.start)))
         lines, indent = [], column
         for inner in path[:-1]:
-            lines.append(f"{' ' * indent}{inner}:")
+            lines.append(f"{' ' * indent}{scalar_text(inner, '')}:")
             indent += step if indent == column and node is self.resource.value else 2
-        lines.append(f"{' ' * indent}{path[-1]}: {_flow(value)}")
+        lines.append(f"{' ' * indent}{scalar_text(path[-1], '')}: {_flow_map((), value, '')}")
         at = self._line_end(node.entries[-1].value.end)
         return self._splice([(at, at, "".join(self._newline() + line for line in lines))])
 
     def _items(self, node: Node, wanted: list[Any]) -> list[Splice]:
-        """A list's items, each changed in its own place; what is alike at both ends stays as it is."""
-        there = [_value_of(entry.value) for entry in node.entries]
-        first = _common(there, wanted)
-        tail = _common(there[first:][::-1], wanted[first:][::-1])
-        last_there, last_wanted = len(there) - tail, len(wanted) - tail
-        common = min(last_there, last_wanted)
-        style = node.entries[0].value.style
-        splices = [
-            self._in_place_of(node.entries[i], scalar_text(wanted[i], node.entries[i].value.style))
-            for i in range(first, common)
-            if there[i] != wanted[i]
-        ]
-        if last_there > common:
-            splices += self._without_items(node, common, last_there)
-        if last_wanted > common:
-            splices.append(self._more_items(node, common, wanted[common:last_wanted], style))
+        """A list's items, each changed in its own place: an item that stays keeps what is said of it."""
+        there = [_canonical(_value_of(entry.value)) for entry in node.entries]
+        then = [_canonical(value) for value in wanted]
+        style = node.entries[0].value.style or self._style
+        splices: list[Splice] = []
+        for what, i, end, j, last in SequenceMatcher(None, there, then, autojunk=False).get_opcodes():
+            if what == "equal":
+                continue
+            both = min(end - i, last - j)
+            splices += [
+                self._in_place_of(entry, scalar_text(value, entry.value.style or self._style))
+                for entry, value in zip(node.entries[i : i + both], wanted[j:last], strict=False)
+            ]
+            if i + both < end:
+                splices += self._without_items(node, i + both, end)
+            if j + both < last:
+                splices += self._more_items(node, i + both, wanted[j + both : last], style)
         return splices
 
     def _without_items(self, node: Node, first: int, last: int) -> list[Splice]:
         if node.flow:
-            return [self._flow_removal(node, first, last)]
+            return self._flow_removal(node, first, last)
         return [self._lines(e.value.start, e.value.end) for e in node.entries[first:last]]
 
-    def _more_items(self, node: Node, index: int, values: list[Any], style: str) -> Splice:
+    def _more_items(self, node: Node, index: int, values: list[Any], style: str) -> list[Splice]:
         """New items in front of the item with this index (or after the last)."""
         written = [scalar_text(value, style) for value in values]
         entries = node.entries
-        if node.flow and index:
-            end = entries[index - 1].value.end
-            return (end, end, "".join(f", {one}" for one in written))
         if node.flow:
-            return (entries[0].start, entries[0].start, "".join(f"{one}, " for one in written))
+            return self._flow_addition(node, index, written)
         start = self._line_start(entries[0].value.start)
         indent = self.text[start : self.text.rfind("-", start, entries[0].value.start)]
         if not indent.isspace() and indent:
@@ -200,8 +249,8 @@ class _Text:
         lines = [f"{indent}- {one}" for one in written]
         if index:
             at = self._line_end(entries[index - 1].value.end)
-            return (at, at, "".join(self._newline() + line for line in lines))
-        return (start, start, "".join(line + self._newline() for line in lines))
+            return [(at, at, "".join(self._newline() + line for line in lines))]
+        return [(start, start, "".join(line + self._newline() for line in lines))]
 
     # --- the text
 
@@ -238,24 +287,19 @@ def scalar_text(value: Any, style: str) -> str:
     return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
-def _flow(value: Any) -> str:
-    return _flow_list(value, "") if isinstance(value, list) else scalar_text(value, "")
-
-
 def _flow_list(values: list[Any], style: str) -> str:
     return f"[{', '.join(scalar_text(value, style) for value in values)}]"
 
 
-def _flow_map(path: Sequence[str], value: Any) -> str:
+def _flow_map(path: Sequence[str], value: Any, style: str) -> str:
     if not path:
-        return _flow(value)
-    return f"{{{path[0]}: {_flow_map(path[1:], value)}}}"
+        return _flow_list(value, style) if isinstance(value, list) else scalar_text(value, style)
+    return f"{{{scalar_text(path[0], style)}: {_flow_map(path[1:], value, style)}}}"
 
 
-def _key(node: Node, key: str) -> str:
-    """A new key in the quotes that all others are in, as in JSON."""
-    quoted = node.entries and all(e.key is not None and e.key.style == '"' for e in node.entries)
-    return json.dumps(key) if quoted else key
+def _is_quoted(node: Node) -> bool:
+    """Whether all keys are in double quotes, as in JSON."""
+    return bool(node.entries) and all(e.key is not None and e.key.style == '"' for e in node.entries)
 
 
 def _is_text(value: str) -> bool:
@@ -273,16 +317,6 @@ def _value_of(node: Node) -> Any:
         return node.text if node.style else resolve(node.text)
     except ScalarError:
         return None
-
-
-def _common(left: list[Any], right: list[Any]) -> int:
-    """How many items at the start are alike."""
-    length = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other or isinstance(one, bool) != isinstance(other, bool):
-            break
-        length += 1
-    return length
 
 
 def _verify(before: str, after: str, section: str, name: str, edits: Sequence[PropertyEdit]) -> None:
