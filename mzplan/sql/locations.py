@@ -35,12 +35,14 @@ def point(
     hint: str = "",
     *,
     shown: Iterable[At] | None = (),
+    hidden: Iterable[At] = (),
     address: Address | None = None,
     exit_code: ExitCode = ExitCode.ERROR,
 ) -> Diagnostic:
     """An error at a location in the statement. Texts in quotes are masked, except references and those at the
-    locations `shown`: any other may be a secret. `shown` is None for a statement that can't be parsed."""
-    excerpt, range_ = excerpt_of(text, at, shown)
+    locations `shown`: any other may be a secret. `shown` is None for a statement that can't be parsed.
+    `hidden`: other parts that are masked, too."""
+    excerpt, range_ = excerpt_of(text, at, shown, hidden)
     return Diagnostic(
         code=code,
         summary=summary,
@@ -53,12 +55,17 @@ def point(
     )
 
 
-def excerpt_of(text: str, at: At, shown: Iterable[At] | None = ()) -> tuple[str, SourceRange]:
+def excerpt_of(
+    text: str, at: At, shown: Iterable[At] | None = (), hidden: Iterable[At] = ()
+) -> tuple[str, SourceRange]:
     """The line of the statement that contains a location, masked, and the location as a range."""
     start = min(at.start, len(text))
     line, column = _line_and_column(text, start)
     end_line, end_column = _line_and_column(text, max(start, min(at.end, len(text))))
-    lines = (masked_broken(text) if shown is None else masked(text, shown)).split("\n")
+    whole = masked_broken(text) if shown is None else masked(text, shown)
+    for part in hidden:
+        whole = whole[: part.start] + re.sub(r"\S", "*", whole[part.start : part.end]) + whole[part.end :]
+    lines = whole.split("\n")
     return lines[line], SourceRange(
         path=PATH, line=line + 1, column=column + 1, end_line=end_line + 1, end_column=end_column + 1
     )

@@ -62,10 +62,27 @@ class _Reader:
     def __init__(self, text: str, statement: Alter, address: Address, kind: ResourceKind):
         self.text, self.statement, self.address, self.kind = text, statement, address, kind
         self.shown = clear_locations(statement, kind)
+        # Words where an option takes none: perhaps a secret whose quotes were forgotten.
+        self.hidden = tuple(
+            action.value.at
+            for action in statement.actions
+            if _is_word(action.value)
+            and not ((option := self.option(action)) and (_named(option) or _choices(option)))
+        )
         self.found: list[Diagnostic] = []
 
     def point(self, at: At, code: str, summary: str, detail: str, hint: str) -> Diagnostic:
-        return point(self.text, at, code, summary, detail, hint, shown=self.shown, address=self.address)
+        return point(
+            self.text,
+            at,
+            code,
+            summary,
+            detail,
+            hint,
+            shown=self.shown,
+            hidden=self.hidden,
+            address=self.address,
+        )
 
     def type_errors(self) -> Iterator[Diagnostic]:
         wanted, is_ = self.statement.as_type, type_name(self.kind.type)

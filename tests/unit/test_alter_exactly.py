@@ -217,7 +217,11 @@ def test_what_another_serial_has_superseded_is_no_failure_of_this_command() -> N
 
     class Followed(Follower):
         def _read(self) -> Any:
-            return Status(instance="local", epoch=1, serial=3, observations=observations), True, None
+            return (
+                Status(instance="local", epoch=1, serial=3, heartbeat=0.0, observations=observations),
+                True,
+                None,
+            )
 
     follower = Followed(None, wanted, "local", {mine.address})  # type: ignore[arg-type]
     found = follower.follow(0.1, Silent(), lambda: None)

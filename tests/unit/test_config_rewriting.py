@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def changed(text: str, name: str, *edits: PropertyEdit) -> list[str]:
         (
             "last",
             [put("brokers", ["a:1", "b:1", "c:1"])],
-            ["-      b:1,   # two", "+      b:1, c:1,   # two"],
+            ["+      c:1,"],
         ),
         ("last", [put("tls.mode", "x: y")], ["+    tls:", '+      mode: "x: y"']),
         (
@@ -208,3 +209,83 @@ def test_any_edit_of_any_plain_text(
     wanted = edited(data["connections"]["k"], [edit])
     assert found["connections"]["first"] == {"a": "x"} and found["connections"]["z"] == {"b": ["y"]}
     assert found["connections"]["k"] == wanted
+
+
+FLOW = """\
+connections:
+  pg: {
+    type: postgres,
+    host: h,      # the host
+    port: 5433,   # the port
+    user: u, database: s   # both
+  }
+  last: {
+    type: postgres,
+    host: h,      # the host
+    port: 5433    # the port
+  }
+  k:
+    brokers:
+    - a:1  # first
+    - b:2  # second
+    - "c:3" # third
+  two: {brokers: [
+    a:1,  # first
+    b:2   # second
+    ]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "lines"),
+    [
+        ("pg", drop("port"), ["-    port: 5433,   # the port"]),
+        ("pg", drop("database"), ["-    user: u, database: s   # both", "+    user: u   # both"]),
+        ("pg", drop("user"), ["-    user: u, database: s   # both", "+    database: s   # both"]),
+        (
+            "last",
+            drop("port"),
+            [
+                "-    host: h,      # the host",
+                "-    port: 5433    # the port",
+                "+    host: h      # the host",
+            ],
+        ),
+        (
+            "last",
+            put("user", "u"),
+            ["-    port: 5433    # the port", "+    port: 5433,    # the port", "+    user: u"],
+        ),
+        (
+            "k",
+            put("brokers", ["b:2", "d:4"]),
+            ["-    - a:1  # first", '-    - "c:3" # third', '+    - "d:4" # third'],
+        ),
+        ("k", put("brokers", ["b:2", "c:3"]), ["-    - a:1  # first"]),
+        ("k", put("brokers", ["a:1", "z:1", "b:2", "c:3"]), ["+    - z:1"]),
+        ("two", put("brokers", ["b:2"]), ["-    a:1,  # first"]),
+        (
+            "two",
+            put("brokers", ["a:1"]),
+            ["-    a:1,  # first", "-    b:2   # second", "+    a:1  # first"],
+        ),
+    ],
+)
+def test_what_is_said_of_the_neighbours_stays(name: str, edit: PropertyEdit, lines: list[str]) -> None:
+    assert changed(FLOW, name, edit) == lines
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        put("brokers", ["b:1", "c:1"]),
+        put("security.sasl.username", "app"),
+        put("aws", "cloud"),
+        put("port", "x"),
+        drop("type"),
+        drop("port"),
+    ],
+)
+def test_json_stays_json(edit: PropertyEdit) -> None:
+    text = '{"connections": {"k": {"type": "kafka", "brokers": ["a:1"], "port": 5}}}'
+    assert "k" in json.loads(rewrite(text, "connections", "k", [edit]))["connections"]
