@@ -122,6 +122,7 @@ class _Text:
         """Without the entries first … last - 1, and with the commas that are still needed. An entry on lines
         of its own goes with them; else its line, and what is said of it, stays."""
         splices = []
+        is_tail = last == len(node.entries) and self._comma(node.entries[-1].value.end) is None
         for entry in node.entries[first:last]:
             comma = self._comma(entry.value.end)
             end = entry.value.end if comma is None else comma + 1
@@ -131,10 +132,10 @@ class _Text:
             start, spaces = entry.start, _BLANKS.match(self.text, end)
             if comma is not None and spaces is not None:
                 end = spaces.end()
-            elif comma is None:
+            if is_tail and entry is node.entries[first]:
                 start = len(self.text[:start].rstrip(" \t"))
             splices.append((start, end, ""))
-        if first and last == len(node.entries) and self._comma(node.entries[-1].value.end) is None:
+        if first and is_tail:
             before = self._comma(node.entries[first - 1].value.end)
             assert before is not None  # between two entries
             splices.append((before, before + 1, ""))
@@ -234,7 +235,7 @@ class _Text:
     def _without_items(self, node: Node, first: int, last: int) -> list[Splice]:
         if node.flow:
             return self._flow_removal(node, first, last)
-        return [self._lines(e.value.start, e.value.end) for e in node.entries[first:last]]
+        return [self._lines(node.entries[first].value.start, node.entries[last - 1].value.end)]
 
     def _more_items(self, node: Node, index: int, values: list[Any], style: str) -> list[Splice]:
         """New items in front of the item with this index (or after the last)."""
