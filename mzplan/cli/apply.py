@@ -217,6 +217,10 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
     elif not bad:
         invocation.out(f"No changes: serial {applied.serial} is what is wanted, and every query is there.")
+    for address, seen in sorted(applied.resumed.items()):
+        from mzplan.render.resumption import render_resumed
+
+        invocation.out(f"  {safe(render_resumed(address, seen))}")
     if bad:
         number = count(len(bad), "query has", "queries have")
         invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
@@ -229,6 +233,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
 def applied_to_json(applied: Applied) -> dict[str, Any]:
     """The document of `apply --json`: the plan, and how each change ended."""
     from mzplan.render.plan_json import plan_to_json
+    from mzplan.render.resumption import resumed_to_json
 
     document = plan_to_json(applied.plan)
     document["serial"] = applied.serial
@@ -246,6 +251,8 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
                 "run_id_before": applied.before.get((change.before or change).address),
                 "run_id_after": outcome.run_id,
             }
+            if change.address in applied.resumed:
+                shown["resumed"] = resumed_to_json(applied.resumed[change.address])
             if outcome.reason:
                 shown["error"] = _reason(outcome)
             if outcome.warning:

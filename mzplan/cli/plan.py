@@ -185,10 +185,13 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
 
 @command("status")
 @click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
-def command_status(invocation: Invocation, watch: bool) -> int:
-    """Show how each query does: condition, rates, lag, last error."""
+@click.option(
+    "--exit-code", is_flag=True, help="Exit 8 where a query has failed, was rejected, or has no runner."
+)
+def command_status(invocation: Invocation, watch: bool, exit_code: bool) -> int:
+    """Show how each query does: condition, rows, lag, last error and next attempt."""
     from mzplan.operations.status import read_project_status
-    from mzplan.render.status import render_status, status_to_json
+    from mzplan.render.status import has_failed, render_status, status_to_json
 
     if watch and invocation.json:
         raise click.UsageError("--watch and --json don't go together: --json is one document.")
@@ -203,5 +206,5 @@ def command_status(invocation: Invocation, watch: bool) -> int:
             redraw = _REDRAW if watch and invocation.output.is_screen else ""
             invocation.output.raw(redraw + text)
         if not watch or invocation.output.reader_gone:
-            return ExitCode.OK
+            return ExitCode.NOT_CONVERGED if exit_code and has_failed(status) else ExitCode.OK
         time.sleep(WATCH_EVERY)

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from mzplan.controller.capabilities import Capabilities
 from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Claims
-from mzplan.controller.executor import CheckResult, Executor
+from mzplan.controller.executor import CheckResult, Executor, Measured
 from mzplan.controller.gate import Gate
 from mzplan.controller.history import was_known
 from mzplan.controller.instances import Instances
@@ -50,7 +50,7 @@ from mzplan.controller.types import (
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import Lease
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed
 from mzplan.store.journal import Prepared
@@ -386,6 +386,12 @@ class Controller:
         if gone or not whole:
             return gone
         return self.validate(description).diagnostics
+
+    def measure(self, description: Description) -> Measured:
+        return self.executor.measure(description, self.secrets)
+
+    def reach(self, connection: InlinedConnection) -> tuple[Diagnostic, ...]:
+        return self.executor.reach(connection, self.secrets)
 
     def close_engine(self) -> None:
         """Stop the queries and the engine."""

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
+from mzplan.warehouse.step_record import StepRecord
 
 _NAME = re.compile(r"mzplan:(?P<project>[^:]+):(?P<address>[^:]+):g(?P<generation>\d+):(?P<digest>.+)\Z")
 
@@ -58,8 +59,9 @@ class QueryReport:
     number of the last finished micro-batch (-1: none yet). Rates in rows per second; `lag` in records.
     `left_out` counts the malformed records that this run has skipped or kept aside.
     `warning` is the last thing that this run warned of.
-    `backlog`: where the upstream has a log that it keeps for the query (a replication slot), bytes of it:
-    `lag_bytes` still to be read and committed, `retained_bytes` kept.
+    `lag`: records that are not read yet, as of `heard_at`; None where the engine does not say.
+    `last`: the last step that was recorded, `run_rows` the rows of those of this run; `resumed` where the run
+    has gone on (see Observation).
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
     started; None where that is not known.
     """
@@ -74,7 +76,9 @@ class QueryReport:
     processed_rows_per_second: float = 0.0
     lag: int | None = None
     left_out: int = 0
-    backlog: Mapping[str, int] | None = None
+    last: StepRecord | None = None
+    run_rows: int | None = None
+    resumed: Mapping[str, Any] | None = None
     warning: str | None = None
     heard_at: float | None = None
     error: str | None = None
@@ -92,6 +96,17 @@ class CheckResult:
     @property
     def ok(self) -> bool:
         return not any(d.severity == "error" for d in self.diagnostics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was found out about a query aside from its run, which may have ended: `backlog`, what waits for it
+    (see Observation), None where nobody says; `last`, its last step that was recorded. `at` is when, in
+    seconds since the epoch."""
+
+    backlog: Mapping[str, int] | None = None
+    last: StepRecord | None = None
+    at: float = 0.0
 
 
 class Executor(Protocol):
@@ -123,6 +138,14 @@ class Executor(Protocol):
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
         """What of its storage is gone, of a query that has run before: MZ160 its checkpoint, MZ161 the
         collection that it writes or reads. Never raises: what can't be looked at is not gone."""
+
+    def measure(self, description: Description, secrets: Secrets) -> Measured:
+        """What waits for a query, whether it runs or not. May take some seconds. Never raises for what a
+        server or the storage did: then that is not known."""
+
+    def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """What stands in the way of a connection; nothing for one that has nothing to reach by itself. Takes
+        at most some seconds."""
 
     def foreign(self) -> list[str]:
         """What runs in this engine and was not started here, for people: names, or ids without one."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from mzplan.controller.append_steps import appended_columns, planned_steps, to_table
 from mzplan.controller.core import Controller
-from mzplan.controller.executor import CheckResult, QueryName, QueryReport
+from mzplan.controller.executor import CheckResult, Measured, QueryName, QueryReport
 from mzplan.controller.gate import Gate
 from mzplan.controller.storage import Extent
 from mzplan.controller.types import (
@@ -28,7 +28,7 @@ from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
 from mzplan.model.state import Status
 from mzplan.schema.columns import CHANGE, DELETE
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
@@ -38,7 +38,8 @@ class InMemoryExecutor:
     """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
     and survives a restart; a run has its own id, as with Spark.
 
-    Tests set `check_result`, `fail_start`, `gone` and `strangers` and call `end` to play what goes wrong.
+    Tests set `check_result`, `fail_start`, `gone`, `strangers`, `measured` and `unreached`, and call `end`
+    and `progress`, to play what happens.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -49,6 +50,8 @@ class InMemoryExecutor:
         self.log: list[tuple[str, str]] = []
         self.gone: Callable[[Description], tuple[Diagnostic, ...]] = lambda description: ()
         self.strangers: list[str] = []
+        self.measured: Callable[[Description], Measured] = lambda description: Measured()
+        self.unreached: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self._lock = threading.Lock()
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
@@ -103,6 +106,11 @@ class InMemoryExecutor:
             report = self._reports[name]
             self._reports[name] = replace(report, active=False, error=problem, error_code="MZ064")
 
+    def progress(self, name: QueryName, **seen: Any) -> None:
+        """The query reports these fields of a QueryReport from now on."""
+        with self._lock:
+            self._reports[name] = replace(self._reports[name], **seen)
+
     def trigger(self) -> None:
         """Every query finishes a first trigger."""
         with self._lock:
@@ -115,6 +123,12 @@ class InMemoryExecutor:
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
         return self.gone(description)
+
+    def measure(self, description: Description, secrets: Secrets) -> Measured:
+        return self.measured(description)
+
+    def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        return self.unreached(connection)
 
     def foreign(self) -> list[str]:
         return list(self.strangers)

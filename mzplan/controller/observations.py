@@ -5,14 +5,23 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mzplan.controller.executor import QueryReport
+from mzplan.controller.connection_watch import Fault
+from mzplan.controller.executor import Measured, QueryReport
 from mzplan.controller.reconcile import Desired, Memory
 from mzplan.controller.types import Step
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Condition, Observation, Status
+from mzplan.model.state import Condition, LagUnit, Observation, Status
 
+# What a backlog says, and in which unit that is a lag; the first that is there counts.
+_UNITS: tuple[tuple[str, LagUnit], ...] = (
+    ("records", "records"),
+    ("rows", "rows"),
+    ("steps", "steps"),
+    ("lag_bytes", "bytes"),
+)
+FRESH = 30.0  # seconds; a query that has nothing to do says so every ten
 QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
 
 
@@ -28,15 +37,21 @@ def observe(
     failed: Verdict | None = None,
     keeps: str | None = None,
     reached: Step = -1,
+    measured: Measured | None = None,
+    fault: Fault | None = None,
+    retry_at: float | None = None,
 ) -> Observation:
     """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
     that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
     it went first itself, and has failed. `keeps`: what is kept only for it. `reached`: its last step,
-    as far as is known without a run."""
+    as far as is known without a run. `measured`: what was found out aside from its run. `fault`: of its
+    connections. `retry_at`: when it is tried again, in seconds since the epoch."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = (wanted.description.generation, wanted.description.digest) if wanted else (0, "")
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
         failed = None  # it could not go back, and has come up after all
+    lag, unit = _lag(address, shown, measured)
+    last = shown.last if shown is not None and shown.last is not None else measured.last if measured else None
     return Observation(
         address=address,
         generation=shown.name.generation if shown else generation,
@@ -49,9 +64,10 @@ def observe(
         step=shown.step if shown else reached,
         input_rows_per_second=shown.input_rows_per_second if shown else 0.0,
         processed_rows_per_second=shown.processed_rows_per_second if shown else 0.0,
-        lag=shown.lag if shown else None,
+        lag=lag,
+        lag_unit=unit,
         left_out=shown.left_out if shown else 0,
-        backlog=shown.backlog if shown else None,
+        backlog=measured.backlog if measured else None,
         warning=(shown.warning if shown else None) or keeps,
         quiet_since=_quiet_since(shown, time.time()),
         error=(failed.reason if failed else None)
@@ -65,7 +81,37 @@ def observe(
         failures=memory.failures,
         upstream=upstream,
         held=held,
+        total_rows=last.total if last else None,
+        last_rows=last.rows if last else None,
+        last_batch_at=last.time if last else None,
+        resumed=shown.resumed if shown else None,
+        run_rows=shown.run_rows if shown else None,
+        retry_at=retry_at,
+        at_fault=fault.connection if fault else None,
+        fault=_told(fault.problem) if fault else None,
     )
+
+
+def _lag(
+    address: Address, shown: QueryReport | None, measured: Measured | None
+) -> tuple[int | None, LagUnit | None]:
+    """What is not read yet: as the run has reported it, or as it was measured, whichever is newer."""
+    backlog = (measured.backlog or {}) if measured is not None else {}
+    at = measured.at if measured is not None else 0.0
+    if shown is not None and shown.active and shown.lag is not None and (shown.heard_at or at) >= at:
+        return shown.lag, "records" if address.kind == "source" else "rows"
+    return next(((backlog[name], unit) for name, unit in _UNITS if name in backlog), (None, None))
+
+
+def is_fresh(shown: QueryReport | None, now: float) -> bool:
+    """Whether a run says itself what it has not read yet. `now` in seconds since the epoch."""
+    if shown is None or not shown.active or shown.lag is None:
+        return False
+    return shown.heard_at is not None and now - shown.heard_at < FRESH
+
+
+def _told(problem: Diagnostic) -> str:
+    return " ".join(f"{part.rstrip('.')}." for part in (problem.summary, problem.detail) if part)
 
 
 def _quiet_since(shown: QueryReport | None, now: float) -> float | None:
@@ -90,4 +136,14 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:
-    return (o.digest, o.wanted_digest, o.condition, o.run_id, o.warning, o.error, o.wanted_generation, o.held)
+    return (
+        o.digest,
+        o.wanted_digest,
+        o.condition,
+        o.run_id,
+        o.warning,
+        o.error,
+        o.wanted_generation,
+        o.held,
+        o.at_fault,
+    )

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from mzplan.controller.executor import CheckResult
+from mzplan.controller.executor import CheckResult, Measured
 from mzplan.controller.overview import Attached, Overview
 from mzplan.controller.types import (
     AppendCommand,
@@ -38,7 +38,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, InlinedConnection
 
 
 class StorageController(Protocol):
@@ -197,6 +197,12 @@ class StorageController(Protocol):
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
         """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the
         `whole` of it) its upstream or target. Changes nothing; any thread may. (Not in the seed.)"""
+
+    def measure(self, description: Description) -> Measured:
+        """What waits for a query, whether it runs or not; any thread may ask. (Not in the seed.)"""
+
+    def reach(self, connection: InlinedConnection) -> tuple[Diagnostic, ...]:
+        """What stands in the way of a connection; any thread may ask. (Not in the seed.)"""
 
     def is_open(self) -> bool:
         """Whether the engine is ready, and queries are started; any thread may ask. (Not in the seed.)"""

@@ -137,6 +137,7 @@ class Queries:
                     decision = replace(decision, condition="starting")
             else:
                 self.memories[address] = decision.memory
+                self._log_failure(address, memory, decision.memory)
                 # Of another resource that had this name: to be forgotten in the store, too.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
@@ -276,19 +277,25 @@ class Queries:
             return ()
         return tuple(replace(one, detail=f"{one.detail} {why}.") for one in missing)
 
+    def _log_failure(self, address: Address, before: Memory, after: Memory) -> None:
+        """One line for each attempt that has failed, with all that a person needs: a trace is Spark's."""
+        if after.failures > before.failures and after.error:
+            attempt = f" (attempt {after.failures})" if after.failures > 1 else ""
+            log.error("%s: [%s] %s%s", address, after.error_code, after.error, attempt)
+
     def _remember(self, address: Address, switch: Switch, done: Done) -> None:
         memory = self.memories.get(address) or Memory()
-        what = "started" if done.problem is None else f"[{done.problem.code}] {done.problem.summary}"
-        log.info("%s g%d %s", address, switch.description.generation, what)
         if done.problem is None:
+            log.info("%s g%d started", address, switch.description.generation)
             return
-        text = _sentence(done.problem)
+        text, code, now = _sentence(done.problem), done.problem.code, self.clock()
         if memory.target != key_of(switch.description):
-            self.memories[address] = fallback_failed(memory, self.clock(), self.pace)
-        elif done.checked:
-            self.memories[address] = start_failed(memory, text, done.problem.code, self.clock(), self.pace)
-        else:
-            self.memories[address] = rejected(memory, text, done.problem.code, self.clock(), self.pace)
+            log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
+            self.memories[address] = fallback_failed(memory, now, self.pace)
+            return
+        failed = (start_failed if done.checked else rejected)(memory, text, code, now, self.pace)
+        self._log_failure(address, memory, failed)
+        self.memories[address] = failed
 
 
 def _sentence(problem: Diagnostic) -> str:

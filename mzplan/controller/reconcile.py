@@ -186,11 +186,12 @@ def _current(
 ) -> Decision:
     """The wanted query runs."""
     accepted = memory.accepted is not None and key_of(memory.accepted) == memory.target
+    begins = memory.verdict or "starting"  # one that is tried again has failed until it has triggered
     if others:
         stop = Stop(address=address, names=_names(others))
-        return Decision(command=stop, memory=memory, condition="starting", shown=current)
+        return Decision(command=stop, memory=memory, condition=begins, shown=current)
     if not current.triggered:
-        return Decision(command=None, memory=memory, condition="starting", shown=current)
+        return Decision(command=None, memory=memory, condition=begins, shown=current)
     since = memory.healthy_since if memory.healthy_since is not None else now
     memory = replace(memory, healthy_since=since, verdict=None, error=None, error_code=None)
     if now - since >= STABLE:

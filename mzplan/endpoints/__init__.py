@@ -9,6 +9,7 @@ inside functions: the command line asks plug-ins for their schemas, and should n
 from mzplan.endpoints.interface import (
     MAX_STEP,
     Closes,
+    CountsRows,
     DurableInputEndpoint,
     DurableInputFactory,
     HasWritten,
@@ -26,6 +27,7 @@ from mzplan.endpoints.interface import (
 __all__ = [
     "MAX_STEP",
     "Closes",
+    "CountsRows",
     "DurableInputEndpoint",
     "DurableInputFactory",
     "HasWritten",

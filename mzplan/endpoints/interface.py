@@ -3,7 +3,7 @@
 Everything here is single-threaded and deterministic: each call does its work and signals before it returns;
 one endpoint is used by one thread. Endpoints are cheap to make: no connection before the first call, no
 import that takes long. What only some have are protocols of their own, which `isinstance` asks for: Closes,
-PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes.
+CountsRows, PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes.
 
 Texts in quotation marks are the seed's contract.
 """
@@ -103,6 +103,15 @@ class PartedInputEndpoint(DurableInputEndpoint, Protocol):
 
     def batches(self, part: Any) -> Iterator[RecordBatch]:
         """The records of a part, a batch at a time."""
+
+
+@runtime_checkable
+class CountsRows(DurableInputEndpoint, Protocol):
+    """An input that knows how many records its durable steps have, without reading them: for `mzplan status`.
+    Our addition to the seed's interface."""
+
+    def rows(self, steps: range) -> int:
+        """The records of these steps, all in `steps()`. Raises StepError."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from mzplan.model.stored import KEY, OPTIONAL, SPARSE, FromMinusOne, Id, Instanc
 FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
+LagUnit = Literal["records", "rows", "steps", "bytes"]
 
 
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
@@ -106,13 +107,20 @@ class Observation:
     - `query_id`, `run_id`: Spark's ids of the query and of this run; None before the first start.
     - `step`: the number of the last finished micro-batch; -1 before the first one.
     - `input_rows_per_second`, `processed_rows_per_second`: of the last micro-batch.
-    - `lag`: records of the upstream that are not read yet; None where that is unknown.
+    - `lag`: what of the upstream is not read yet, as a number of `lag_unit`; None where that is unknown. Of a
+      query that does not run: what waits for it.
     - `left_out`: malformed records that this run has skipped or kept aside (`on_error`).
-    - `backlog`: bytes of a log that the upstream keeps for the query: `lag_bytes` still to be read,
-      `retained_bytes` kept; None for an upstream without such a log.
+    - `backlog`: what the upstream says of what waits, by name: `records`; `steps` that are durable, and the
+      `rows` in them; of a log that it keeps for the query `lag_bytes` still to be read and `retained_bytes`
+      kept. None for an upstream that says nothing.
+    - `total_rows`: of all its steps: written to the collection (source) or the target (sink). `last_rows`,
+      `last_batch_at` (seconds since the epoch): of the last step that was recorded.
+    - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
+      the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `warning`: why a running query needs attention.
     - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
-      failed in a row.
+      failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
+    - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how.
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
@@ -132,6 +140,7 @@ class Observation:
     input_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
     processed_rows_per_second: float = field(default=0.0, metadata=OPTIONAL)
     lag: int | None = None
+    lag_unit: LagUnit | None = None
     left_out: int = field(default=0, metadata=OPTIONAL)
     backlog: Mapping[str, int] | None = None
     warning: str | None = None
@@ -141,6 +150,14 @@ class Observation:
     failures: int = field(default=0, metadata=OPTIONAL)
     upstream: Mapping[str, Any] | None = None
     held: str | None = None
+    total_rows: int | None = None
+    last_rows: int | None = None
+    last_batch_at: float | None = None
+    resumed: Mapping[str, Any] | None = None
+    run_rows: int | None = None
+    retry_at: float | None = None
+    at_fault: Address | None = None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +212,14 @@ class InstanceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStatus:
-    """A committed query and what its runner observes of it (None: nothing yet)."""
+    """A committed query and what its runner observes of it (None: nothing yet). `as_of`: when its runner was
+    last there, in seconds since the epoch, where none is there now. `repair`: the ALTER statement that moves
+    the connection at fault."""
 
     resource: ResourceState
     observation: Observation | None
+    as_of: float | None = None
+    repair: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

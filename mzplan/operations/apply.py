@@ -15,11 +15,12 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import ResourceState, State, Status
+from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.operations.follower import Follower, Outcome
 from mzplan.operations.local_folder import refuse_unused
 from mzplan.operations.plan import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
+from mzplan.operations.resumption import resumed_queries
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.store.limits import limiting
@@ -44,7 +45,8 @@ class ApplyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The result of an apply: its plan, and the outcome of each query."""
+    """The result of an apply: its plan, and the outcome of each query. `resumed`: what is seen of those that
+    a changed connection has restarted."""
 
     plan: Plan
     serial: int
@@ -52,6 +54,7 @@ class Applied:
     outcomes: Mapping[Address, Outcome] = field(default_factory=dict)
     before: Mapping[Address, str | None] = field(default_factory=dict)  # run ids
     notes: tuple[Diagnostic, ...] = ()
+    resumed: Mapping[Address, Observation] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -247,7 +250,16 @@ def _follow(
         runners.settle(instance)
         follower = Follower(project.store, state, name, touched)
         outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
-    return Applied(plan=plan, serial=state.serial, lineage=state.lineage, outcomes=outcomes, before=before)
+    with reporter.working("counting what was read since"):
+        resumed = resumed_queries(project.store, state, plan, outcomes, before)
+    return Applied(
+        plan=plan,
+        serial=state.serial,
+        lineage=state.lineage,
+        outcomes=outcomes,
+        before=before,
+        resumed=resumed,
+    )
 
 
 def _instance(state: State, name: str) -> Instance:

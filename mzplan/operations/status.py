@@ -38,15 +38,22 @@ def read_project_status(project: Project) -> ProjectStatus:
                 serial=status.serial if status else 0,
             )
         )
+    heartbeats = {one.name: one.heartbeat for one in shown}
     queries = []
     for address, resource in sorted(state.resources.items()):
         if address.kind == "connection":
             continue
         status = statuses.get(resource.instance)
         observation = status.observations.get(address) if status else None
+        as_of = None
         if observation is not None and not alive.get(resource.instance, False):
-            observation = replace(observation, condition="stopped", input_rows_per_second=0.0)
-        queries.append(QueryStatus(resource=resource, observation=observation))
+            # Whether a server answers now, and when it is tried again: nobody is there to know.
+            observation = replace(
+                observation, condition="stopped", input_rows_per_second=0.0, retry_at=None, at_fault=None
+            )
+            as_of = heartbeats.get(resource.instance)
+        repair = repair_of(state, observation.at_fault) if observation is not None else None
+        queries.append(QueryStatus(resource=resource, observation=observation, as_of=as_of, repair=repair))
     dropped = tuple(
         DroppedStorage(
             address=f"{entry.kind}.{entry.name}",
@@ -64,6 +71,24 @@ def read_project_status(project: Project) -> ProjectStatus:
         dropped=dropped,
         canaries=tuple((canary, verdict_of(canary, state, statuses)) for canary in state.canaries),
     )
+
+
+def repair_of(state: State, connection: Address | None) -> str | None:
+    """The ALTER statement that moves a connection to another server; None for a type that has no place."""
+    from mzplan.schema.kinds import resource_kind
+
+    committed = state.resources.get(connection) if connection is not None else None
+    if connection is None or committed is None:
+        return None
+    options = resource_kind("connection", committed.type).located_by
+    if not options:
+        return None
+    values = [
+        f"{one.name} = " + (f"('{new}')" if one.schema.get("type") == "array" else f"'{new}'")
+        for one in options
+        if (new := one.schema["x-locates"])
+    ]
+    return f"ALTER CONNECTION {connection.name} SET {', '.join(values)}"
 
 
 def find_drift(

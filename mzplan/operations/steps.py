@@ -13,6 +13,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.schema.description import writes_all
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash
@@ -257,6 +258,7 @@ def _history(project: Project, state: State, resource: ResourceState) -> StepHis
         absolute(settings.directory, settings.warehouse),
         resource.place,
         state.resources[source].place if source is not None else None,
+        whole=writes_all(resource.body),
     )
 
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.canary import Canary, Verdict
-from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState
+from mzplan.model.state import Observation, ProjectStatus, QueryStatus, ResourceState
+from mzplan.model.words import count
 from mzplan.render.storage import size
 from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
 
-_COLUMNS = ("QUERY", "INSTANCE", "CONDITION", "STEP", "ROWS/S", "LAG")
+_COLUMNS = (
+    "QUERY",
+    "INSTANCE",
+    "CONDITION",
+    "STEP",
+    "ROWS",
+    "ROWS/S",
+    "LAG",
+    "LAST BATCH",
+    "ATTEMPTS",
+    "NEXT TRY",
+)
 
 
 def reach_to_json(reach: Reach) -> dict[str, Any]:
@@ -79,12 +92,31 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
+        "lag_unit": _unit(query),
+        "as_of": query.as_of,
+        "total_rows": seen.total_rows if seen else None,
+        "last_batch": (
+            {"rows": seen.last_rows, "at": seen.last_batch_at} if seen and seen.last_batch_at else None
+        ),
+        "attempts": seen.failures if seen else 0,
+        "retry_at": seen.retry_at if seen else None,
         "left_out": seen.left_out if seen else 0,
         "backlog": dict(seen.backlog) if seen and seen.backlog else None,
         "warning": seen.warning if seen else None,
         "error": seen.error if seen else None,
         "held": seen.held if seen else None,
+        "at_fault": str(seen.at_fault) if seen and seen.at_fault else None,
+        "fault": seen.fault if seen else None,
+        "repair": query.repair,
     }
+
+
+def _unit(query: QueryStatus) -> str | None:
+    """What the lag counts; of what an earlier runner has reported, records."""
+    seen = query.observation
+    if seen is None or seen.lag is None:
+        return None
+    return seen.lag_unit or "records"
 
 
 def condition(query: QueryStatus) -> str:
@@ -94,8 +126,19 @@ def condition(query: QueryStatus) -> str:
     return "paused" if query.resource.paused else "stopped"
 
 
-def render_status(status: ProjectStatus, color: bool = False) -> str:
-    """A line for each instance, a table of the queries, and the errors below it."""
+def has_failed(status: ProjectStatus) -> bool:
+    """Whether a query has failed, was rejected, or is to run and has no runner."""
+    return any(
+        condition(query) in ("failed", "rejected")
+        or (condition(query) == "stopped" and not query.resource.paused)
+        for query in status.queries
+    )
+
+
+def render_status(status: ProjectStatus, color: bool = False, now: float | None = None) -> str:
+    """A line for each instance, a table of the queries, and the errors below it. `now` in seconds since the
+    epoch."""
+    now = time.time() if now is None else now
     paint = Paint(color)
     lines = [f"Serial {status.serial}"]
     for instance in status.instances:
@@ -106,7 +149,7 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
             lines.append(
                 f"Instance {instance.name}: no runner is alive (start one with `mzplan up` or `run`)"
             )
-    rows = [_COLUMNS, *(_row(query) for query in status.queries)]
+    rows = [_COLUMNS, *(_row(query, now) for query in status.queries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines.append("")
     for number, row in enumerate(rows):
@@ -125,8 +168,10 @@ def render_status(status: ProjectStatus, color: bool = False) -> str:
         lines.append("")
         lines.append(f"{query.resource.address}: {code}{cut(safe(query.observation.error or ''), 600)}")
     for query in status.queries:
+        lines += _fault(query)
+    for query in status.queries:
         backlog = query.observation.backlog if query.observation is not None else None
-        if backlog:
+        if backlog and "retained_bytes" in backlog:
             behind, kept = size(backlog.get("lag_bytes", 0)), size(backlog.get("retained_bytes", 0))
             lines += [
                 "",
@@ -153,16 +198,71 @@ def _left_out(count: int, resource: ResourceState) -> str:
     return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
-def _row(query: QueryStatus) -> tuple[str, ...]:
+def _fault(query: QueryStatus) -> list[str]:
+    """The connection that does not answer, and what repairs it."""
+    seen = query.observation
+    if seen is None or seen.at_fault is None:
+        return []
+    moved = f' If it has moved: mzplan alter "{query.repair}"' if query.repair else ""
+    what = cut(safe(seen.fault or ""), 400)
+    return [
+        "",
+        f"{query.resource.address}: [MZ154] {seen.at_fault} is at fault: {what} "
+        f"The query goes on where it is as soon as that answers.{moved}",
+    ]
+
+
+def _row(query: QueryStatus, now: float) -> tuple[str, ...]:
     seen = query.observation
     return (
         str(query.resource.address),
         query.resource.instance,
         condition(query),
         str(seen.step) if seen and seen.step >= 0 else "-",
+        f"{seen.total_rows:,}" if seen and seen.total_rows is not None else "-",
         f"{seen.input_rows_per_second:.1f}" if seen else "-",
-        str(seen.lag) if seen and seen.lag is not None else "-",
+        _lag(query, now),
+        _last_batch(seen, now),
+        str(seen.failures) if seen and seen.failures else "-",
+        _next_try(seen, now),
     )
+
+
+def _lag(query: QueryStatus, now: float) -> str:
+    seen, unit = query.observation, _unit(query)
+    if seen is None or seen.lag is None or unit is None:
+        return "-"
+    steps = (seen.backlog or {}).get("steps", 0) if unit == "rows" else 0
+    among = f" in {count(steps, 'step')}" if steps and seen.lag else ""
+    text = (
+        size(seen.lag) if unit == "bytes" else f"{seen.lag:,} {unit[:-1] if seen.lag == 1 else unit}{among}"
+    )
+    return text if query.as_of is None else f"{text}, {_ago(now - query.as_of)}"
+
+
+def _last_batch(seen: Observation | None, now: float) -> str:
+    if seen is None or seen.last_batch_at is None:
+        return "-"
+    rows = f"{count(seen.last_rows, 'row')}, " if seen.last_rows is not None else ""
+    return f"{rows}{_ago(now - seen.last_batch_at)}"
+
+
+def _next_try(seen: Observation | None, now: float) -> str:
+    if seen is None or seen.retry_at is None:
+        return "-"
+    return f"in {_span(seen.retry_at - now)}" if seen.retry_at > now else "now"
+
+
+def _ago(seconds: float) -> str:
+    return f"{_span(seconds)} ago"
+
+
+def _span(seconds: float) -> str:
+    """`12 s`, `3 min`, `5 h`, `2 d`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _coloured(paint: Paint, condition: str, text: str) -> str:

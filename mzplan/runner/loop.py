@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,10 +13,13 @@ from concurrent.futures import Executor as Pool
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
-from mzplan.controller.observations import differs, observe
+from mzplan.controller.connection_watch import ConnectionWatch
+from mzplan.controller.executor import Measured
+from mzplan.controller.observations import differs, is_fresh, observe
 from mzplan.controller.overview import Overview, QueryState
 from mzplan.controller.protocol import StorageController
 from mzplan.controller.reconcile import Memory
+from mzplan.controller.sampling import Sampler
 from mzplan.controller.types import NotAttachedError, StorageError
 from mzplan.controller.upstream_watch import UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -35,6 +39,7 @@ from mzplan.runner.commands import (
     wanted_of,
 )
 from mzplan.runner.gates import Gates
+from mzplan.schema.description import Description
 from mzplan.store.claims import places_of
 from mzplan.store.limits import limited
 from mzplan.store.store import Store
@@ -42,6 +47,8 @@ from mzplan.store.store import Store
 T = TypeVar("T")
 log = logging.getLogger("mzplan.runner")
 
+MEASURED_EVERY = 10.0  # seconds between two looks at what waits for a query, if its run does not say it
+FRESH_EVERY = 60.0  # and if it does
 STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 
@@ -65,6 +72,9 @@ class Runner:
         self.handover, self.canaries = gates
         self.answering = Answering(store, controller.validate, self.instance, pool, controller.wake)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
+        self.connections = ConnectionWatch(controller.reach, pool, clock)
+        self.measures: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
+        self._retries: dict[Address, tuple[float, float]] = {}  # by the clock, and by the calendar
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
         self.round_seconds = 0.0  # that the last look at everything took
@@ -95,6 +105,7 @@ class Runner:
         self.overview = self.controller.overview()
         judged = self._judge()
         self._look_upstream()
+        self._look_aside()
         self._report()
         self.round_seconds = time.perf_counter() - began
         return self.overview.busy or judged or answering
@@ -225,6 +236,20 @@ class Runner:
             }
         )
 
+    def _look_aside(self) -> None:
+        """What waits for each query, and whether the servers of those that are to run answer."""
+        if not self.controller.is_open():
+            return  # Spark's start is slow enough
+        queries = self.overview.queries
+        wanted = {a: state.wanted for a, state in queries.items() if state.wanted is not None}
+        now = time.time()
+        fresh = {a for a in wanted if (d := queries[a].decision) is not None and is_fresh(d.shown, now)}
+        self.connections.look({a: one.description for a, one in wanted.items() if not one.paused})
+        self.measures.look(
+            {a: one.description for a, one in wanted.items()},
+            lambda address: FRESH_EVERY if address in fresh else MEASURED_EVERY,
+        )
+
     def _judge(self) -> bool:
         """Decide of the queries that went first: written down now, acted on from the next round on."""
         found = self.canaries.judge(self.overview.queries, self.clock())
@@ -287,7 +312,20 @@ class Runner:
             self.canaries.failed(address),
             state.keeps,
             state.reached,
+            self.measures.found.get(address),
+            self.connections.fault(address),
+            self._retry_at(address, state),
         )
+
+    def _retry_at(self, address: Address, state: QueryState) -> float | None:
+        """When a failed query is tried again, by the calendar: the same as long as it waits for that."""
+        due, decision = state.memory.retry_at, state.decision
+        if state.memory.verdict is None or math.isinf(due) or (decision and decision.condition == "running"):
+            self._retries.pop(address, None)
+            return None
+        if self._retries.get(address, (None,))[0] != due:
+            self._retries[address] = (due, round(time.time() + due - self.clock(), 1))
+        return self._retries[address][1]
 
 
 def _condition(state: QueryState) -> Condition:

@@ -198,3 +198,9 @@ def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
             return None
         value = value.get(key)
     return value
+
+
+def writes_all(body: Body) -> bool:
+    """Whether a sink with this body writes each row that it reads, as it is: it neither filters nor keeps only
+    the latest of each key."""
+    return "where" not in body and body.get("mode", "append") == "append"

@@ -287,6 +287,11 @@ class ResourceKind:
         return cast("dict[str, tuple[Any, ...]] | None", self.schema.get("x-deletes"))
 
     @cached_property
+    def located_by(self) -> tuple[SqlOption, ...]:
+        """The options of ALTER statements that say where a connection's server is (`x-locates`)."""
+        return tuple(one for one in self.sql_options.values() if "x-locates" in one.schema and not one.one)
+
+    @cached_property
     def sql_options(self) -> dict[str, SqlOption]:
         """The options of ALTER statements, by name (`x-sql`; `x-sql-one` for one item of a list)."""
         found: dict[str, SqlOption] = {}

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.api.capabilities import HasBacklog
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_description
+from mzplan.connectors.connection_checks import check_connection
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import leave, record_release
-from mzplan.controller.executor import CheckResult, ExecutorContext, QueryName, QueryReport
+from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.schema.description import Description
+from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.backlogs import Backlogs
 from mzplan.spark.collections import Collections, table_at
+from mzplan.spark.measures import measured
 from mzplan.spark.progress import ProgressListener
-from mzplan.spark.query import Running
+from mzplan.spark.query import Running, resumed
 from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
@@ -64,7 +65,6 @@ class SparkExecutor:
         self._connectors = Connectors()
         self._collections = Collections()
         self._steps = StepRecorder()
-        self._backlogs = Backlogs()
         self._unfinished = UnfinishedSteps()
         self._progress = ProgressListener(self._steps.progressed)
         self._opening = threading.Lock()
@@ -102,7 +102,6 @@ class SparkExecutor:
             with ThreadPoolExecutor(_CLOSE_THREADS) as pool:
                 list(pool.map(self._stop_whatever_happens, names))
         self._steps.close()
-        self._backlogs.close()
         close_forwards()
         with self._opening:
             unlisten, self._unlisten = self._unlisten, None
@@ -121,6 +120,16 @@ class SparkExecutor:
             description.place,
             (written.address, written.id, written.generation),
         )
+
+    def measure(self, description: Description, secrets: Secrets) -> Measured:
+        try:
+            query = self._resolve(description, secrets)
+        except MzplanError:  # a secret without a value
+            return Measured(at=time.time())
+        return measured(self._warehouse, query, self._connector(query))
+
+    def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        return check_connection(connection, secrets, self._context.directory) or ()
 
     def foreign(self) -> list[str]:
         return self._progress.foreign()
@@ -213,11 +222,12 @@ class SparkExecutor:
         self._secrets = secrets
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
-        running = Running(name, self._connector(query).route(query), measure=self._measure(query))
+        running = Running(name, self._connector(query).route(query))
         try:
             if description.source is not None:
                 self._begin_steps(spark, description, secrets, running, epoch)
             running.step = self._checkpoint(query).done()
+            running.resumed = resumed(self._checkpoint(query), running.step)
             started = self._submit(spark, query, running, epoch)
         except MzplanError:
             raise
@@ -301,12 +311,8 @@ class SparkExecutor:
             warn=running.warn,
             interrupt=running.interruptions.append,
             covers=self._history(description).covers,
+            wrote=partial(self._steps.wrote, str(running.name)),
         )
-
-    def _measure(self, query: ResolvedQuery) -> Callable[[], Mapping[str, int] | None] | None:
-        """What asks the upstream for the backlog, where the connector can."""
-        connector = self._connector(query)
-        return partial(connector.backlog, query) if isinstance(connector, HasBacklog) else None
 
     def _source_runs(self, query: ResolvedQuery) -> bool:
         upstream = query.description.source
@@ -345,6 +351,7 @@ class SparkExecutor:
             self._warehouse,
             description.place,
             source.place if source is not None else None,
+            whole=writes_all(description.body),
         )
 
     def _checkpoint(self, query: ResolvedQuery) -> Checkpoint:
@@ -387,5 +394,6 @@ class SparkExecutor:
             running = list(self._running.values())
         if [one for one in running if one.ended is None and one.has_ended()]:
             self._collections.forget_all()  # it may have failed of its table: look again
-        self._backlogs.look(running)
-        return [one.report(self._progress.get(one.run_id)) for one in running]
+        return [
+            one.report(self._progress.get(one.run_id), self._steps.recorded(str(one.name))) for one in running
+        ]

@@ -14,6 +14,8 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress
+from mzplan.spark.step_recorder import Recorded
+from mzplan.warehouse.checkpoints import Checkpoint
 
 log = logging.getLogger("mzplan.spark")
 
@@ -28,8 +30,8 @@ class Running:
     """A query that was started and not stopped. `java` is Spark's StreamingQuery and `place` what it talks
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
-    server. `measure` asks for `backlog` (see QueryReport). `step` is the last micro-batch before this run: of
-    one that finds nothing to do, Spark reports none."""
+    server. `resumed` is where it has gone on (see QueryReport). `step` is the last micro-batch before this
+    run: of one that finds nothing to do, Spark reports none."""
 
     name: QueryName
     place: str
@@ -40,8 +42,7 @@ class Running:
     failed: BaseException | None = None
     warning: str | None = None
     left_out: int = 0
-    measure: Callable[[], Mapping[str, int] | None] | None = None
-    backlog: Mapping[str, int] | None = None
+    resumed: Mapping[str, Any] | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
     begun: float = field(default_factory=time.time)
@@ -91,22 +92,27 @@ class Running:
             self.ended = self._ending()
         return self.ended is not None
 
-    def report(self, progress: Progress | None) -> QueryReport:
-        """What is reported to the controller, with the newest progress (None: no trigger has finished)."""
+    def report(self, progress: Progress | None, recorded: Recorded) -> QueryReport:
+        """What is reported to the controller, with the newest progress (None: no trigger has finished), and
+        what is recorded of its steps."""
         ended = self.ended
         newest = progress or Progress()
+        step = max(newest.step, self.step)
+        counted = recorded.last.step if recorded.last is not None else -1
         return QueryReport(
             name=self.name,
             query_id=self.query_id,
             run_id=self.run_id,
             active=ended is None,
             triggered=progress is not None or (ended is None and self._has_triggered()),
-            step=max(newest.step, self.step),
+            step=step,
             input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
             left_out=self.left_out + newest.left_out,
-            backlog=None if ended else self.backlog,
+            last=recorded.last,
+            run_rows=recorded.rows if counted >= step else None,
+            resumed=self.resumed,
             warning=self.warning,
             heard_at=None if ended else (newest.heard_at if progress else self.begun),
             error=(ended.text or None) if ended else None,
@@ -132,3 +138,10 @@ class Running:
                 return False
             time.sleep(0.02)
         return True
+
+
+def resumed(checkpoint: Checkpoint, step: int) -> Mapping[str, Any] | None:
+    """Where a run goes on after this step, its last; None where there was none. See Observation."""
+    if step < 0:
+        return None
+    return {"step": step, "position": checkpoint.log.offset(step)[0]}

@@ -1,6 +1,6 @@
 """Keeps the index of each query's steps up to date, on a thread of its own: no query waits for it.
 
-What a running step reports (its content hash, the rows that a sink read) comes with Spark's progress events;
+What a running step reports (its content hash, the rows that a sink wrote) comes with Spark's progress events;
 everything else is read from Spark's own logs, also what happened while nobody was looking.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.connectors.frames.row_hash import of_progress
+from mzplan.connectors.frames.written import WRITTEN
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
@@ -34,15 +35,27 @@ class _Reported:
     rows: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What is recorded of a query: its `last` step, and the `rows` of those since it began to run; None where
+    either is not known."""
+
+    last: StepRecord | None = None
+    rows: int | None = None
+
+
 @dataclass(slots=True)
 class _Recorded:
-    """One query. `upto`: the newest step that may be written down, for all that it reports has come.
-    `ended_at`: when it was stopped; what it still reports is waited for."""
+    """One query. `upto`: the newest step that may be written down, for all that it reports has come. `base`:
+    the last step before this run, and `rows` those of the steps since. `ended_at`: when it was stopped; what
+    it still reports is waited for."""
 
     history: StepHistory
     upto: int
     last: StepRecord | None = None
     begun: bool = False
+    base: int = -1
+    rows: int | None = 0
     due: bool = True
     ended_at: float | None = None
     problem: str = ""
@@ -69,9 +82,16 @@ class StepRecorder:
             query = self._queries.setdefault(name, _Recorded(history, finished))
             query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
             query.begun = False  # somebody else may have written since
+            query.base, query.rows = finished, 0
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
                 self._thread.start()
+
+    def recorded(self, name: str) -> Recorded:
+        """What is written down of a query by now."""
+        with self._lock:
+            query = self._queries.get(name)
+            return Recorded(last=query.last, rows=query.rows) if query is not None else Recorded()
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """A query has finished a trigger: the JSON of a StreamingQueryProgress."""
@@ -82,9 +102,18 @@ class StepRecorder:
             if query is None:
                 return
             step = int(progress["batchId"])
-            query.reported[step] = _Reported(hash=of_progress(progress), rows=progress.get("numInputRows"))
+            told = query.reported.get(step)
+            rows = told.rows if told is not None and told.rows is not None else _written(progress)
+            query.reported[step] = _Reported(hash=of_progress(progress), rows=rows)
             query.upto = max(query.upto, step)
             query.due = True
+
+    def wrote(self, name: str, step: int, rows: int) -> None:
+        """A sink has written so many rows in a step, which its progress will report as done."""
+        with self._lock:
+            query = self._queries.get(name)
+            if query is not None:
+                query.reported[step] = _Reported(hash=None, rows=rows)
 
     def ended(self, name: str) -> None:
         """A query has been stopped."""
@@ -145,8 +174,36 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> N
         _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
     ]
     if found:
+        found = _totalled(found, query.last, history)
         history.index.append(found)
         query.last = found[-1]
+        query.rows = _sum([query.rows, *(one.rows for one in found if one.step > query.base)])
+
+
+def _totalled(
+    records: Sequence[StepRecord], before: StepRecord | None, history: StepHistory
+) -> list[StepRecord]:
+    """With the rows of all steps so far, where they are known of all."""
+    total = before.total if before is not None else 0 if records[0].step == 0 else None
+    if before is not None and total is None:  # the index is of an earlier mzplan: count once, if it has all
+        older = list(history.index.backwards())
+        total = _sum([one.rows for one in older]) if older[-1].step == 0 else None
+    found = []
+    for record in records:
+        total = _sum([total, record.rows])
+        found.append(replace(record, total=total))
+    return found
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    """None where one is not known."""
+    return None if None in numbers else sum(one for one in numbers if one is not None)
+
+
+def _written(progress: Mapping[str, Any]) -> int | None:
+    """The rows that went to a target by Spark's own sink; None where a batch was ours to write, which tells
+    it by `wrote`: what Spark has read for that, perhaps twice, says nothing."""
+    return ((progress.get("observedMetrics") or {}).get(WRITTEN) or {}).get("rows")
 
 
 def _filled(
@@ -155,7 +212,7 @@ def _filled(
     """With what the step reported; what it did not (a crash came first) is computed where that is cheap."""
     found = reported.get(record.step)
     if not history.is_source:
-        return replace(record, rows=found.rows if found is not None else record.rows)
+        return replace(record, rows=found.rows) if found is not None and found.rows is not None else record
     # A step that is run again, and that the collection has already, reports no rows.
     if found is not None and found.hash is not None and found.hash.rows == record.rows:
         return replace(record, digest=str(found.hash), digest_from="stream")

@@ -91,6 +91,7 @@ def sink_writer(
     warn: Callable[[Diagnostic], None],
     interrupt: Callable[[Callable[[], None]], None],
     covers: Callable[[int], tuple[int, int] | None],
+    wrote: Callable[[int, int], None],
 ) -> DataStreamWriter:
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
     begins = not checkpoint.has_begun()
@@ -115,6 +116,7 @@ def sink_writer(
         warn=warn,
         interrupt=interrupt,
         covers=covers,
+        wrote=wrote,
     )
     return connector.write(rows, run)
 

@@ -32,11 +32,13 @@ class Steps:
 
 class StepHistory:
     """Reads what is recorded of a source (`source` None) or a sink (`source`: the place of what it reads).
+    `whole`: the sink writes each row that it reads, so that what it has read tells what it has written.
 
     Changes nothing. Raises OSError for what the storage did.
     """
 
-    def __init__(self, warehouse: str, place: Place, source: Place | None = None):
+    def __init__(self, warehouse: str, place: Place, source: Place | None = None, *, whole: bool = True):
+        self._whole = whole
         checkpoint = Checkpoint.of(warehouse, *place)
         self.is_source = source is None
         self.index = StepIndex(checkpoint)
@@ -45,7 +47,10 @@ class StepHistory:
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
-        return (source_tail if self.is_source else sink_tail)(self.log, self.collection, last, upto)
+        if self.is_source:
+            return source_tail(self.log, self.collection, last, upto)
+        found = sink_tail(self.log, self.collection, last, upto)
+        return found if self._whole else [replace(record, rows=None) for record in found]
 
     def read(self, count: int | None = None, first: int = 0) -> Steps:
         """The newest `count` steps (None: all), not below `first`."""
@@ -183,6 +188,18 @@ def needed_by(sink: StepHistory) -> int | None:
         if commit.step is not None and not is_read:
             return commit.step
     return None
+
+
+def unread(sink: StepHistory, source: StepHistory) -> dict[str, int]:
+    """The `steps` of its source that a sink has not seen through, and their `rows`, where these are known.
+    Looks at few entries of the logs, however much that is. Raises OSError."""
+    first, newest = needed_by(sink), source.index.last()
+    if newest is None or first is None or first > newest.step:
+        return {"steps": 0, "rows": 0}
+    before = source.index.find(first - 1) if first > 0 else None
+    read = before.total if before is not None else 0 if first == 0 else None
+    rows = {"rows": newest.total - read} if newest.total is not None and read is not None else {}
+    return {"steps": newest.step + 1 - first, **rows}
 
 
 def given_up(sink: StepHistory, source: StepHistory) -> tuple[int, int] | None:

@@ -20,17 +20,19 @@ class StepRecord:
     """A micro-batch. What is not known is None.
 
     `start` and `end` are Spark's entries in the offset log before and after it (`start` of the very first is
-    None where the upstream has no beginning to name). `rows` are those that a source wrote, or a sink read.
-    `time` is when it became durable (sinks: when it began), in seconds since the epoch. Of sources: `bytes`
-    and `version` (of the collection's table), and the content hash `digest`, 16 hexadecimal digits; it was
-    computed while the rows went by (`stream`), or later from what the collection held (`collection`). Of
-    sinks: `sources`, the first and last step of its source that it covers, at least in part.
+    None where the upstream has no beginning to name). `rows` are those that a source has written to its
+    collection, a sink to its target; `total` those of this step and all before it. `time` is when it became
+    durable (sinks: when it began), in seconds since the epoch. Of sources: `bytes` and `version` (of the
+    collection's table), and the content hash `digest`, 16 hexadecimal digits; it was computed while the rows
+    went by (`stream`), or later from what the collection held (`collection`). Of sinks: `sources`, the first
+    and last step of its source that it covers, at least in part.
     """
 
     step: Count
     start: Any = field(default=None, metadata=stored("from"))
     end: Any = field(default=None, metadata=stored("to"))
     rows: Count | None = None
+    total: Count | None = None
     bytes: Count | None = None
     time: float | None = None
     committed: bool = field(default=True, metadata=OPTIONAL)

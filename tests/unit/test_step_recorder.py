@@ -96,9 +96,12 @@ def test_a_sink_reports_its_rows(tmp_path: Path, recorder: StepRecorder) -> None
     sink.run(2)
     recorder.begins("sink", sink.history)
     sink.run(3, 0)
-    recorder.progressed(progress(1, None, name="sink", numInputRows=1))
+    recorder.wrote("sink", 1, 1)
+    recorder.progressed(progress(1, None, name="sink", numInputRows=2))  # read twice, and written once
     recorder.close()
-    assert [(r.step, r.sources, r.rows) for r in indexed(sink)] == [(0, (0, 0), 2), (1, (1, 2), 1)]
+    found = [(r.step, r.sources, r.rows, r.total) for r in indexed(sink)]
+    assert found == [(0, (0, 0), 2, 2), (1, (1, 2), 1, 3)]
+    assert recorder.recorded("sink").rows == 1  # since it was begun
 
 
 def test_a_storage_that_fails_is_tried_again_and_told_once(

@@ -86,19 +86,21 @@ class EndpointSink:
                     task = _task(factory, name, config, step, str(query.address), secrets)
                     # The same rows to the same part, in the same order, whenever the batch is done again.
                     parts = batch.repartition(parallelism, POSITION).sortWithinPartitions(POSITION)
-                    found = (
-                        parts.drop(POSITION).mapInArrow(task, "part INT, warnings ARRAY<STRING>").collect()
-                    )
+                    report = "part INT, rows BIGINT, warnings ARRAY<STRING>"
+                    found = parts.drop(POSITION).mapInArrow(task, report).collect()
                     warnings = [text for one in found for text in one["warnings"]]
+                    rows_written = sum(one["rows"] for one in found)
                 else:
                     table = batch.orderBy(POSITION).drop(POSITION).toArrow()
                     batches = table.to_batches(max_chunksize=_BATCH_ROWS)
                     warnings = push_step(factory, name, config, step, batches)
+                    rows_written = table.num_rows
                 warn_repeated(run, warnings)
             except BaseException as problem:
                 is_marked = f"{MARK}[" in str(problem)  # a task has explained it already
                 run.fail(problem if is_marked else explained(problem, str(query.address), secrets) or problem)
                 raise
+            run.wrote(step, rows_written)
 
         return rows.writeStream.foreachBatch(write_batch)
 
@@ -163,12 +165,21 @@ def _task(
 
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
+        rows = 0
+
+        def counting() -> Iterator[RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
+
         try:
-            warnings = push_step(factory, f"{name}/{part}", config, step, batches)
+            warnings = push_step(factory, f"{name}/{part}", config, step, counting())
         except Exception as problem:
             raise marked(problem, subject, secrets) from None
         report = {
             "part": pa.array([part], pa.int32()),
+            "rows": pa.array([rows], pa.int64()),
             "warnings": pa.array([warnings], pa.list_(pa.string())),
         }
         yield pa.RecordBatch.from_pydict(report)

@@ -11,7 +11,7 @@ from mzplan.connectors.adapter.config import closing, endpoint_config, endpoint_
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.api.upstream_change import another_upstream, begin_anew
 from mzplan.connectors.frames.types import ddl
-from mzplan.endpoints.interface import DurableInputEndpoint, DurableInputFactory, Probes, Step
+from mzplan.endpoints.interface import CountsRows, DurableInputEndpoint, DurableInputFactory, Probes, Step
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.schema.columns import CHANGE, POSITION, change_columns
 
@@ -79,6 +79,25 @@ class EndpointSource:
         except Exception as problem:
             return diagnostics_of(problem, query)[0]
 
+    def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
+        """See HasBacklog: the durable steps after those that Spark has seen through, and their rows."""
+        if query.checkpoint is None:
+            return None
+        log = query.checkpoint.log
+        try:
+            position = log.entry(log.committed())
+            with closing(
+                self._factory.new_endpoint(endpoint_name(query), endpoint_config(query))
+            ) as endpoint:
+                there = endpoint.steps()
+                first = step_of(position) if position else None
+                waiting = range(max(there.start, there.start if first is None else first), there.stop)
+                rows = _rows(endpoint, waiting)
+        except Exception as problem:
+            diagnostics_of(problem, query)  # raises what is a defect, and of no server
+            return None
+        return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
+
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """One step in each micro-batch; see SourceConnector: the change comes last."""
         from mzplan.connectors.adapter.step_reader import ReaderPlan, data_source
@@ -104,6 +123,18 @@ class EndpointSource:
             schema = f"{ddl(query.columns)}, {POSITION} {self.position}, {CHANGE} STRING"
         rows = spark.readStream.format(made.name()).schema(schema).load()
         return rows.select(*(c for c in rows.columns if c != CHANGE), CHANGE) if query.keys else rows
+
+
+_COUNTED = 200  # steps whose rows are counted one by one
+
+
+def _rows(endpoint: DurableInputEndpoint, steps: range) -> int | None:
+    """The rows of durable steps; None where the endpoint does not count them, or they are too many to ask."""
+    if not steps:
+        return 0
+    if not isinstance(endpoint, CountsRows) or len(steps) > _COUNTED:
+        return None
+    return endpoint.rows(steps)
 
 
 def _steps_missing(query: ResolvedQuery, step: Step, there: range) -> Diagnostic | None:

@@ -26,8 +26,9 @@ class HasBacklog(Protocol):
     """The upstream can say how far behind a source is."""
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
-        """Numbers by name, for `mzplan status`; None where the upstream does not say. Never raises for what a
-        server did."""
+        """What was not read after the last committed micro-batch, numbers by name: `records`; or `steps` and
+        `rows`; or `lag_bytes` and `retained_bytes` (see Observation). None where the upstream does not say.
+        Never raises for what a server did."""
 
 
 @runtime_checkable

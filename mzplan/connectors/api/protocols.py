@@ -90,7 +90,8 @@ class SinkRun:
     be shown to people instead of what Spark makes of it; `warn` what they should know although the query
     goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
     and it still runs. `covers` gives the first and last step of the source that a planned step of the sink
-    covers, at least in part; None where that is not known."""
+    covers, at least in part; None where that is not known. `wrote` takes a step and how many rows it has
+    written, from a connector that writes batches itself; what Spark writes is `frames.written.observed`."""
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
@@ -101,6 +102,7 @@ class SinkRun:
     warn: Callable[[Diagnostic], None]
     interrupt: Callable[[Callable[[], None]], None]
     covers: Callable[[int], tuple[int, int] | None]
+    wrote: Callable[[int, int], None]
 
 
 class Recorded(Protocol):

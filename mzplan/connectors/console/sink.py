@@ -39,5 +39,6 @@ class ConsoleSink:
                 lines.append(f"{prefix} step {step}: … and more (rows: {most})")
             if lines:
                 print("\n".join(lines), flush=True)
+            run.wrote(step, len(shown[:most]))
 
         return rows.writeStream.foreachBatch(print_batch)

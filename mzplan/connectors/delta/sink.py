@@ -10,6 +10,7 @@ from mzplan.connectors.delta.recorded_steps import DeltaRecorded
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import merge
 from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic
@@ -44,16 +45,18 @@ class DeltaSink:
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.
             _empty(rows.sparkSession, path)
         if run.query.body["mode"] != "upsert":
-            appended = rows.drop(POSITION).writeStream.format("delta").outputMode("append")
+            appended = observed(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             return appended.option("mergeSchema", "true").option("path", path)
         keys = tuple(run.query.body["key"])
 
         def merge_batch(batch: DataFrame, step: int) -> None:
             try:
-                _merge_latest(batch, step, path, keys)
+                changed = _merge_latest(batch, step, path, keys)
             except BaseException as problem:
                 run.fail(problem)
                 raise
+            if changed is not None:
+                run.wrote(step, changed)
 
         return rows.writeStream.foreachBatch(merge_batch)
 
@@ -99,7 +102,7 @@ def _empty(session: SparkSession, path: str) -> None:
             raise
 
 
-def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> None:
+def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -> int | None:
     """Merge the latest row of each key of the batch into the table, which is created when it is missing."""
     session, table = batch.sparkSession, f"delta.{quoted(path)}"
     latest = latest_rows(batch, keys)
@@ -108,4 +111,4 @@ def _merge_latest(batch: DataFrame, step: int, path: str, keys: Sequence[str]) -
     session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({ddl}) USING DELTA")
     # The query's own session. MERGE WITH SCHEMA EVOLUTION, in SQL, silently leaves a new column out.
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
-    merge(latest, step, table, keys)
+    return merge(latest, step, table, keys)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.files.recorded_steps import FilesRecorded
+from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic, error
@@ -42,7 +43,7 @@ class FilesSink:
         use_s3(rows.sparkSession, run.query, folder)
         if run.begins:
             _make_free(rows.sparkSession, folder, run)
-        writer = rows.drop(POSITION).writeStream.format(run.query.body["format"]["type"])
+        writer = observed(rows.drop(POSITION)).writeStream.format(run.query.body["format"]["type"])
         return writer.outputMode("append").option("header", "true").option("path", folder)
 
 

@@ -17,14 +17,17 @@ _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 
 
-def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False) -> None:
+def merge(
+    rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarded: bool = False
+) -> int | None:
     """Merge rows, one for each key, into an existing Delta table (`table`: its name in SQL). With a column
     `_change`, `delete` removes the row of the key; all others update or insert it. `guarded`: a change counts
     only when its `_position` is greater than that of the existing row.
 
     This is one commit, and none if the table has this step of the query already: Delta skips a commit whose
     (application, version) it knows. So a micro-batch that a killed driver had written, and Spark had not
-    recorded, changes nothing when it is run again.
+    recorded, changes nothing when it is run again. Returns how many rows it has changed; None where Delta
+    does not say, as of a commit that it skips.
     """
     session = rows.sparkSession
     rows.createOrReplaceTempView(_VIEW)
@@ -43,7 +46,9 @@ def merge(rows: DataFrame, step: int, table: str, keys: Sequence[str], *, guarde
         )
     else:
         actions = f"{_when('MATCHED', *newer)} UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-    session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}")
+    told = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}").collect()
+    changed = int(told[0]["num_affected_rows"]) if told else 0
+    return changed if changed or rows.isEmpty() else None
 
 
 def append(rows: DataFrame, step: int, folder: str) -> None:

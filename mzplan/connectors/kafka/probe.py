@@ -94,6 +94,25 @@ class KafkaProbe:
                 gone.append(f"partition {partition}: it ends at offset {end[partition]}, before {offset}")
         return _lost(query, gone) if gone else None
 
+    def backlog(self, query: ResolvedQuery) -> dict[str, int] | None:
+        """The records that come next, `{"records": n}`: after the checkpoint, or for a source that has not
+        begun where it is to. None where that is not known."""
+        topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
+        try:
+            position = log.entry(log.committed()) if log is not None else None
+            read = {int(p): int(o) for p, o in json.loads(position)[topic].items()} if position else {}
+            options = librdkafka_options(client_body(query.link), query.directory)
+            client = self._client(fingerprint(options), options)
+            partitions = range(_identify(client, query, False)["partitions"])
+            end = _offsets(client, query, topic, partitions, "latest")
+            if not position and query.body["start_offsets"] == "latest":
+                return {"records": 0}
+            begun = [partition for partition in partitions if partition not in read]
+            first = _offsets(client, query, topic, begun, "earliest") if begun else {}
+        except (_Failed, ValueError, KeyError, OSError):
+            return None
+        return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
+
     def reposition(
         self,
         query: ResolvedQuery,

@@ -15,6 +15,7 @@ from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
+from mzplan.connectors.frames.written import counted, observed
 from mzplan.connectors.kafka.options import writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, route
 from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
@@ -83,11 +84,13 @@ class KafkaSink:
             require_packages(rows.sparkSession, run.query)
             options = writer_options(run.query.link, run.query.directory, body["topic"])
             if body["mode"] != "upsert":
-                writer = as_records(rows.drop(POSITION), keys, encoder).writeStream.format("kafka")
+                writer = observed(as_records(rows.drop(POSITION), keys, encoder)).writeStream.format("kafka")
                 return writer.outputMode("append").options(**options)
 
             def write_step(batch: DataFrame, step: int) -> None:
-                as_records(batch, keys, encoder).write.format("kafka").options(**options).save()
+                records, written = counted(as_records(batch, keys, encoder))
+                records.write.format("kafka").options(**options).save()
+                run.wrote(step, written())
 
         def write_batch(batch: DataFrame, step: int) -> None:
             try:

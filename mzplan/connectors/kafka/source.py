@@ -110,6 +110,10 @@ class KafkaSource:
         """See Replays: by the offsets."""
         return replay(spark, self, query, _between(start, end))
 
+    def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
+        """See HasBacklog: the records after the checkpoint's offsets."""
+        return self._probe.backlog(query)
+
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """See SendsLetters: to the topic of `dead_letter`."""
         options = writer_options(query.link, query.directory, query.body["dead_letter"]["topic"])

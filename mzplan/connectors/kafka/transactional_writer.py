@@ -112,6 +112,8 @@ class TransactionalWriter:
         if found["outcome"] != "written":
             return self._failed(found["outcome"], found["detail"], found["seconds"])
         self._record = self._parsed(found["record"])
+        if (written := self._record.written().get(step)) is not None:
+            self._run.wrote(step, written.rows)
         warn_repeated(self._run, found["warnings"])
         failpoint(Failpoint.SINK_WRITTEN)
         return True

@@ -116,6 +116,14 @@ class LocalSteps:
             )
         return found
 
+    def rows(self, steps: range) -> int:
+        """The rows of these steps. Raises StepError for one that is not there."""
+        view = self._look()
+        missing = next((step for step in steps if step not in view.files), None)
+        if missing is not None:
+            raise StepError(f"there is no step {missing}")
+        return sum(self._summary(view.files[step])[0] for step in steps)
+
     def expire(self, step: Step) -> None:
         """Discard steps before this one when they have become many, but always keep the newest."""
         with self.folder.lock():
@@ -263,6 +271,9 @@ class LocalEndpoint:
 
     def expire(self, step: Step) -> None:
         self._steps.expire(checked_step(step))
+
+    def rows(self, steps: range) -> int:
+        return self._steps.rows(steps)
 
     def _feed(self, step: Step, consumer: InputConsumer) -> None:
         reader = self._steps.read(step)

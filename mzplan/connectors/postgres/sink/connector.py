@@ -157,6 +157,7 @@ class _Batches:
             else:
                 self._write_staged(connection, prepared, rows, step)
             failpoint(Failpoint.SINK_WRITTEN)
+            self._run.wrote(step, writer.written(connection, step).rows)
             writer.expire(connection, step)
 
     def explained(self, problem: BaseException) -> BaseException:

@@ -1,0 +1,134 @@
+"""logs: what the runners of this machine have logged, of all queries or of one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.operations.project import Project, unknown_address
+
+# A line of the runner's (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark's, in local time.
+_HEAD = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)(?P<between>[T ])(?P<time>\d\d:\d\d:\d\d\.\d{3})(?P<zone>Z?) "
+    r"(?P<level>[A-Z]+) (?P<logger>[\w.$-]+): (?P<message>.*)",
+    re.S,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """What was logged at once: a line, and those that belong to it (a stack trace). `at` in seconds since the
+    epoch; None for what has no time. `text` is all of it, as it stands in the log."""
+
+    instance: str
+    at: float | None
+    level: str
+    logger: str
+    message: str
+    text: str
+
+
+def read_logs(project: Project, address: Address | None, since: float | None) -> Iterator[LogEntry]:
+    """The entries of the logs on this machine, in the order of each: of a query, where an address is given,
+    and not before `since` (seconds since the epoch). Raises MzplanError MZ155 where there is no log."""
+    state = project.store.read_state()
+    if address is not None and address not in state.resources:
+        raise unknown_address(address, state)
+    names = (
+        [state.resources[address].instance]
+        if address is not None
+        else sorted(
+            {r.instance for a, r in state.resources.items() if a.kind != "connection"}
+            or set(project.settings.instances)
+        )
+    )
+    places = {name: Path(project.settings.directory) / ".mzplan" / f"{name}.log" for name in names}
+    there = {name: place for name, place in places.items() if place.is_file()}
+    if not there:
+        raise _elsewhere(project, names)
+    wanted = mention(address) if address is not None else None
+    for name, place in there.items():
+        for entry in entries(name, place):
+            if since is not None and (entry.at is None or entry.at < since):
+                continue
+            if wanted is None or wanted.search(entry.text):
+                yield entry
+
+
+def mention(address: Address) -> re.Pattern[str]:
+    """Where a text speaks of an address, and of none that only begins like it."""
+    return re.compile(rf"(?<![\w.]){re.escape(str(address))}(?![\w])")
+
+
+def entries(instance: str, place: Path) -> Iterator[LogEntry]:
+    """The entries of one log, as text or as JSON lines. A line that begins none belongs to the one before."""
+    current: LogEntry | None = None
+    with place.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            begun = _begun(instance, line.rstrip("\n"), current)
+            if begun is None and current is not None:
+                current = replace(current, text=f"{current.text}\n{line.rstrip()}")
+                continue
+            if current is not None:
+                yield current
+            current = begun or _plain(instance, line.rstrip("\n"), None)
+    if current is not None:
+        yield current
+
+
+def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None:
+    head = _HEAD.fullmatch(line)
+    if head is not None:
+        when = datetime.fromisoformat(f"{head['day']}T{head['time']}")
+        at = when.replace(tzinfo=UTC) if head["zone"] else when.astimezone()
+        return LogEntry(
+            instance=instance,
+            at=at.timestamp(),
+            level=head["level"],
+            logger=head["logger"],
+            message=head["message"],
+            text=line,
+        )
+    if line.startswith('{"time"'):
+        try:
+            found = json.loads(line)
+            return LogEntry(
+                instance=instance,
+                at=datetime.fromisoformat(found["time"]).timestamp(),
+                level=str(found["level"]),
+                logger=str(found["logger"]),
+                message=str(found["message"]),
+                text=line,
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+    # What a console sink prints is no part of what was logged before.
+    if re.match(r"sink\.[a-z0-9_]+ step \d+: ", line):
+        return _plain(instance, line, before.at if before is not None else None)
+    return None
+
+
+def _plain(instance: str, line: str, at: float | None) -> LogEntry:
+    return LogEntry(instance=instance, at=at, level="", logger="", message=line, text=line)
+
+
+def _elsewhere(project: Project, names: list[str]) -> MzplanError:
+    known = [(name, project.store.leases.read(name)) for name in names]
+    hosts = "; ".join(
+        f"instance {name} {'runs' if not lease.released else 'ran'} on {lease.host}, process {lease.pid}"
+        for name, lease in known
+        if lease is not None
+    )
+    return error(
+        "MZ155",
+        f"There is no log of instance {', '.join(names)} on this machine",
+        "A runner that `mzplan up` or `apply` has started here logs to .mzplan/<instance>.log; any other to "
+        f"its standard error.{f' Known: {hosts}.' if hosts else ''}",
+        "look where that process's output goes (kubectl logs, journalctl), or run the command there.",
+    )

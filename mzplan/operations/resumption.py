@@ -1,0 +1,53 @@
+"""The proof of a repair: where each query that a changed connection has restarted went on, and what it has
+read since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from mzplan.model.address import Address
+from mzplan.model.plan import Plan
+from mzplan.model.state import Observation, State
+from mzplan.operations.follower import Outcome
+from mzplan.store.store import Store
+
+PATIENCE = 6.0  # seconds for the runner to tell: it counts what is durable, and reports every two
+
+
+def resumed_queries(
+    store: Store,
+    state: State,
+    plan: Plan,
+    outcomes: Mapping[Address, Outcome],
+    before: Mapping[Address, str | None],
+) -> dict[Address, Observation]:
+    """What runners tell of the queries that came up again after a connection changed. Waits a moment for what
+    is not counted yet."""
+    if not any(change.address.kind == "connection" for change in plan.changes):
+        return {}
+    wanted = {
+        address: outcome.run_id
+        for address, outcome in outcomes.items()
+        if outcome.status == "applied" and outcome.run_id not in (None, before.get(address))
+    }
+    until = time.monotonic() + PATIENCE
+    while True:
+        found = _observed(store, state, wanted)
+        told = all(one.run_rows is not None and one.lag is not None for one in found.values())
+        if told or time.monotonic() >= until:
+            return found
+        time.sleep(store.backend.look)
+
+
+def _observed(store: Store, state: State, wanted: Mapping[Address, str | None]) -> dict[Address, Observation]:
+    found: dict[Address, Observation] = {}
+    for name in sorted({state.resources[a].instance for a in wanted if a in state.resources}):
+        status = store.read_status(name)
+        seen = status.observations if status is not None else {}
+        found |= {
+            address: one
+            for address, one in seen.items()
+            if one.resumed is not None and one.run_id is not None and wanted.get(address) == one.run_id
+        }
+    return found

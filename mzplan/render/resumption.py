@@ -1,0 +1,41 @@
+"""Where queries went on after a repair, for a person and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mzplan.model.address import Address
+from mzplan.model.state import Observation
+
+
+def render_resumed(address: Address, seen: Observation) -> str:
+    """`source.orders: resumed at 1,204,311; 18,040 records from the outage read`."""
+    noun, done = ("records", "read") if address.kind == "source" else ("rows", "written")
+    read = "what was read since is not counted yet" if seen.run_rows is None else f"{seen.run_rows:,} {noun}"
+    if seen.run_rows is not None:
+        read += f" from the outage {done}" if not seen.lag else f" {done} since"
+    waits = f", {seen.lag:,} {seen.lag_unit or noun} wait" if seen.lag else ""
+    return f"{address}: resumed {_place(seen.resumed or {})}; {read}{waits}"
+
+
+def resumed_to_json(seen: Observation) -> dict[str, Any]:
+    """Where a run went on (`position` as in Spark's log), what it has read since, and what waits."""
+    return {
+        **(seen.resumed or {}),
+        "rows": seen.run_rows,
+        "lag": seen.lag,
+        "lag_unit": seen.lag_unit,
+    }
+
+
+def _place(resumed: Any) -> str:
+    """Of Kafka the next offset of each partition; else the last step before."""
+    position = resumed.get("position")
+    topics = list(position.values()) if isinstance(position, dict) else []
+    if len(topics) == 1 and isinstance(topics[0], dict) and topics[0]:
+        offsets = sorted((int(partition), int(offset)) for partition, offset in topics[0].items())
+        if len(offsets) == 1:
+            return f"at {offsets[0][1]:,}"
+        shown = ", ".join(f"{partition}: {offset:,}" for partition, offset in offsets[:8])
+        return f"at {shown}{', …' if len(offsets) > 8 else ''}"
+    return f"after step {resumed.get('step')}"

@@ -1,0 +1,34 @@
+"""What waits for a query, whether it runs or not: of a sink by the logs of both sides, of a source by
+what its upstream says. Without Spark's session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mzplan.connectors.api.capabilities import HasBacklog
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.controller.executor import Measured
+from mzplan.host.extras import missing_extras_reported
+from mzplan.model.diagnostics import MzplanError
+from mzplan.warehouse.step_history import StepHistory, unread
+
+
+def measured(warehouse: str, query: ResolvedQuery, connector: Any) -> Measured:
+    """Never raises for what a server or the storage did."""
+    description = query.description
+    source = description.source
+    history = StepHistory(warehouse, description.place, source.place if source is not None else None)
+    at = time.time()  # what comes while it is asked is not in the answer
+    backlog: Mapping[str, int] | None = None
+    try:
+        if source is not None:
+            backlog = unread(history, StepHistory(warehouse, source.place))
+        elif isinstance(connector, HasBacklog):
+            with missing_extras_reported():
+                backlog = connector.backlog(query)
+        last = history.index.last()
+    except (OSError, ValueError, MzplanError):
+        return Measured(at=at)
+    return Measured(backlog=backlog, last=last, at=at)
