@@ -200,7 +200,7 @@ def _get(body: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return value
 
 
-def writes_all(body: Body) -> bool:
-    """Whether a sink with this body writes each row that it reads, as it is: it neither filters nor keeps only
-    the latest of each key."""
+def writes_all(body: Mapping[str, Any]) -> bool:
+    """Whether a sink with this body writes each row that it reads: it neither filters nor keeps only the
+    latest of each key."""
     return "where" not in body and body.get("mode", "append") == "append"

@@ -92,7 +92,7 @@ class Running:
             self.ended = self._ending()
         return self.ended is not None
 
-    def report(self, progress: Progress | None, recorded: Recorded) -> QueryReport:
+    def report(self, progress: Progress | None, recorded: Recorded = Recorded()) -> QueryReport:
         """What is reported to the controller, with the newest progress (None: no trigger has finished), and
         what is recorded of its steps."""
         ended = self.ended

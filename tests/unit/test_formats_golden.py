@@ -128,6 +128,15 @@ def full_status() -> Status:
         failures=2,
         upstream={"topic": "orders", "cluster": "c", "partitions": 3},
         held="canary source.old",
+        lag_unit="rows",
+        total_rows=12,
+        last_rows=4,
+        last_batch_at=NOW,
+        resumed={"step": 6, "position": {"orders": {"0": 17}}},
+        run_rows=5,
+        retry_at=NOW,
+        at_fault=KAFKA,
+        fault="it does not answer.",
     )
     rates = Observation(
         address=OUT,
