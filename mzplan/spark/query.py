@@ -24,6 +24,8 @@ _IDLE_WAIT_S = 2.0
 # What Spark says of a query once it has looked for data: nothing new, and nothing to do until the next look.
 _IDLE_MESSAGES = ("Waiting for data to arrive", "Waiting for next trigger")
 
+_NOTHING = Recorded()
+
 
 @dataclass(slots=True)
 class Running:
@@ -92,7 +94,7 @@ class Running:
             self.ended = self._ending()
         return self.ended is not None
 
-    def report(self, progress: Progress | None, recorded: Recorded = Recorded()) -> QueryReport:
+    def report(self, progress: Progress | None, recorded: Recorded = _NOTHING) -> QueryReport:
         """What is reported to the controller, with the newest progress (None: no trigger has finished), and
         what is recorded of its steps."""
         ended = self.ended

@@ -216,7 +216,7 @@ FULL_STEPS = (
         digest_from="stream",
         sources=(0, 5),
     ),
-    StepRecord(step=1, end="e", rows=0, digest="0" * 16, digest_from="collection"),
+    StepRecord(step=1, end="e", rows=0, total=5, digest="0" * 16, digest_from="collection"),
 )
 
 
