@@ -15,7 +15,8 @@ from mzplan.model.address import Address
 from mzplan.secrets.resolved import scrub
 
 LogFormat = Literal["text", "json"]
-_NOISY = ("asyncssh", "py4j", "pyspark")
+# py4j logs what a batch raises with its traceback, and Spark does so again when the query ends of it.
+_NOISY = {"asyncssh": logging.WARNING, "py4j": logging.CRITICAL, "pyspark": logging.WARNING}
 
 
 class TextFormatter(logging.Formatter):
@@ -66,8 +67,8 @@ def configure_logging(format_: LogFormat = "text") -> None:
         text = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
         handler.setFormatter(TextFormatter(text, datefmt="%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    for noisy in _NOISY:
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for noisy, level in _NOISY.items():
+        logging.getLogger(noisy).setLevel(level)
     # What nothing has caught is logged too: Python would write it past the filter.
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda thrown: _log_uncaught(

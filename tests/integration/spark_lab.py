@@ -166,6 +166,10 @@ class Lab:
         name = QueryName.of(PROJECT, description)
         return next(report for report in self.executor.reports() if report.name == name)
 
+    def waits(self, description: Description) -> Mapping[str, int] | None:
+        """What waits for a query, whether it runs or not."""
+        return self.executor.measure(description, self.secrets).backlog
+
     def ended(self, description: Description, seconds: float = SECONDS) -> QueryReport:
         """The report of a query that ends by itself."""
         until(f"{description.address} has ended", lambda: not self.report(description).active, seconds)

@@ -85,9 +85,15 @@ def test_a_restart_goes_on_where_it_stopped(lab: Lab) -> None:
     lab.stop(source)
     append(lab, source, 2)
     append(lab, source, 3)
+    assert lab.waits(source) == {"steps": 2, "rows": 2}
     again = lab.retried(source)
     lab.start(again)
     holds(lab, again, 3)
+    until("what was read since is counted", lambda: lab.report(again).run_rows == 2)
+    report = lab.report(again)
+    assert report.resumed == {"step": 0, "position": {"step": 1}}
+    assert report.last is not None and report.last.total == 3
+    until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
     assert rows(lab, source) == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
     lab.stop(again)
 

@@ -115,7 +115,7 @@ def test_a_collection_follows_its_tables(
         "ON CONFLICT DO NOTHING",
     )
     until("a large transaction is there", holds, 180)
-    until("its slot is measured", lambda: (lab.report(described).backlog or {}).get("retained_bytes", 0) > 0)
+    until("its slot is measured", lambda: (lab.waits(described) or {}).get("retained_bytes", 0) > 0)
     newest = lab.collection(described).selectExpr("max(_position.lsn)").collect()[0][0]
 
     # The connection is altered: another role, with its own password, by another name of the host.

@@ -75,8 +75,11 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     assert (covering.step, covering.rows, covering.sources) == (0, 11, (0, 1))
     lab.produce(name, *orders(15, 16))
     following = indexed(lab, sink, 2)[1]
-    assert (following.rows, following.sources) == (1, (2, 2))
+    assert (following.rows, following.sources, following.total) == (1, (2, 2), 12)
     lab.stop(sink, source)
+    lab.produce(name, *orders(20, 23))
+    assert lab.waits(source) == {"records": 3}
+    assert lab.waits(sink) == {"steps": 0, "rows": 0}
 
 
 def test_what_a_crash_left_out_is_filled_in(lab: Lab, topic: Make) -> None:

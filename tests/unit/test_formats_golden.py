@@ -462,6 +462,7 @@ def test_what_an_earlier_mzplan_wrote_is_read(tmp_path: Path) -> None:
     seen = status.observations[ORDERS]
     assert (seen.step, seen.left_out, seen.failures, seen.input_rows_per_second) == (-1, 0, 0, 0.0)
     assert (seen.lag, seen.upstream, seen.held, seen.quiet_since) == (None, None, None, None)
+    assert (seen.lag_unit, seen.total_rows, seen.resumed, seen.at_fault) == (None, None, None, None)
     assert (lease.pid_space, lease.released, lease.heartbeat) == ("", False, 5.0)
     (proposal,) = store.proposals.open("local")
     assert proposal.descriptions[0].source is None
