@@ -110,6 +110,7 @@ class BareLoop:
                 warn=lambda warning: say(f"{description.address}: {warning}"),
                 interrupt=lambda action: None,
                 covers=self._history(description).covers,
+                wrote=lambda step, rows: None,
             )
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(description.address))
         started = (
