@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,12 +16,3 @@ def observed(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     return rows.observe(WRITTEN, f.count(f.lit(1)).alias("rows"))
-
-
-def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-    """The same rows of a batch, and what gives their number once they were written, by exactly one action."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    observation = Observation()
-    return rows.observe(observation, f.count(f.lit(1)).alias("rows")), lambda: int(observation.get["rows"])
