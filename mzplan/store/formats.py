@@ -168,6 +168,7 @@ def _scrubbed(status: Status) -> Status:
             error=one.error and scrub(one.error),
             warning=one.warning and scrub(one.warning),
             held=one.held and scrub(one.held),
+            fault=one.fault and scrub(one.fault),
         )
         for address, one in status.observations.items()
     }

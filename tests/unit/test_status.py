@@ -19,12 +19,14 @@ from mzplan.controller.reconcile import Desired, Memory
 from mzplan.controller.sampling import Sampler
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Observation, ProjectStatus, QueryStatus
+from mzplan.model.state import Observation, ProjectStatus, QueryStatus, Status
 from mzplan.operations.logs import entries, mention
 from mzplan.operations.status import repair_of
 from mzplan.render.resumption import render_resumed
 from mzplan.render.status import has_failed, render_status, status_to_json
 from mzplan.schema.description import Description, InlinedConnection, describe
+from mzplan.secrets.resolved import remember
+from mzplan.store.formats import decode_status, encode_status
 from mzplan.warehouse.step_history import unread
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
@@ -268,3 +270,12 @@ def test_a_desired_query_without_a_run_reports_its_recorded_step() -> None:
     wanted = Desired(description=describe(state.resources[ORDERS], state.resources), paused=True)
     seen = observe(ORDERS, wanted, "paused", None, Memory(), None, reached=4)
     assert (seen.step, seen.lag, seen.lag_unit) == (4, None, None)
+
+
+def test_what_a_server_said_of_a_fault_holds_no_secret() -> None:
+    remember("hunter22-hunter22")
+    seen = seen_of(ORDERS, at_fault=KAFKA, fault="refused hunter22-hunter22.")
+    data = encode_status(
+        Status(instance="local", epoch=1, heartbeat=0.0, serial=1, observations={ORDERS: seen})
+    )
+    assert b"hunter22" not in data and decode_status(data, "it").observations[ORDERS].fault == "refused ***."
