@@ -157,7 +157,8 @@ class _Batches:
             else:
                 self._write_staged(connection, prepared, rows, step)
             failpoint(Failpoint.SINK_WRITTEN)
-            self._run.wrote(step, writer.written(connection, step).rows)
+            if (written := writer.written(connection, step, last=step)) is not None:
+                self._run.wrote(step, written.rows)
             writer.expire(connection, step)
 
     def explained(self, problem: BaseException) -> BaseException:
