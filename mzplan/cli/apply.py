@@ -106,8 +106,6 @@ def command_apply(
     """
     from mzplan.operations.apply import apply_configuration, apply_saved
 
-    project = invocation.project(whole=True)
-    runners = invocation.runners(project)
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
@@ -115,12 +113,15 @@ def command_apply(
             )
         from mzplan.plan.file import read_plan
 
-        approve = approval(invocation, True, "apply")
         saved = read_plan(planfile)
+        project = invocation.project(whole=True, remembered=saved.variables)
+        runners = invocation.runners(project)
+        approve = approval(invocation, True, "apply")
         return finish(invocation, apply_saved(project, runners, invocation.progress, approve, options, saved))
+    project = invocation.project(whole=True)
     applied = apply_configuration(
         project,
-        runners,
+        invocation.runners(project),
         invocation.progress,
         approval(invocation, auto_approve, "apply"),
         options,

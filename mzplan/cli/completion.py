@@ -73,11 +73,18 @@ def _state(ctx: click.Context) -> dict[str, Any]:
         if _OWN_STATE.search((folder / "mzplan.yaml").read_bytes()):
             from mzplan.config import load_project
 
-            path = str(load_project(folder).state.get("path", path))
+            variables = dict(item.split("=", 1) for item in _given(ctx, "var") if "=" in item)
+            path = str(load_project(folder, variables, _given(ctx, "var_file")).state.get("path", path))
         found = json.loads((folder / path / "mzplan.state.json").read_bytes())
         return found if isinstance(found, dict) else {}
     except Exception:  # a shell has no place for it
         return {}
+
+
+def _given(ctx: click.Context, option: str) -> list[str]:
+    """The values of a repeatable option: those before the command, then those after it."""
+    before = _given(ctx.parent, option) if ctx.parent is not None else []
+    return [*before, *(ctx.params.get(option) or ())]
 
 
 def _directory(ctx: click.Context) -> str:

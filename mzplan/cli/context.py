@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -59,13 +59,19 @@ class Invocation:
         """The project's folder, absolute."""
         return str(Path(self.directory).resolve())
 
-    def project(self, *, whole: bool = False) -> Project:
-        """The project. `whole`: a command that reads all its files reports all that is wrong at once."""
+    def project(self, *, whole: bool = False, remembered: Mapping[str, Any] | None = None) -> Project:
+        """The project. `whole`: a command that reads all its files reports all that is wrong at once;
+        `remembered`: the variables of the plan that is applied."""
         from mzplan.operations.local_folder import waiting
         from mzplan.operations.project import open_project
 
         project = open_project(
-            self.folder, self.variables, self.variable_files, state_config=self.state_config, whole=whole
+            self.folder,
+            self.variables,
+            self.variable_files,
+            state_config=self.state_config,
+            whole=whole,
+            remembered=remembered,
         )
         if not self.changing and (found := waiting(self.folder)) is not None:
             self.note(f"{found.severity}: {found.summary}. {found.detail} To fix it: {found.hint}")

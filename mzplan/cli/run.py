@@ -57,6 +57,8 @@ def command_run(
 )
 def command_up(invocation: Invocation, instance: str | None) -> int:
     """Start the runner of this machine, detached."""
+    from mzplan.runner.wake import runtime_file
+
     project = invocation.project()
     runners = invocation.runners(project)
     shown = []
@@ -67,8 +69,9 @@ def command_up(invocation: Invocation, instance: str | None) -> int:
         pid = lease.pid if lease else 0
         shown.append({"name": name, "pid": pid, "started": before is None})
         if not invocation.json:
+            log = runtime_file(project.settings, name, "log").name
             word = "leads" if before is None else "already leads"
-            invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{name}.log).")
+            invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).")
     _summary(invocation, shown)
     return ExitCode.OK
 

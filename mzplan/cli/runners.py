@@ -36,13 +36,13 @@ class LocalRunners:
             return
         require_extra(RUNNER)
         from mzplan.runner.embedded import start
+        from mzplan.runner.wake import runtime_file
         from mzplan.spark.java import require_java
 
         with self.reporter.working("looking for Java"):
             require_java()
-        self.reporter.stage(
-            f"Starting the runner of instance {instance.name} (log: .mzplan/{instance.name}.log)"
-        )
+        log = runtime_file(self.settings, instance.name, "log").name
+        self.reporter.stage(f"Starting the runner of instance {instance.name} (log: .mzplan/{log})")
         with self.reporter.working("the runner starts"):
             lease = start(self.settings, self.store, instance.name, packages)
         self.reporter.detail(f"it is process {lease.pid}, epoch {lease.epoch}; Spark takes some seconds more")
@@ -52,7 +52,7 @@ class LocalRunners:
             return
         from mzplan.runner.wake import send_wake
 
-        heard = send_wake(self.settings.directory, instance.name, environment)
+        heard = send_wake(self.settings, instance.name, environment)
         handed = f", with values of {', '.join(environment)}" if environment else ""
         self.reporter.detail(
             f"woke the runner of instance {instance.name}{handed}"

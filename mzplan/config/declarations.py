@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,8 +118,9 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
     return {}
 
 
-def check_top_level(document: Document, findings: Findings) -> None:
-    """A file other than mzplan.yaml holds connections, sources and sinks, and nothing else."""
+def check_top_level(document: Document, variables: Container[str], findings: Findings) -> None:
+    """A file other than mzplan.yaml holds connections, sources and sinks, and nothing else. `variables`: the
+    names of those that are declared."""
     data = document.data
     if data is None:
         return
@@ -136,6 +137,8 @@ def check_top_level(document: Document, findings: Findings) -> None:
         if key not in SECTIONS:
             settings = key in ("version", "project", "warehouse", "instances", "state", "variables")
             hint = f"move it to {PROJECT_FILE}." if settings else did_you_mean(key, SECTIONS, shown)
+            if key in variables:
+                hint = "if this is a file of variables, name it *.vars.yaml, or in --var-file."
             findings.add(
                 "MZ004",
                 f"Unknown key {shown(key)}",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ PROJECT_FILE = "mzplan.yaml"
 # The keys under which files declare resources.
 SECTIONS: dict[str, Kind] = {"connections": "connection", "sources": "source", "sinks": "sink"}
 SUFFIXES = (".yaml", ".yml")
+VARIABLE_SUFFIXES = (".vars.yaml", ".vars.yml")
 _INTERNAL = frozenset((".git", ".mzplan"))
 _LEADS_OUT = (
     "It is a link that leads out of the project's folder, or to what git or mzplan keeps in it.",
     "copy what it leads to into the project, or remove the link.",
 )
+_DECLARES = re.compile(rb"^[\"']?(connections|sources|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
@@ -59,13 +62,19 @@ def project_file(directory: str) -> SourceFile:
     return SourceFile(str(Path(directory) / PROJECT_FILE), PROJECT_FILE, root=directory)
 
 
-def find_files(directory: str, excluded: list[str], findings: Findings) -> list[SourceFile]:
-    """Every *.yaml and *.yml below the folder but mzplan.yaml, sorted by path.
+def find_files(
+    directory: str,
+    excluded: list[str],
+    findings: Findings,
+    variable_files: Iterable[str | os.PathLike[str]] = (),
+) -> list[SourceFile]:
+    """Every *.yaml and *.yml below the folder but mzplan.yaml and files of variables, sorted by path.
 
-    Left out: hidden files and folders, the `excluded` folders (state, warehouse), and folders that hold
-    an mzplan.yaml of their own (another project). A link to a file counts once; links to folders of the
-    project are not followed, as those are visited anyway. Links that lead out of it are errors: whoever has
-    made a repository would have the files of its reader shown.
+    Files of variables are *.vars.yaml, and `variable_files`. Left out are also: hidden files and folders,
+    the `excluded` folders (state, warehouse), and folders that hold an mzplan.yaml of their own
+    (another project). A link to a file counts once; links to folders of the project are not followed,
+    as those are visited anyway. Links that lead out of it are errors: whoever has made a repository
+    would have the files of its reader shown.
     """
     walk = _Walk(directory, {os.path.realpath(path) for path in excluded}, findings)
     found = list(walk.files(directory, 0))
@@ -76,6 +85,8 @@ def find_files(directory: str, excluded: list[str], findings: Findings) -> list[
             "mzplan reads every YAML file below the folder that mzplan.yaml is in.",
             "move the project into a folder of its own.",
         )
+    named = {os.path.realpath(path) for path in variable_files}
+    found = [path for path in found if not _holds_variables(path, named, findings, directory)]
     real = [path for path in found if not Path(path).is_symlink()]
     seen = {os.path.realpath(path) for path in real}
     for path in sorted(set(found) - set(real)):
@@ -83,6 +94,28 @@ def find_files(directory: str, excluded: list[str], findings: Findings) -> list[
             seen.add(os.path.realpath(path))
             real.append(path)
     return sorted((SourceFile.within(directory, path) for path in real), key=lambda file: file.path)
+
+
+def _holds_variables(path: str, named: set[str], findings: Findings, directory: str) -> bool:
+    """Whether it is a file of variables. Reports one that declares resources: left out silently, the next
+    plan would delete them."""
+    if named and os.path.realpath(path) in named:
+        return True
+    if not path.endswith(VARIABLE_SUFFIXES):
+        return False
+    file = SourceFile.within(directory, path)
+    try:
+        declares = _DECLARES.search(read_bytes(file))
+    except ReadError:
+        return True  # those of other environments may be for other users
+    if declares:
+        findings.add(
+            "MZ151",
+            f"{file.path} is a file of variables, and declares {declares[1].decode()}",
+            "A file of this name is read for its variables alone, where --var-file names it.",
+            "rename it, so that it does not end in .vars.yaml.",
+        )
+    return True
 
 
 class _Walk:

@@ -15,7 +15,14 @@ from mzplan.config.files import SECTIONS, find_files
 from mzplan.config.findings import Findings
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.state_settings import read_state_config
-from mzplan.config.variables import Variables, fill, given_values, read_variables, require_values
+from mzplan.config.variables import (
+    Variables,
+    fill,
+    read_variables,
+    recorded_values,
+    refuse_others,
+    require_values,
+)
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import MzplanError
@@ -29,9 +36,11 @@ def load_project(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
+    remembered: Mapping[str, Any] | None = None,
     state_config: AnyPath = "",
 ) -> ProjectSettings:
-    """What mzplan.yaml says, without reading any other file of the project. Raises MzplanError.
+    """What mzplan.yaml says, without reading any other file but those of variables. Raises MzplanError;
+    MZ150 (exit 5) where variables are given that differ from those `remembered` of a plan.
 
     `state_config` is a file outside of it whose `state:` replaces the project's; paths in it are relative to
     its own folder.
@@ -41,29 +50,34 @@ def load_project(
     document = open_project(folder, findings)
     if document is None:
         raise _failure(findings)
-    _, settings = _settings(document, variables or {}, variable_files, findings, skip=SECTIONS)
+    values, settings = _settings(
+        document, variables or {}, variable_files, findings, skip=SECTIONS, remembered=remembered
+    )
     given = str(Path(state_config).absolute()) if state_config else ""
     state = read_state_config(given, folder, findings) if given else None
     if findings:
         raise _failure(findings)
-    return settings.to_project_settings(folder, state, given)
+    refuse_others(values)
+    return settings.to_project_settings(folder, values, state, given)
 
 
 def load_configuration(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
     variable_files: Iterable[AnyPath] = (),
-    remembered: Mapping[str, Any] = _NOTHING,
+    remembered: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
 ) -> Configuration:
     """Read, check and decode a project's files.
 
     `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
-    of an earlier plan, which give way to both. `edited` are contents, by real path, that stand for what is
-    on the disk. Raises MzplanError with a diagnostic for everything that is wrong in any file.
+    of an earlier plan, which hold. `edited` are contents, by real path, that stand for what is
+    on the disk. Raises MzplanError with a diagnostic for everything that is wrong in any file; MZ150 (exit 5)
+    where what is given differs from what is remembered.
     """
     folder = os.fspath(directory)
     findings = Findings()
+    variable_files = tuple(variable_files)
     with _no_collection():
         project = open_project(folder, findings, edited)
         if project is None:
@@ -73,22 +87,24 @@ def load_configuration(
         )
         require_values(values, findings)
         documents = [project]
-        for file in find_files(folder, excluded_folders(folder, settings), findings):
+        excluded = excluded_folders(folder, settings)
+        for file in find_files(folder, excluded, findings, variable_files):
             document = load(file.as_edited(edited), findings)
             if document is not None:
-                check_top_level(document, findings)
+                check_top_level(document, values.declared, findings)
                 fill(document, values, findings)
                 documents.append(document)
         declared = collect(documents, findings)
         resources = Checker(declared, settings.instances, findings).resources()
     if findings:
         raise _failure(findings)
+    refuse_others(values)
     return Configuration(
         project=settings.project,
         warehouse=settings.warehouse,
         instances=settings.instances,
         resources=resources,
-        variables=given_values(values),
+        variables=recorded_values(values),
     )
 
 
@@ -98,7 +114,7 @@ def _settings(
     variable_files: Iterable[AnyPath],
     findings: Findings,
     skip: Iterable[str] = (),
-    remembered: Mapping[str, Any] = _NOTHING,
+    remembered: Mapping[str, Any] | None = None,
 ) -> tuple[Variables, Settings]:
     values = read_variables(document, variables, variable_files, findings, remembered)
     fill(document, values, findings, skip)

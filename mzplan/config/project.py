@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Location
 from mzplan.config.state_settings import check_state
 from mzplan.config.text import kind_of
+from mzplan.config.variables import Variables, given_values
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import error
@@ -21,6 +24,7 @@ from mzplan.model.resources import DEFAULT_INSTANCE, Instance, MetricsPlace, Pro
 from mzplan.schema.kinds import load_schema
 
 _SCHEMA = "project"
+_PLACE = ("backend", "path", "host", "port", "database", "schema", "url")  # of a state
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,11 @@ class Settings:
     metrics: dict[str, MetricsPlace]
 
     def to_project_settings(
-        self, directory: str, state: dict[str, Any] | None = None, state_config: str = ""
+        self,
+        directory: str,
+        variables: Variables,
+        state: dict[str, Any] | None = None,
+        state_config: str = "",
     ) -> ProjectSettings:
         """`state` replaces what is said here: it is what the file `state_config` says."""
         return ProjectSettings(
@@ -49,7 +57,17 @@ class Settings:
             retain_dropped=self.retain_dropped,
             retries=self.retries,
             metrics=self.metrics,
+            variables=given_values(variables),
+            variant=self._variant(variables),
         )
+
+    def _variant(self, variables: Variables) -> str:
+        """Which one of its states this is: "" for the one of a project whose variables do not say where the
+        state is, or have their defaults there; else 8 hex digits of that place."""
+        if not given_values(variables).keys() & variables.in_state:
+            return ""
+        place = {name: self.state.get(name) for name in _PLACE}
+        return hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def open_project(

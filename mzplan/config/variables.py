@@ -16,6 +16,7 @@ from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.yaml.parser import load
 from mzplan.config.yaml.scalars import ScalarError, resolve
+from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.suggestions import did_you_mean
 from mzplan.secrets.references import REFERENCE
 
@@ -34,6 +35,11 @@ class Variables:
     values: dict[str, Any] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)  # missing ones
     used: set[str] = field(default_factory=set)  # those that were filled in somewhere
+    in_state: set[str] = field(default_factory=set)  # those in mzplan.yaml's `state`
+    secret: set[str] = field(default_factory=set)  # of these, those that stand where a secret may be
+    refused: dict[str, str] = field(
+        default_factory=dict
+    )  # name → where a value other than the plan's is from
     filled: int = 0  # characters made by filling in, so far
 
 
@@ -42,11 +48,14 @@ def read_variables(
     given: Mapping[str, str],
     files: Iterable[str | os.PathLike[str]],
     findings: Findings,
-    remembered: Mapping[str, Any],
+    remembered: Mapping[str, Any] | None,
 ) -> Variables:
     """The variables that mzplan.yaml declares, with values by precedence: `given` (--var), then `files`
-    (--var-file; a later one wins), then what is `remembered` of an earlier plan, then the environment
-    (`MZPLAN_VAR_NAME`), then the default."""
+    (--var-file; a later one wins), then the environment (`MZPLAN_VAR_NAME`), then the default.
+
+    `remembered` are those of a saved plan: its values hold (those that it does not name had their default),
+    and what is given otherwise is in `refused`: see refuse_others.
+    """
     section = document.data.get("variables") if isinstance(document.data, dict) else None
     # What is not of the right shape is reported by the schema check.
     declared = {
@@ -54,21 +63,28 @@ def read_variables(
         for name, body in (section.items() if isinstance(section, dict) else ())
     }
     variables = Variables(document, declared)
-    for name, body in declared.items():
-        value = remembered.get(name)
-        if value is None:
-            value = _from_environment(name)
-        if value is None:
-            value = body.get("default")
-        if value is not None:
+    _find_uses(variables)
+    origins: dict[str, str] = {}  # of each value that is not the default
+    for name in declared:
+        if (value := _from_environment(name)) is not None:
             variables.values[name] = value
+            origins[name] = f"{_ENVIRONMENT}{name.upper()}"
     for path in files:
-        _from_file(os.fspath(path), variables, findings)
+        origins |= dict.fromkeys(_from_file(os.fspath(path), variables, findings), f"--var-file {path}")
     for name, text in given.items():
         if name in declared:
             variables.values[name] = scalar(text)
+            origins[name] = "--var"
         else:
             findings.add("MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, declared))
+    for name, body in declared.items():
+        planned = None if remembered is None else remembered.get(name, body.get("default"))
+        if planned is not None and name not in variables.secret:
+            if name in origins and variables.values[name] != planned:
+                variables.refused[name] = origins[name]
+            variables.values[name] = planned
+        elif name not in origins and body.get("default") is not None:
+            variables.values[name] = body["default"]
     for name, value in variables.values.items():
         if not _is_text(value):
             findings.add(
@@ -78,6 +94,22 @@ def read_variables(
                 f"correct {_ENVIRONMENT}{name.upper()}, or what --var says.",
             )
     return variables
+
+
+def _find_uses(variables: Variables) -> None:
+    """Which variables say where the state is, and as whom to go there: before they are filled in."""
+    document = variables.document
+    state = document.data.get("state") if isinstance(document.data, dict) else None
+    if not isinstance(state, dict) or "${var." not in str(state):
+        return
+    from mzplan.config.masking import may_be_secret
+
+    for container, key in document.references:
+        path = document.path_of(container, key)
+        if path[:1] == ("state",):
+            names = {match[1] for match in _VARIABLE.finditer(str(container[key]))}
+            variables.in_state |= names
+            variables.secret |= names if may_be_secret(path) else set()
 
 
 def _is_text(value: Any) -> bool:
@@ -119,6 +151,26 @@ def given_values(variables: Variables) -> dict[str, Any]:
     }
 
 
+def recorded_values(variables: Variables) -> dict[str, Any]:
+    """Those of the given values that a plan may record: none that stands where a secret may be."""
+    return {name: value for name, value in given_values(variables).items() if name not in variables.secret}
+
+
+def refuse_others(variables: Variables) -> None:
+    """Raise MzplanError MZ150 (exit 5) where a variable that is used has another value than in the plan that
+    is to be applied."""
+    found = sorted(variables.refused.keys() & variables.used)
+    if found:
+        raise error(
+            "MZ150",
+            "The plan was made with other variables",
+            "; ".join(f"{name} has another value in {variables.refused[name]}" for name in found)
+            + ". Nothing was changed.",
+            "leave them out: apply takes the plan's. Or plan again, with these.",
+            exit_code=ExitCode.STALE,
+        )
+
+
 def scalar(text: str) -> Any:
     """Text from outside as a YAML scalar: `5` is a number, `"5"` is text. What is no scalar stays text."""
     stripped = text.strip()
@@ -146,11 +198,13 @@ def _from_environment(name: str) -> Any:
     return None
 
 
-def _from_file(path: str, variables: Variables, findings: Findings) -> None:
+def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]:
+    """Take over the values of a file; returns their names."""
+    taken: list[str] = []
     # Shown as an absolute path: other paths in messages are relative to the project.
     document = load(SourceFile(path, str(FilePath(path).absolute()), private=True), findings)
     if document is None or document.data is None:
-        return
+        return taken
     if not isinstance(document.data, dict):
         findings.add(
             "MZ015",
@@ -159,7 +213,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> None:
             "write one `name: value` a line.",
             location=Location(document.file),
         )
-        return
+        return taken
     for name, value in document.data.items():
         location = Location(document.file, (name,), at_key=True)
         if name not in variables.declared:
@@ -181,6 +235,8 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> None:
             )
         else:
             variables.values[name] = value
+            taken.append(name)
+    return taken
 
 
 def _filled(

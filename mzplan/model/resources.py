@@ -86,7 +86,11 @@ class MetricsPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """What mzplan.yaml says, before any resource is read: enough for commands that need only the store."""
+    """What mzplan.yaml says, before any resource is read: enough for commands that need only the store.
+
+    `variables` are the values that it was filled in with, defaults left out; `variant` tells the states apart
+    that the project has by variables ("": by none).
+    """
 
     directory: str
     project: str
@@ -96,6 +100,8 @@ class ProjectSettings:
     retain_dropped: float = 86_400.0  # seconds that unclaimed storage stays
     retries: Retries = Retries()
     metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
+    variables: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    variant: str = ""
     range: SourceRange | None = None
     state_config: str = (
         ""  # the absolute path of the file that `state` comes from, where it is not mzplan.yaml

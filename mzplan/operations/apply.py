@@ -93,7 +93,8 @@ def apply_saved(
     options: ApplyOptions,
     plan: Plan,
 ) -> Applied:
-    """Carry out a plan that was saved earlier, exactly as it was reviewed. Raises MZ036 (exit 5) for another
+    """Carry out a plan that was saved earlier, exactly as it was reviewed. The project must have been opened
+    with the variables that the plan remembers. Raises MZ036 (exit 5) for another
     digest than the one of the options; and, naming what has changed, when something that it touches has: in
     the state, in the files, or in what runs; or when it claims what these do not give."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
@@ -110,7 +111,7 @@ def apply_saved(
             with suppress(MzplanError):  # without the history the check is only stricter
                 then = project.store.read_serial(plan.serial)
         fresh = ensure_fresh(plan, replace(state, project=project.settings.project), then)
-        configuration = validate(project, reporter, plan.variables)
+        configuration = validate(project, reporter)
         ensure_declared(fresh, configuration)
         ensure_as_recomputed(fresh, configuration, state)
         ensure_as_observed(fresh, find_drift(project, state))

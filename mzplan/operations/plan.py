@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -18,16 +18,11 @@ from mzplan.operations.status import find_drift
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
 
-_NO_VALUES: Mapping[str, Any] = {}
 
-
-def validate(
-    project: Project, reporter: Reporter, remembered: Mapping[str, Any] = _NO_VALUES
-) -> Configuration:
-    """The static checks alone. `remembered`: variables of an earlier plan. Raises MzplanError with every
-    problem."""
+def validate(project: Project, reporter: Reporter) -> Configuration:
+    """The static checks alone. Raises MzplanError with every problem."""
     with reporter.working("reading the files"):
-        configuration = project.configuration(remembered)
+        configuration = project.configuration()
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
     return configuration
 

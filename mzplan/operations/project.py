@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mzplan.operations.follower import Outcome
 
 
-_NO_VALUES: Mapping[str, Any] = {}
 _AS_WRITTEN: Mapping[str, bytes] = {}
 
 
@@ -76,21 +75,20 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A project's folder, with the variables of the command line."""
+    """A project's folder, with the variables of the command line; `remembered`: those of the saved plan that
+    is applied."""
 
     settings: ProjectSettings
     variables: Mapping[str, str] = field(default_factory=dict)
     variable_files: Sequence[str] = ()
+    remembered: Mapping[str, Any] | None = None
 
     @property
     def store(self) -> Store:
         return open_store(self.settings)
 
-    def configuration(
-        self, remembered: Mapping[str, Any] = _NO_VALUES, edited: Mapping[str, bytes] = _AS_WRITTEN
-    ) -> Configuration:
-        """The configuration of the files. `remembered`: variables of an earlier plan; `edited`: by real path,
-        contents that replace those on the disk."""
+    def configuration(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> Configuration:
+        """The configuration of the files. `edited`: by real path, contents that replace those on the disk."""
         from mzplan.config import load_configuration
 
         directory = self.settings.directory
@@ -99,7 +97,7 @@ class Project:
 
             edited = waiting_edit(directory, self.store)
         return load_configuration(
-            directory, self.variables, self.variable_files, remembered=remembered, edited=edited
+            directory, self.variables, self.variable_files, remembered=self.remembered, edited=edited
         )
 
 
@@ -110,18 +108,25 @@ def open_project(
     *,
     state_config: str = "",
     whole: bool = False,
+    remembered: Mapping[str, Any] | None = None,
 ) -> Project:
-    """Read mzplan.yaml of a folder (only that, and the file that `state:` is taken from instead). Raises
-    MzplanError; with `whole`, also for mistakes in the other files, as the caller reads them next."""
+    """Read mzplan.yaml of a folder, files of variables, and the file that `state:` is taken from instead.
+    Raises MzplanError; with `whole`, also for mistakes in the other files, as the caller reads them next.
+    `remembered`: the variables of a saved plan; no others are taken."""
     from mzplan.config import load_configuration, load_project
 
     try:
-        settings = load_project(directory, state_config=state_config)
+        settings = load_project(directory, variables, variable_files, remembered, state_config)
     except MzplanError:
         if whole:
-            load_configuration(directory, variables, variable_files)
+            load_configuration(directory, variables, variable_files, remembered)
         raise
-    return Project(settings=settings, variables=variables or {}, variable_files=variable_files)
+    return Project(
+        settings=settings,
+        variables=variables or {},
+        variable_files=variable_files,
+        remembered=remembered,
+    )
 
 
 def read_state(store: Store, reporter: Reporter) -> State:

@@ -133,7 +133,7 @@ def plan_of(
         instances=state.instances,
         changes=tuple(changes),
         downstream=downstream,
-        unaffected=len(state.resources) - len(changes) - len(downstream),
+        unaffected=len(state.resources) - sum(c.before is not None for c in changes) - len(downstream),
         pending=find_pending(state, statuses),
         # This plan sets the override itself; the notice that one holds is for other plans.
         diagnostics=(*diagnostics, *(d for d in check_changes(changes) if d.severity == "error")),

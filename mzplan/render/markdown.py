@@ -15,7 +15,7 @@ from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
-from mzplan.render.plan_text import SIGNS, edit_of, turns, whole
+from mzplan.render.plan_text import SIGNS, edit_of, turns, variables_of, whole
 from mzplan.render.text import cut, safe, value
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
@@ -42,6 +42,8 @@ def render_plan_markdown(plan: Plan) -> str:
     head = [plan_marker(plan.project), f"## mzplan plan: {code(plan.project)}", _verdict(plan)]
     if not plan.is_empty:
         head.append(_digest(plan))
+    if plan.variables:
+        head.append(f"Variables: {', '.join(map(code, variables_of(plan)))}.")
     if plan.changes:
         head.append(_table(plan))
     head += list(_warnings(plan))

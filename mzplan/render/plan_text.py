@@ -57,6 +57,11 @@ def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
     return found
 
 
+def variables_of(plan: Plan) -> list[str]:
+    """`region=eu`, for each variable that the plan was made with."""
+    return [f"{safe(name)}={value(found)}" for name, found in sorted(plan.variables.items())]
+
+
 def turns(plan: Plan) -> str:
     """`source.a; 3 queries wait for it, 60 s at most`."""
     first = tuple(canary.address for canary in plan.canaries)
@@ -101,6 +106,8 @@ class _Renderer:
         if self.plan.diagnostics:
             yield render_diagnostics(self.plan.diagnostics, self.colour)
             yield ""
+        if self.plan.variables:
+            yield f"Variables: {', '.join(variables_of(self.plan))}"
         if not self.plan.is_empty:
             places = f"warehouse {safe(self.plan.warehouse)}, {_instances(self.plan)}"
             yield f"Digest: {digest_of_plan(self.plan)}, with {places}"

@@ -18,7 +18,7 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.model.state import Lease
-from mzplan.runner.wake import runtime_folder
+from mzplan.runner.wake import runtime_file, runtime_folder
 from mzplan.store.leases import is_of_here
 from mzplan.store.store import Store
 
@@ -42,9 +42,9 @@ def start(
     lease = store.leases.leader(instance)
     if lease is not None:
         return lease
-    folder = runtime_folder(settings.directory)
-    log = folder / f"{instance}.log"
-    fatal = folder / f"{instance}.error.json"
+    runtime_folder(settings.directory)
+    log = runtime_file(settings, instance, "log")
+    fatal = runtime_file(settings, instance, "error.json")
     fatal.unlink(missing_ok=True)
     command = [
         sys.executable,
@@ -59,7 +59,12 @@ def start(
     ]
     # Without it, a file json.py in the project's folder would be imported for Python's own, here and in
     # Spark's workers: `python -m` looks into the current folder first.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", PACKAGES_VARIABLE: json.dumps(packages)}
+    environment = {
+        **os.environ,
+        **_variables(settings),
+        "PYTHONSAFEPATH": "1",
+        PACKAGES_VARIABLE: json.dumps(packages),
+    }
     if settings.state_config:
         environment[STATE_CONFIG_VARIABLE] = settings.state_config
     with log.open("ab") as output:
@@ -83,19 +88,24 @@ def start(
     raise failure(settings, instance)
 
 
+def _variables(settings: ProjectSettings) -> dict[str, str]:
+    """What mzplan.yaml was filled in with, for the runner's environment: it must find the same store."""
+    return {f"MZPLAN_VAR_{name.upper()}": json.dumps(value) for name, value in settings.variables.items()}
+
+
 def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner ended: what it left behind for people, or the end of its log."""
-    folder = Path(settings.directory) / ".mzplan"
+    log = runtime_file(settings, instance, "log")
     try:
-        found = parse((folder / f"{instance}.error.json").read_bytes())
+        found = parse(runtime_file(settings, instance, "error.json").read_bytes())
         return MzplanError(decode(tuple[Diagnostic, ...], found))
     except (OSError, ValueError):
         pass
     return error(
         "MZ062",
         f"The runner of instance {instance} did not start",
-        f"The end of its log:\n{_tail(folder / f'{instance}.log')}",
-        f"read {folder / f'{instance}.log'}, then run the command again.",
+        f"The end of its log:\n{_tail(log)}",
+        f"read {log}, then run the command again.",
     )
 
 

@@ -30,7 +30,7 @@ from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
-from mzplan.runner.wake import WakeListener, runtime_folder
+from mzplan.runner.wake import WakeListener, runtime_file, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.keys import own_key
 from mzplan.secrets.references import Secrets
@@ -131,8 +131,8 @@ def _serve(
     stopping: threading.Event,
     metrics: MetricsPlace | None,
 ) -> ExitCode:
-    folder = runtime_folder(settings.directory)
-    fatal = folder / f"{lease.instance}.error.json"
+    runtime_folder(settings.directory)
+    fatal = runtime_file(settings, lease.instance, "error.json")
     fatal.unlink(missing_ok=True)
     secrets = Secrets(settings.directory)
     parameters = _parameters(settings)
@@ -142,7 +142,7 @@ def _serve(
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
     runner = Runner(store, controller, gates, pool)
-    listener = WakeListener(folder / f"{lease.instance}.sock", secrets, controller.woken)
+    listener = WakeListener(runtime_file(settings, lease.instance, "sock"), secrets, controller.woken)
     listener.start()
     served = serve_metrics(runner, metrics) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)

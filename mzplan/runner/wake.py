@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mzplan.host.files import make_private_folder
+from mzplan.model.resources import ProjectSettings
 from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.wake")
@@ -28,6 +29,14 @@ def runtime_folder(directory: str | Path) -> Path:
     folder = Path(directory).resolve() / ".mzplan"
     make_private_folder(folder)
     return folder
+
+
+def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:
+    """`.mzplan/<instance>.<suffix>`: the socket, log or last error of a runner. Runners of states that
+    variables tell apart have each its own: what is meant for one, values of secrets too, must not reach
+    the other."""
+    name = f"{instance}-{settings.variant}" if settings.variant else instance
+    return Path(settings.directory).resolve() / ".mzplan" / f"{name}.{suffix}"
 
 
 @contextlib.contextmanager
@@ -94,9 +103,9 @@ class WakeListener:
                 connection.sendall(b"ok\n")
 
 
-def send_wake(directory: str | Path, instance: str, environment: Mapping[str, str]) -> bool:
+def send_wake(settings: ProjectSettings, instance: str, environment: Mapping[str, str]) -> bool:
     """Wake a runner of this machine; False when nobody listens (it will look by itself)."""
-    path = Path(directory).resolve() / ".mzplan" / f"{instance}.sock"
+    path = runtime_file(settings, instance, "sock")
     if not path.exists():
         return False
     try:

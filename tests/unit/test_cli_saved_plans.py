@@ -113,11 +113,47 @@ def test_the_variables_of_the_plan_are_remembered(folder: Path, monkeypatch: pyt
     edit(folder, "topic: orders", 'topic: "orders", description: "${var.env}"')
     path = saved(folder, "--var", "env=prod", "--var", "unused=secret-perhaps")
     assert json.loads(path.read_bytes())["plan"]["variables"] == {"env": "prod"}
-    ran = mzplan(folder, "apply", str(path), "--var", "env=test", "--json")
-    assert ran.code == 5 and "source.orders is declared otherwise (description)" in ran.error()["detail"]
+    assert "Variables: env=prod\n" in mzplan(folder, "show", str(path)).out
+    assert mzplan(folder, "show", str(path), "--json").json()["variables"] == {"env": "prod"}
+    before = (folder / STATE).read_bytes()
+    values = folder.parent / "values.yaml"
+    values.write_text("env: test\n")
+    for given in (("--var", "env=test"), ("--var-file", str(values))):
+        ran = mzplan(folder, "apply", str(path), *given, "--json")
+        assert ran.code == 5 and ran.error()["code"] == "MZ150" and given[0] in ran.error()["detail"]
     monkeypatch.setenv("MZPLAN_VAR_ENV", "another")
-    assert mzplan(folder, "apply", str(path)).code == 0
+    ran = mzplan(folder, "apply", str(path), "--json")
+    assert ran.code == 5 and "MZPLAN_VAR_ENV" in ran.error()["detail"]
+    assert (folder / STATE).read_bytes() == before
+    monkeypatch.setenv("MZPLAN_VAR_ENV", "prod")
+    assert mzplan(folder, "apply", str(path), "--var", "unused=other").code == 0
     assert '"description":"prod"' in (folder / STATE).read_text()
+
+
+def test_a_plan_finds_the_state_that_it_was_made_for(tmp_path: Path) -> None:
+    folder = write(tmp_path / "p")
+    settings = folder / "mzplan.yaml"
+    settings.write_text(
+        settings.read_text() + 'state: {path: "state-${var.stage}"}\nvariables: {stage: {default: dev}}\n'
+    )
+    path = saved(folder, "--var", "stage=prod")
+    assert mzplan(folder, "apply", str(path), "--var", "stage=dev").code == 5
+    assert not list(folder.glob("state-*/mzplan.state.json"))
+    assert mzplan(folder, "apply", str(path)).code == 0
+    assert [found.parent.name for found in folder.glob("state-*/mzplan.state.json")] == ["state-prod"]
+    assert mzplan(folder, "plan", "--detailed-exitcode").code == 2  # dev has nothing yet
+
+
+def test_what_may_be_a_secret_is_in_no_plan(tmp_path: Path) -> None:
+    folder = write(tmp_path / "p")
+    settings = folder / "mzplan.yaml"
+    settings.write_text(
+        settings.read_text() + "state: {path: st, options: {token: '${var.token}'}}\nvariables: {token: {}}\n"
+    )
+    path = saved(folder, "--var", "token=hunter2hunter2")
+    assert "hunter2" not in path.read_text() + mzplan(folder, "show", str(path)).out
+    assert mzplan(folder, "apply", str(path)).code == 1  # it is given again
+    assert mzplan(folder, "apply", str(path), "--var", "token=hunter2hunter3").code == 0
 
 
 def test_a_change_of_what_runs_does(folder: Path) -> None:

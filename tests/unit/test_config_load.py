@@ -288,6 +288,25 @@ def test_variable_files_with_mistakes(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_of_variables_is_no_pipeline_file(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "mzplan.yaml": VARIABLES, "a.yaml": USES, "prod.vars.yaml": "need: prod\n", "dev.vars.yml": "[",
+    }  # fmt: skip
+    folder = write(tmp_path, files)
+    assert values(folder, variable_files=[tmp_path / "prod.vars.yaml"])[3] == "prod"
+    (tmp_path / "values.yaml").write_text("need: other\n")
+    (tmp_path / "link.yaml").symlink_to("values.yaml")
+    assert values(folder, variable_files=[tmp_path / "values.yaml"])[3] == "other"
+    assert load_project(folder, {}, [tmp_path / "values.yaml"]).warehouse == "./warehouse"
+    (tmp_path / "link.yaml").unlink()
+    (found,) = errors(folder, {"mzplan.yaml": VARIABLES}, variables={"need": "x"})
+    assert found.code == "MZ004" and "*.vars.yaml" in found.hint
+    (tmp_path / "values.yaml").unlink()
+    (tmp_path / "shop.vars.yaml").write_text("sources:\n  orders: {}\n")
+    (found,) = errors(folder, {"mzplan.yaml": VARIABLES}, variables={"need": "x"})
+    assert found.code == "MZ151" and "shop.vars.yaml" in found.summary
+
+
 def test_project_settings_need_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         "version: 1\nproject: shop\nwarehouse: s3://bucket/${var.env}\nstate: {path: st}\n"

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mzplan.config import load_project
 from mzplan.controller.types import NotAttachedError
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.runner import main
-from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.runner import embedded, main
+from mzplan.runner.wake import WakeListener, runtime_file, send_wake
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
-from mzplan.store.store import Store
+from mzplan.store.store import Store, open_store
 from tests.unit.test_runner import ORDERS, SINK, World, make_state
 from tests.unit.test_runner_handover import Worlds
 
@@ -160,9 +161,38 @@ def test_a_runner_starts_beside_an_empty_status(tmp_path: Path) -> None:
     made.runner.answering.close()
 
 
+def test_the_runner_of_a_state_that_variables_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds the same state, and hears nothing of what is meant for another one's runner."""
+    (tmp_path / "mzplan.yaml").write_text(
+        'version: 1\nproject: shop\nstate: {path: "state-${var.stage}"}\nwarehouse: "w-${var.n}"\n'
+        "variables: {stage: {default: dev}, n: {default: 1}, unused: {default: 1}}\n"
+    )
+    given = {"stage": "'5'", "n": "2", "unused": "x"}
+    prod, dev = load_project(tmp_path, given), load_project(tmp_path)
+    started: dict[str, dict[str, str]] = {}
+
+    class Started:
+        def __init__(self, command: list[str], *, env: dict[str, str], **_: object):
+            assert "stage" not in str(command)
+            started["env"] = env
+            raise OSError
+
+    monkeypatch.setattr(embedded.subprocess, "Popen", Started)
+    with pytest.raises(OSError):
+        embedded.start(prod, open_store(prod), "local")
+    for name in ("MZPLAN_VAR_STAGE", "MZPLAN_VAR_N"):
+        monkeypatch.setenv(name, started["env"][name])
+    assert "MZPLAN_VAR_UNUSED" not in started["env"]
+    assert load_project(tmp_path) == prod and prod.state["path"] == "state-5"
+    names = [runtime_file(settings, "local", "sock").name for settings in (prod, dev)]
+    assert names[0] != names[1] == "local.sock"
+
+
 def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None:
     (tmp_path / ".mzplan").mkdir()
     path = tmp_path / ".mzplan" / "local.sock"
+    (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
+    settings = load_project(tmp_path)
     woken = threading.Event()
     listener = WakeListener(path, Secrets(str(tmp_path)), woken)
     listener.start()
@@ -174,6 +204,6 @@ def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None
                 client.settimeout(5.0)
                 assert client.recv(16) == b""  # refused, and at once
         assert not woken.is_set()
-        assert send_wake(tmp_path, "local", {}) and woken.is_set()
+        assert send_wake(settings, "local", {}) and woken.is_set()
     finally:
         listener.close()
