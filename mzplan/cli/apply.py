@@ -167,8 +167,9 @@ def command_destroy(
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
     @click.argument("address", type=QUERY)
+    @click.option("--auto-approve", is_flag=True, help="For scripts: what is named is not asked for anyway.")
     @wait_option
-    def called(invocation: Invocation, address: Address, wait: float) -> int:
+    def called(invocation: Invocation, address: Address, auto_approve: bool, wait: float) -> int:
         from mzplan.plan.manual_changes import OVERRIDES
 
         planned = OVERRIDES[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +25,15 @@ _OWN_STATE = re.compile(rb"^[\"']?state[\"']?\s*:", re.MULTILINE)
 
 
 @command("completion")
-@click.argument("shell", type=click.Choice(list(_INSTALL)))
-def command_completion(invocation: Invocation, shell: str) -> int:
-    """Print the completion script of a shell, and how to install it."""
+@click.argument("shell", type=click.Choice(list(_INSTALL)), required=False)
+def command_completion(invocation: Invocation, shell: str | None) -> int:
+    """Print the completion script of a shell, and how to install it.
+
+    Without SHELL, of the one that you log in with ($SHELL).
+    """
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in _INSTALL:
+        raise click.UsageError(f"Name a shell: mzplan completion {'|'.join(_INSTALL)}.")
     class_ = get_completion_class(shell)
     assert class_ is not None
     # Not `source()`: for bash, that starts one to ask its version.

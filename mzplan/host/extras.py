@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from traceback import walk_tb
 
 from mzplan.model.diagnostics import MzplanError, error
 
@@ -52,6 +53,22 @@ def missing_extras_reported() -> Iterator[None]:
         if module not in _EXTRA_OF or find_spec(module) is not None:  # a module of ours, or a part of theirs
             raise
         raise _missing(module) from None
+    except ImportError as problem:
+        broken = _importing(problem)
+        if broken is None:
+            raise
+        raise error(
+            MISSING,
+            f"The package {broken} is installed, and can't be imported",
+            f"{_PURPOSE[_EXTRA_OF[broken]]}. It says: {str(problem).partition(chr(10))[0]}",
+            f"pip install --force-reinstall 'mzplan[{_EXTRA_OF[broken]}]'",
+        ) from None
+
+
+def _importing(problem: ImportError) -> str | None:
+    """The package of an extra that was being imported, where it lacks something itself (a library, say)."""
+    names = (str(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(problem.__traceback__))
+    return next((top for name in names if (top := name.partition(".")[0]) in _EXTRA_OF), None)
 
 
 def require_extra(extra: str) -> None:

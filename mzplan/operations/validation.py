@@ -12,9 +12,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from mzplan.host.extras import MISSING
+from mzplan.host.extras import MISSING, missing_extras_reported
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
@@ -221,7 +221,10 @@ def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]
                 return
             address, check = checks[number]
             try:
-                found[number] = check()
+                with missing_extras_reported():
+                    found[number] = check()
+            except MzplanError as problem:
+                found[number] = problem.diagnostics
             except Exception as problem:
                 found[number] = (_broken(address, problem),)
 

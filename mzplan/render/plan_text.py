@@ -151,12 +151,8 @@ class _Renderer:
                 yield f"because {cause} is replaced"
             else:
                 yield cut(f"because {cause} changed{through}: {_fields_in_line(found.fields)}", 200)
-        if (
-            not change.triggered_by
-            and not change.fields
-            and change.action in ("restart", "replace", "delete")
-        ):
-            yield f"because {change.reason}" if change.action != "delete" else change.reason
+        if not change.triggered_by and not change.fields and change.action in ("restart", "replace"):
+            yield f"because {change.reason}"
 
     def _pending(self) -> Iterator[str]:
         if not self.plan.pending:

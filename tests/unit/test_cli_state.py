@@ -93,9 +93,25 @@ def test_rm_keeps_what_is_stored_and_import_takes_it_back(folder: Path) -> None:
     assert mzplan(folder, "import", "sink.few").code == 64  # nobody can be asked
     ran = mzplan(folder, "import", "sink.few", "--auto-approve", "--json")
     assert ran.code == 0 and ran.json()["changes"][0]["status"] == "applied"
+    assert ran.json()["unaffected"] == 3  # k, orders and out: what is new is none of these
     assert record(folder, "sink.few") == before
     assert "forgotten" not in json.loads((folder / STATE).read_text())
     assert mzplan(folder, "plan", "--detailed-exitcode").code == 0
+
+
+def test_what_is_done_by_hand_reads_well(folder: Path) -> None:
+    ran = mzplan(folder, "destroy", "--target", "sink.few", "--auto-approve")
+    assert ran.code == 0 and ran.out.count("destroyed by hand") == 1
+    for command in ("pause", "resume", "restart"):
+        assert mzplan(folder, command, "sink.out", "--auto-approve").code == 0
+
+
+def test_completion_of_the_shell_that_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert mzplan(folder, "completion").out == mzplan(folder, "completion", "fish").out
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    ran = mzplan(folder, "completion")
+    assert ran.code == 64 and "mzplan completion bash|zsh|fish" in ran.err
 
 
 def test_import_by_id(folder: Path) -> None:

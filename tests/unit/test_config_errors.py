@@ -453,6 +453,17 @@ def test_a_mistake_is_one_error_at_its_place(name: str, tmp_path: Path) -> None:
         assert "\x00" not in all_text(found)
 
 
+def test_a_key_of_the_type_that_is_not_the_default(tmp_path: Path) -> None:
+    text = (
+        "connections:\n  lake: {type: files, path: lake}\n"
+        "sources:\n  orders: {connection: lake, path: in, format: {type: json, schema: id BIGINT}}\n"
+        "sinks:\n  out: {from: orders, connection: lake, path: out, format: {type: json}}\n"
+    )
+    (found,) = errors(tmp_path, {"a.yaml": text})
+    assert found.code == "MZ004" and "add `type: files`" in found.hint
+    assert errors(tmp_path, {"a.yaml": text.replace("out: {", "out: {type: files, ")}) == []
+
+
 def test_the_shop_is_right(tmp_path: Path) -> None:
     assert errors(tmp_path, {"a.yaml": SHOP}) == []
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options
 from mzplan.connectors.kafka.probe import compare_upstreams
 from mzplan.model.address import Address
@@ -42,6 +46,39 @@ def source(**security: Any) -> Description:
 
 def query() -> ResolvedQuery:
     return resolve(source(), Secrets(".", {}), ".")
+
+
+def test_a_topic_of_nearly_this_name() -> None:
+    class Admin:
+        def __init__(self, there: list[str] | None):
+            self.there = there
+
+        def describe_topics(self, *_: Any, **__: Any) -> dict[str, Future[Any]]:
+            missing: Future[Any] = Future()
+            missing.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            return {"orders": missing}
+
+        def describe_cluster(self, **_: Any) -> Future[Any]:
+            return Future()
+
+        def list_topics(self, timeout: float) -> Any:
+            if self.there is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return SimpleNamespace(topics=dict.fromkeys(self.there))
+
+        def poll(self, _: float) -> int:
+            return 0
+
+    create = "kafka-topics.sh --bootstrap-server a:1 --create --topic orders"
+    for there, hint in (
+        (["shop", "order"], f"did you mean order? Else create it: {create}"),
+        (["shop"], f"create it: {create}"),
+        (None, f"create it: {create}"),
+    ):
+        client: Any = SimpleNamespace(admin=Admin(there), problems=[])
+        with pytest.raises(probe._Failed) as caught:
+            probe._identify(client, query(), False)
+        assert (caught.value.code, caught.value.hint) == ("MZ052", hint)
 
 
 def test_a_password_can_not_leave_its_quotes() -> None:

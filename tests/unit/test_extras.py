@@ -9,12 +9,15 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from mzplan.host import extras
 from mzplan.host.extras import MODULES, RUNNER, missing_extras_reported, require_extra
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.operations import validation
 from tests.unit.cli_runner import following
 from tests.unit.cli_runs import PIPELINE, Ran, run, write
 
@@ -73,6 +76,27 @@ def test_what_is_missing_is_told_with_the_line_to_type(extra: str, monkeypatch: 
 def test_another_module_that_is_not_there_is_a_defect(name: str) -> None:
     with pytest.raises(ModuleNotFoundError), missing_extras_reported():
         __import__(name)
+
+
+def test_a_package_that_is_there_and_can_not_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fastavro.py").write_text("raise ImportError('libavro.so: cannot open shared object')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "fastavro", raising=False)
+    with pytest.raises(MzplanError) as caught, missing_extras_reported():
+        __import__("fastavro")
+    (found,) = caught.value.diagnostics
+    assert found.code == "MZ096" and "mzplan[avro]" in found.hint and "libavro.so" in found.detail
+
+
+def test_what_a_check_lacks_is_no_defect() -> None:
+    def check() -> tuple[Diagnostic, ...]:
+        raise ModuleNotFoundError("No module named 'asyncssh'", name="asyncssh")
+
+    with patch.object(extras, "find_spec", return_value=None):
+        found = validation._each([(Address("source", name), check) for name in "ab"])
+    assert [(d.code, d.hint) for d in found] == [("MZ096", "pip install 'mzplan[ssh]'")]
 
 
 def test_checks_from_here_tell_of_each_package_once(tmp_path: Path) -> None:

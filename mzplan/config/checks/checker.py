@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from mzplan.config.checks.columns import check_columns
@@ -19,7 +20,7 @@ from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
 from mzplan.model.suggestions import did_you_mean, nearest
-from mzplan.schema.kinds import is_type, resource_kind, types_of
+from mzplan.schema.kinds import ResourceKind, is_type, resource_kind, types_of
 
 
 class Checker:
@@ -148,6 +149,7 @@ class Checker:
                 resource.location,
                 resource.label,
                 kind.is_sensitive,
+                partial(_other_type, resource, kind),
             )
             wrong = check.report(name, resource.body)
         self.references.check(resource, kind, wrong)
@@ -194,6 +196,20 @@ class Checker:
             },
             path=resource.file.path,
         )
+
+
+def _other_type(resource: Declared, kind: ResourceKind, key: str) -> str:
+    """How to say the type that has this key, where the resource says none and its connection has several."""
+    if "type" in resource.body:
+        return ""
+    used = {reference.property: reference.types for reference in kind.references}.get("connection")
+    for other in types_of(kind.kind):
+        properties = resource_kind(kind.kind, other).schema["properties"]
+        if other != kind.type and key in properties:
+            types = properties.get("connection", {}).get("x-reference-types", ())
+            if set(types) & set(used or ()):
+                return f"add `type: {other}`, which has it (without a type, it is {kind.type}); or remove it."
+    return ""
 
 
 def _name_hint(name: Any) -> str:

@@ -18,7 +18,8 @@ _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
 
 
 class BodyCheck:
-    """Reports what is wrong with one body. `sensitive` says whether the value at a path is a secret."""
+    """Reports what is wrong with one body. `sensitive` says whether the value at a path is a secret,
+    `elsewhere` how to fix a key at the top that is known where it was meant for ("": it is not)."""
 
     def __init__(
         self,
@@ -26,9 +27,10 @@ class BodyCheck:
         location: Callable[[Path, bool], Location],
         subject: str,
         sensitive: Callable[[Path], bool] = lambda path: False,
+        elsewhere: Callable[[str], str] = lambda key: "",
     ):
         self.findings, self.location = findings, location
-        self.subject, self.sensitive = subject, sensitive
+        self.subject, self.sensitive, self.elsewhere = subject, sensitive, elsewhere
 
     def report(self, name: str, body: Any) -> set[Path]:
         """Add every error of the body to the findings. Returns the paths that are wrong."""
@@ -89,7 +91,8 @@ class BodyCheck:
                 "MZ004",
                 f"Unknown key {shown(key)}",
                 f"Keys of {self._name(path)} are: {listed(valid, 40)}.",
-                f"did you mean {shown(near)}?" if near is not None else "remove it.",
+                (self.elsewhere(key) if not path else "")
+                or (f"did you mean {shown(near)}?" if near is not None else "remove it."),
                 location=self.location((*path, key), True),
                 conceal=near is None or self.sensitive((*path, near)),
             )

@@ -20,6 +20,7 @@ from mzplan.connectors.api.probe_memo import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.suggestions import nearest
 
 # Seconds that a client is kept after it was made, and so is a failure to reach a cluster.
 _KEEP_CLIENT_S = 60.0
@@ -28,6 +29,7 @@ _SLICE_S = 0.4
 # Reported by the client when nothing listens at any address: waiting for the full time limit is of no use,
 # but one retry is (a broker may be restarting).
 _GIVE_UP_S = 1.5
+NEAR_TIMEOUT_S = 2.0
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have none
 
 
@@ -213,7 +215,12 @@ def _identify(client: _Client, query: ResolvedQuery, writes: bool) -> dict[str, 
         TopicCollection([topic]), include_authorized_operations=True, request_timeout=PROBE_TIMEOUT_S
     )
     cluster = client.admin.describe_cluster(request_timeout=PROBE_TIMEOUT_S)
-    found = _answer(client, query, futures[topic])
+    try:
+        found = _answer(client, query, futures[topic])
+    except _Failed as failed:
+        if failed.code == "MZ052" and (near := _near_topic(client, topic)):
+            failed.hint = f"did you mean {near}? Else {failed.hint}"
+        raise
     operations = {operation.name for operation in found.authorized_operations or ()}
     if operations and ("WRITE" if writes else "READ") not in operations:
         raise _not_allowed(query, topic)
@@ -227,9 +234,19 @@ def _identify(client: _Client, query: ResolvedQuery, writes: bool) -> dict[str, 
     }
 
 
+def _near_topic(client: _Client, topic: str) -> str | None:
+    """A topic that this one was probably meant to be, of those that may be seen. Asking for all topics, other
+    than for one, creates none."""
+    try:
+        return nearest(topic, client.admin.list_topics(timeout=NEAR_TIMEOUT_S).topics)
+    except KafkaException:
+        return None
+
+
 def _answer(client: _Client, query: ResolvedQuery, future: Future[Any]) -> Any:
     """The result of a future, within the time limit. Raises _Failed. The client is polled meanwhile: it
-    reports errors only then. Use describe_… for metadata, never list_topics: that may create the topic."""
+    reports errors only then. Use describe_… for the metadata of a topic, never list_topics: that may create
+    the topic."""
     began, earlier = time.monotonic(), len(client.problems)
     while True:
         try:
