@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mzplan.model.state import State
     from mzplan.operations.apply import Applied, ApplyOptions
     from mzplan.operations.follower import Outcome
+    from mzplan.operations.project import Project
 
 wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
@@ -52,7 +53,7 @@ def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="DURATION",
         help=f"How long --canary waits for that progress (default: {DEFAULT_WAIT:g}s).",
     )
-    @functools.wraps(function)
+    @wraps(function)
     def called(*arguments: Any, canary: bool, canary_wait: float | None, **given: Any) -> Any:
         if canary_wait is not None and not canary:
             raise click.UsageError("--canary-wait goes with --canary.")
@@ -65,7 +66,7 @@ def canary_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Those options of a command that are fields of ApplyOptions, as one argument `options`."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def called(*arguments: Any, **given: Any) -> Any:
         from mzplan.operations.apply import ApplyOptions
 
@@ -132,7 +133,11 @@ def command_apply(
 
 
 def _operation(
-    invocation: Invocation, name: str, planned: Callable[[State], Plan], auto_approve: bool, wait: float
+    invocation: Invocation,
+    name: str,
+    planned: Callable[[Project, State], Plan],
+    auto_approve: bool,
+    wait: float,
 ) -> int:
     from mzplan.operations.apply import ApplyOptions, carry_out
 
@@ -142,7 +147,7 @@ def _operation(
         invocation.runners(project),
         invocation.progress,
         name,
-        planned,
+        partial(planned, project),
         approval(invocation, auto_approve, name),
         ApplyOptions(allow_replace=True, wait=wait),
     )
@@ -157,11 +162,13 @@ def command_destroy(
     invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
+    from mzplan.operations.stored_data import with_stored_data
     from mzplan.plan.manual_changes import plan_destroy
 
-    return _operation(
-        invocation, "destroy", lambda state: plan_destroy(state, targets=target), auto_approve, wait
-    )
+    def planned(project: Project, state: State) -> Plan:
+        return with_stored_data(plan_destroy(state, targets=target), project)
+
+    return _operation(invocation, "destroy", planned, auto_approve, wait)
 
 
 def _override(name: str, text: str) -> click.Command:
@@ -173,7 +180,7 @@ def _override(name: str, text: str) -> click.Command:
         from mzplan.plan.manual_changes import OVERRIDES
 
         planned = OVERRIDES[name]
-        return _operation(invocation, name, lambda state: planned(state, [address]), True, wait)
+        return _operation(invocation, name, lambda _, state: planned(state, [address]), True, wait)
 
     return called
 

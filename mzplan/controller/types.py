@@ -204,7 +204,7 @@ class StorageParameters:
 
     parallelism: int = 8
     pace: Pace = DEFAULT_PACE
-    retain_dropped: float = 86_400.0
+    retain_dropped: float = 7 * 86_400.0
     maintain_every: float = 60.0
 
 

@@ -17,3 +17,11 @@ def seconds(duration: str) -> float:
 def milliseconds(duration: str) -> int:
     """`"500ms"` → 500, `"2m"` → 120000."""
     return round(seconds(duration) * 1000)
+
+
+def shortest(duration: float) -> str:
+    """604800.0 → `7d`, 5400.0 → `90m`: in the largest unit that needs no fraction; `0s` for nothing."""
+    for unit, length in reversed(_UNITS.items()):
+        if duration >= length and duration % length == 0:
+            return f"{duration / length:.0f}{unit}"
+    return f"{duration:g}s"

@@ -97,7 +97,7 @@ class ProjectSettings:
     warehouse: str
     state: Mapping[str, Any]
     instances: Mapping[str, Instance]
-    retain_dropped: float = 86_400.0  # seconds that unclaimed storage stays
+    retain_dropped: float = 7 * 86_400.0  # seconds that unclaimed storage stays
     retries: Retries = Retries()
     metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
     variables: Mapping[str, Any] = field(default_factory=dict, repr=False)

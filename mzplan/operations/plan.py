@@ -14,6 +14,7 @@ from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.status import find_drift
+from mzplan.operations.stored_data import with_stored_data
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
@@ -114,6 +115,7 @@ def plan_configuration(
             plan = replace(plan, drift=find_drift(project, state, statuses, rotations.queries))
         if canary is not None:
             plan = replace(plan, canaries=choose_canaries(plan, state, canary))
+    plan = with_stored_data(plan, project)
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notice = rotations.notice()
     return replace(plan, diagnostics=(*plan.diagnostics, notice)) if notice else plan

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.canary import Canary, Verdict
-from mzplan.model.state import Observation, ProjectStatus, QueryStatus, ResourceState
-from mzplan.model.words import count
-from mzplan.render.storage import size
+from mzplan.model.state import DroppedStorage, Observation, ProjectStatus, QueryStatus, ResourceState
+from mzplan.model.words import count, size
 from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
 
+MAX_DROPPED = 3  # listed
 _COLUMNS = (
     "QUERY",
     "INSTANCE",
@@ -155,12 +155,8 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
     for number, row in enumerate(rows):
         text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         lines.append(paint(text, "bold") if number == 0 else _coloured(paint, row[2], text))
-    for storage in status.dropped:
-        lines.append("")
-        lines.append(
-            f"Kept for now: the storage of {storage.address}, generation {storage.generation} "
-            f"({storage.id}), which nothing claims any more; it is removed after retain_dropped."
-        )
+    if status.dropped:
+        lines += ["", _dropped(status.dropped)]
     errors = [q for q in status.queries if q.observation is not None and q.observation.error]
     for query in errors:
         assert query.observation is not None
@@ -190,6 +186,17 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
                 f"{query.resource.address}: {_left_out(query.observation.left_out, query.resource)}",
             ]
     return "\n".join(lines) + "\n"
+
+
+def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
+    """One line, however much it is."""
+    shown = [f"{one.address} g{one.generation}" for one in storage[:MAX_DROPPED]]
+    more = f" and {len(storage) - MAX_DROPPED} more" if len(storage) > MAX_DROPPED else ""
+    number = count(len(storage), "generation")
+    return (
+        f"Kept for now, until retain_dropped has passed: what {number} stored that nothing claims "
+        f"({', '.join(shown)}{more})"
+    )
 
 
 def _left_out(count: int, resource: ResourceState) -> str:

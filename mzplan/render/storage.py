@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mzplan.model.words import count
+from mzplan.model.words import count, size
 from mzplan.render.text import Paint
 
 if TYPE_CHECKING:
     from mzplan.operations.storage_gc import Unclaimed
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def unclaimed_to_json(found: Unclaimed) -> dict[str, Any]:
@@ -46,14 +44,6 @@ def render_unclaimed(found: list[Unclaimed], *, applied: bool, color: bool = Fal
     else:
         lines.append("Nothing of it would be removed now.")
     return "\n".join(lines)
-
-
-def size(number: int) -> str:
-    """`1.5 MiB`."""
-    value, unit = float(number), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{number} B"
 
 
 def _row(one: Unclaimed, applied: bool) -> tuple[str, ...]:

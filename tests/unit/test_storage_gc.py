@@ -23,7 +23,7 @@ from mzplan.warehouse.removal import remove_storage
 from tests.unit.cli_runs import Ran, mzplan, write
 
 ORDERS = Address("source", "orders")
-OLD = time.time() - 90_000  # retain_dropped is a day
+OLD = time.time() - 8 * 86_400  # retain_dropped is a week
 
 
 class Shop:

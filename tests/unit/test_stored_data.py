@@ -1,0 +1,100 @@
+"""What destroy and other deletions say of the data: what goes, when, and how to keep it or have it back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.model.address import Address
+from mzplan.model.durations import shortest
+from mzplan.model.state import DroppedStorage, ProjectStatus
+from mzplan.render.status import render_status
+from tests.unit.cli_runs import Ran, apply, mzplan, write
+
+ALL = ("source.orders", "sink.out", "sink.few")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A committed project whose runner is elsewhere, with what it has stored."""
+    folder = write(tmp_path, "cluster")
+    assert mzplan(folder, "apply", "--auto-approve", "--wait", "0s").code == 8
+    for kind, size in (("collections", 3 << 20), ("checkpoints", 2048)):
+        place = folder / "warehouse" / kind / str(resource(folder, "source.orders")["id"]) / "g1"
+        place.mkdir(parents=True)
+        with (place / "data").open("wb") as file:
+            file.truncate(size)
+    return folder
+
+
+def resource(folder: Path, address: str) -> dict[str, Any]:
+    found = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"][address]
+    assert isinstance(found, dict)
+    return found
+
+
+def notice(ran: Ran) -> dict[str, Any]:
+    (found,) = (d for d in ran.json()["diagnostics"] if d["code"] == "MZ152")
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_deletion_says_what_goes_and_when(folder: Path) -> None:
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(pipeline.read_text().partition("sources:")[0])
+    found = notice(mzplan(folder, "plan", "--json"))
+    assert found["severity"] == "notice" and " 7d " in found["summary"] and "3 queries" in found["summary"]
+    id_ = resource(folder, "source.orders")["id"]
+    assert (
+        f"source.orders: collection of 3.0 MiB and checkpoint of 2.0 KiB ({id_}, generation 1)"
+        in found["detail"]
+    )
+    assert "sink.few: checkpoint (nothing yet)" in found["detail"]
+    ran = mzplan(folder, "destroy", "--auto-approve", "--wait", "0s")
+    assert ran.code == 0 and "MZ152" in ran.out and "state rollback 1." in ran.out
+    assert not any(address in mzplan(folder, "state", "list").out for address in ALL)
+    assert mzplan(folder, "state", "rollback", "1", "--auto-approve", "--wait", "0s").code == 8
+    assert resource(folder, "source.orders")["id"] == id_
+
+
+def test_the_way_to_keep_it_works(folder: Path) -> None:
+    ran = mzplan(folder, "destroy", "--target", "source.orders")
+    assert ran.code == 64  # nobody can be asked
+    line = next(one for one in ran.out.splitlines() if "state rm" in one)
+    words = line.partition("mzplan state rm ")[2].partition(",")[0].split()
+    assert sorted(words) == sorted(ALL)
+    ran = mzplan(folder, "state", "rm", *words)
+    assert "stays" in ran.out and (folder / "warehouse" / "collections").is_dir()
+
+
+def test_a_replacement_and_other_deadlines(folder: Path) -> None:
+    settings = folder / "mzplan.yaml"
+    settings.write_text(settings.read_text() + "retain_dropped: 90m\n")
+    found = notice(mzplan(folder, "plan", "--replace", "sink.few", "--json"))
+    assert " 90m " in found["summary"] and "sink.few" in found["detail"] and found["hint"] == ""
+    assert [shortest(one) for one in (0.0, 1.5, 90.0, 3600.0, 86_400.0)] == [
+        "0s",
+        "1.5s",
+        "90s",
+        "1h",
+        "1d",
+    ]
+
+
+def test_where_nothing_is_stored_nothing_is_said(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    apply(folder)
+    assert "MZ152" not in mzplan(folder, "destroy", "--auto-approve").out
+
+
+def test_status_says_it_in_one_line() -> None:
+    dropped = tuple(
+        DroppedStorage(address=str(Address("source", name)), id=name, generation=1, dropped_at=0.0)
+        for name in ("a", "b", "c", "d", "e")
+    )
+    text = render_status(ProjectStatus(serial=1, instances=(), queries=(), dropped=dropped))
+    (line,) = (one for one in text.splitlines() if "retain_dropped" in one)
+    assert "5 generations" in line and "source.c g1 and 2 more" in line and "mzplan state gc" not in line
