@@ -4,7 +4,7 @@ BIN := .venv/bin
 BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites doctor setup quickstart cdc test faults unit lint types imports check soak bench docs lock clean
+.PHONY: help prerequisites doctor setup quickstart cdc test faults unit lint types imports check soak bench reference docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ soak: setup ## a million rows while everything is killed at random (see docs/rel
 
 bench: setup ## measure; takes hours (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks
+
+reference: setup ## write docs/reference: of the schemas, and of the commands' own help
+	$(BIN)/python tools/docs_reference.py
 
 docs: setup ## build the documentation site, into site/
 	$(BIN)/mkdocs build --strict

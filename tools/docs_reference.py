@@ -1,27 +1,52 @@
-"""A hook of mkdocs: the reference, made of what is the truth: the schemas, and the commands' own `--help`."""
+"""The reference, made of what is the truth: the schemas, and the commands' own `--help`.
+
+`make reference` writes it into docs/reference, to be read on a Git host too; a test compares.
+
+It is a hook of mkdocs too: on the site, a link to a file of the repository is the name of that file.
+"""
 
 from __future__ import annotations
 
+import json
+import posixpath
+import re
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
 
 from mzplan.cli.main import COMMANDS, cli
 from mzplan.schema.dialect import words
 from mzplan.schema.kinds import load_schema, schema_names
 
+if TYPE_CHECKING:
+    from mkdocs.structure.pages import Page
+
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 100
+_LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)?\)")
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
-    pages = {"commands": commands(), "project": project(), "connectors": connectors(), "dialect": dialect()}
-    for name, text in pages.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
-    return files
+def pages() -> dict[str, str]:
+    """Every page of the reference, by its file's name."""
+    made = {"commands": commands(), "project": project(), "connectors": connectors(), "dialect": dialect()}
+    return {f"{name}.md": text for name, text in made.items()}
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links out of docs/ lead nowhere on the site: what they name is in the repository."""
+    folder = Path(page.file.src_uri).parent
+
+    def named(link: re.Match[str]) -> str:
+        place = posixpath.normpath(folder / link["path"])
+        if not place.startswith("../"):
+            return link[0]
+        name = place.removeprefix("../")
+        return link["text"] if link["text"].strip("`") == name else f"{link['text']} (`{name}`)"
+
+    return _LINK.sub(named, markdown)
 
 
 def commands() -> str:
@@ -100,15 +125,22 @@ def _properties(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict
 
 def _type(inner: dict[str, Any]) -> str:
     if "enum" in inner:
-        return " \\| ".join(f"`{choice}`" for choice in inner["enum"])
+        return " \\| ".join(f"`{_yaml(choice)}`" for choice in inner["enum"])
     if "const" in inner:
-        return f"`{inner['const']}`"
+        return f"`{_yaml(inner['const'])}`"
     found = inner.get("type", "any")
     return " or ".join(found) if isinstance(found, list) else str(found)
 
 
 def _default(inner: dict[str, Any]) -> str:
-    return "" if inner.get("default") in (None, {}, []) else f"`{inner['default']}`"
+    found = inner.get("default")
+    if found in (None, {}, []):
+        return ""
+    return f"`{_yaml(found)}`" if found != "" else "empty"
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _effect(change: Any) -> str:
@@ -119,3 +151,10 @@ def _effect(change: Any) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    to = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    to.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (to / name).write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -67,6 +68,60 @@ def test_the_site_fetches_nothing(site: Path) -> None:
         fetched = re.findall(r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]*)"', text)
         fetched += re.findall(r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(https?:[^"]*)"', text)
         assert fetched == [], page
+
+
+def _slug(heading: str) -> str:
+    """The anchor that a Git host gives a heading."""
+    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    return re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+
+
+def test_links_in_the_repository_lead_somewhere() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    pages, broken = [ROOT / name for name in listed.stdout.splitlines()], []
+    assert len(pages) > 40
+    for page in pages:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if re.match(r"[a-z]+:", link):
+                continue
+            if not target.exists():
+                broken.append(f"{page}: {link}")
+            elif anchor and target.suffix == ".md":
+                headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+                if anchor not in map(_slug, headings):
+                    broken.append(f"{page}: {link}")
+    assert not broken
+
+
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    broken = []
+    for page in site.rglob("*.html"):
+        if page.name == "404.html":  # of a server: its links begin at the root
+            continue
+        for link in re.findall(r'<a[^>]*\bhref="([^"]*)"', page.read_text(encoding="utf-8")):
+            path, _, anchor = unquote(link).partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            target = (page.parent / path).resolve() if path else page
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (
+                anchor and f'id="{anchor}"' not in target.read_text(encoding="utf-8")
+            ):
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert not broken
+
+
+def test_the_reference_is_what_the_code_says(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "tools/docs_reference.py", str(tmp_path)], cwd=ROOT, check=True)
+    made, found = (
+        {page.name: page.read_text(encoding="utf-8") for page in folder.glob("*.md")}
+        for folder in (tmp_path, DOCS / "reference")
+    )
+    assert found == made, "write it again: make reference"
+    assert not re.search(r"`(?:True|False|None)`|`[\[{]'", "".join(found.values()))
 
 
 def test_the_reference_has_every_command_option_and_kind(site: Path) -> None:
