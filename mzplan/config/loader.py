@@ -18,8 +18,8 @@ from mzplan.config.state_settings import read_state_config
 from mzplan.config.variables import (
     Variables,
     fill,
+    given_values,
     read_variables,
-    recorded_values,
     refuse_others,
     require_values,
 )
@@ -104,7 +104,7 @@ def load_configuration(
         warehouse=settings.warehouse,
         instances=settings.instances,
         resources=resources,
-        variables=recorded_values(values),
+        variables=given_values(values),
     )
 
 

@@ -36,7 +36,6 @@ class Variables:
     reported: set[str] = field(default_factory=set)  # missing ones
     used: set[str] = field(default_factory=set)  # those that were filled in somewhere
     in_state: set[str] = field(default_factory=set)  # those in mzplan.yaml's `state`
-    secret: set[str] = field(default_factory=set)  # of these, those that stand where a secret may be
     refused: dict[str, str] = field(
         default_factory=dict
     )  # name → where a value other than the plan's is from
@@ -79,7 +78,7 @@ def read_variables(
             findings.add("MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, declared))
     for name, body in declared.items():
         planned = None if remembered is None else remembered.get(name, body.get("default"))
-        if planned is not None and name not in variables.secret:
+        if planned is not None:
             if name in origins and variables.values[name] != planned:
                 variables.refused[name] = origins[name]
             variables.values[name] = planned
@@ -97,19 +96,14 @@ def read_variables(
 
 
 def _find_uses(variables: Variables) -> None:
-    """Which variables say where the state is, and as whom to go there: before they are filled in."""
+    """Which variables say where the state is: before they are filled in."""
     document = variables.document
     state = document.data.get("state") if isinstance(document.data, dict) else None
     if not isinstance(state, dict) or "${var." not in str(state):
         return
-    from mzplan.config.masking import may_be_secret
-
     for container, key in document.references:
-        path = document.path_of(container, key)
-        if path[:1] == ("state",):
-            names = {match[1] for match in _VARIABLE.finditer(str(container[key]))}
-            variables.in_state |= names
-            variables.secret |= names if may_be_secret(path) else set()
+        if document.path_of(container, key)[:1] == ("state",):
+            variables.in_state |= {match[1] for match in _VARIABLE.finditer(str(container[key]))}
 
 
 def _is_text(value: Any) -> bool:
@@ -143,17 +137,12 @@ def require_values(variables: Variables, findings: Findings) -> None:
 
 def given_values(variables: Variables) -> dict[str, Any]:
     """The values that were filled in somewhere and are not the default: with them, and the same files, the
-    same configuration comes out."""
+    same configuration comes out. None is a secret: where one may stand, only a reference is taken."""
     return {
         name: value
         for name, value in sorted(variables.values.items())
         if name in variables.used and value != variables.declared.get(name, {}).get("default")
     }
-
-
-def recorded_values(variables: Variables) -> dict[str, Any]:
-    """Those of the given values that a plan may record: none that stands where a secret may be."""
-    return {name: value for name, value in given_values(variables).items() if name not in variables.secret}
 
 
 def refuse_others(variables: Variables) -> None:
