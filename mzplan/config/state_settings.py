@@ -8,7 +8,6 @@ from typing import Any
 
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
-from mzplan.config.checks.validators import is_valid
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.text import shown
@@ -16,6 +15,7 @@ from mzplan.config.variables import fill, read_variables
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
 from mzplan.schema.kinds import load_schema
+from mzplan.schema.validators import is_valid
 
 _SCHEMA = "project"
 

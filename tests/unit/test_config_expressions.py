@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.config.checks.expressions import MAX_LENGTH, parse_select, parse_where
+from mzplan.schema.expressions import MAX_LENGTH, parse_select, parse_where
 
 GOOD = {
     "id": ("id", ["id"]),

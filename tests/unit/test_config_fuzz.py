@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from mzplan.config import load_configuration, load_project
-from mzplan.config.checks.expressions import parse_select, parse_where
 from mzplan.config.yaml.scalars import ScalarError, resolve
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.suggestions import nearest
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.schema.columns import DdlError, canonical, parse_columns
+from mzplan.schema.expressions import parse_select, parse_where
 from tests.unit.config_files import PROJECT, SHOP, write
 
 FUZZ = settings(

@@ -12,7 +12,6 @@ from mzplan.config.checks.references import References, check_exclusive
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink
-from mzplan.config.checks.validators import is_valid
 from mzplan.config.declarations import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.config.text import kind_of, listed, shown
@@ -21,6 +20,7 @@ from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
 from mzplan.model.suggestions import did_you_mean, nearest
 from mzplan.schema.kinds import ResourceKind, is_type, resource_kind, types_of
+from mzplan.schema.validators import is_valid
 
 
 class Checker:

@@ -15,7 +15,7 @@ from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
 
 if TYPE_CHECKING:
-    from mzplan.config.checks.expressions import Parsed
+    from mzplan.schema.expressions import Parsed
 
 
 def check_sink(resource: Declared, declared: Mapping[Address, Declared], findings: Findings) -> None:
@@ -127,7 +127,7 @@ class _SinkCheck:
 
     def select(self, items: list[str]) -> list[str] | None:
         """The columns that come out; None when they can't be known."""
-        from mzplan.config.checks.expressions import parse_select  # most sinks have no expressions
+        from mzplan.schema.expressions import parse_select  # most sinks have no expressions
 
         outputs: list[str] = []
         seen: dict[str, int] = {}
@@ -149,7 +149,7 @@ class _SinkCheck:
         return outputs if complete else None
 
     def where(self, condition: str) -> None:
-        from mzplan.config.checks.expressions import parse_where
+        from mzplan.schema.expressions import parse_where
 
         parsed = parse_where(condition)
         if self.parsed(parsed, ("where",)):
@@ -158,7 +158,7 @@ class _SinkCheck:
     def varying(self, body: Mapping[str, Any]) -> None:
         """MZ216: below a keyed collection, what decides whether and where a row is in the target is the same
         each time: else the row could not be found when it is to go."""
-        from mzplan.config.checks.expressions import parse_select, parse_where
+        from mzplan.schema.expressions import parse_select, parse_where
 
         if CHANGE not in self.own:
             return

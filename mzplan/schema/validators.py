@@ -6,9 +6,9 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from mzplan.config.findings import Path
 from mzplan.schema.kinds import Json, load_schema
 
+Path = tuple[str | int, ...]
 _PORTION = 1000  # items of a list, or keys of a free map, looked at together when something is wrong
 
 

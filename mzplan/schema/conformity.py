@@ -1,0 +1,120 @@
+"""Whether a description is one that files could have given: what config reports with its place in a file,
+as a yes or no with a reason.
+
+The store and the warehouse are written by others: what a runner takes from there may be anything that has the
+form of a description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mzplan.model.address import Address, Kind
+from mzplan.model.resources import Body
+from mzplan.schema.columns import DdlError
+from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.expressions import parse_select, parse_where
+from mzplan.schema.kinds import ResourceKind, is_type, resource_kind
+from mzplan.schema.source_columns import columns_of
+from mzplan.schema.validators import Path, validator
+
+_SHOWN = 80  # characters of a key that somebody may have chosen
+
+
+def fault_of(description: Description) -> str:
+    """What is wrong first with a description, in a clause for people (never a value); "" where it is right.
+    Raises MzplanError MZ080 for a plug-in that is broken."""
+    return next(_faults(description), "")
+
+
+def fault_of_connection(inlined: InlinedConnection) -> str:
+    """The same for a connection with those that it uses."""
+    return next(_connection_faults(inlined), "")
+
+
+def _faults(description: Description) -> Iterator[str]:
+    address, source = description.address, description.source
+    if address.kind not in ("source", "sink") or (source is not None) != (address.kind == "sink"):
+        yield f"{address} is no query, or reads what it can't"
+        return
+    yield from _resource_faults(address, description.type, description.body, description.connections)
+    if source is not None:
+        yield from _body_faults(source.address, source.type, source.body)
+    read = source or description
+    try:
+        columns_of(read.type, read.body)
+    except DdlError:
+        yield f"the schema of {read.address} is not Spark DDL"
+    if source is not None:
+        yield from _expression_faults(address, description.body)
+
+
+def _connection_faults(inlined: InlinedConnection) -> Iterator[str]:
+    if inlined.address.kind != "connection":
+        yield f"{inlined.address} is no connection"
+        return
+    yield from _resource_faults(inlined.address, inlined.type, inlined.body, inlined.connections)
+
+
+def _resource_faults(
+    address: Address, type_: str, body: Body, connections: Mapping[str, InlinedConnection]
+) -> Iterator[str]:
+    fault = next(_body_faults(address, type_, body), "")
+    if fault:
+        yield fault
+        return
+    yield from _reference_faults(address, resource_kind(address.kind, type_), body, connections)
+    for inlined in connections.values():
+        yield from _connection_faults(inlined)
+
+
+def _reference_faults(
+    address: Address, kind: ResourceKind, body: Body, connections: Mapping[str, InlinedConnection]
+) -> Iterator[str]:
+    """Each property that names a connection has one of a type that it may have, and there is no other."""
+    named = {r.property: r.types for r in kind.references if r.kind == "connection" and r.property in body}
+    for role in sorted(named.keys() ^ connections.keys()):
+        yield f"{address} has no connection, or no use for one, as {_cut(role)}"
+    for role in sorted(named.keys() & connections.keys()):
+        if named[role] and connections[role].type not in named[role]:
+            yield f"the {role} of {address} has another type than {' or '.join(named[role])}"
+
+
+def _body_faults(address: Address, type_: str, body: Body) -> Iterator[str]:
+    kind: Kind = address.kind
+    if not is_type(kind, type_):
+        yield f"{_cut(type_)} is no type of a {kind} here"
+        return
+    for error in validator(f"{kind}.{type_}").iter_errors(body):
+        yield f"{address}{_where(tuple(error.instance_path))}: {_rule(error)}"
+        return
+    for name, schema in resource_kind(kind, type_).schema["properties"].items():
+        given = body.get(name)
+        reserved = schema.get("x-reserved", {})
+        yield from (f"{address}.{name}: {key} can't be set" for key in reserved if key in (given or ()))
+
+
+def _expression_faults(address: Address, body: Body) -> Iterator[str]:
+    for index, text in enumerate(body.get("select", ())):
+        if problem := parse_select(text).problem:
+            yield f"{address}.select[{index}]: {problem}"
+    if "where" in body and (problem := parse_where(body["where"]).problem):
+        yield f"{address}.where: {problem}"
+
+
+def _rule(error: Any) -> str:
+    """What a value violates, without the value."""
+    if error.kind.name == "additionalProperties":
+        return f"unknown key {_cut(next(iter(error.kind.unexpected), ''))}"
+    if error.kind.name == "required":
+        return f"the key {error.kind.property} is missing"
+    return {"type": "a wrong type", "enum": "none of its values"}.get(error.kind.name, "a wrong value")
+
+
+def _where(path: Path) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{_cut(key)}" for key in path)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
