@@ -48,6 +48,7 @@ def command_append(
     Needs no runner: what is appended is read when one runs. All of a file or, on any mistake, nothing.
     """
     from mzplan.operations.append import Rows, append
+    from mzplan.operations.project import NOTHING_HANDED
 
     project = invocation.project()
     name, data = _read(file)
@@ -56,7 +57,7 @@ def command_append(
     appended = append(project, address, rows, invocation.progress, expect=expect_step)
     runners = invocation.runners(project)
     for instance in project.settings.instances.values():
-        runners.wake(instance, {})
+        runners.wake(instance, NOTHING_HANDED)
     if invocation.json:
         invocation.document(
             {

@@ -81,11 +81,11 @@ class Invocation:
             self.progress.detail(f"project {settings.project} in {settings.directory}, state in {place}")
         return project
 
-    def runners(self, project: Project) -> LocalRunners:
-        """The runners of this machine."""
+    def runners(self, project: Project, policy: str | None = None) -> LocalRunners:
+        """The runners of this machine. `policy`: the file of those that are started."""
         from mzplan.cli.runners import LocalRunners
 
-        return LocalRunners(project.settings, project.store, self.progress)
+        return LocalRunners(project.settings, project.store, self.progress, policy)
 
     def out(self, text: str) -> None:
         """Results, on stdout."""

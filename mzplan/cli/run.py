@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from mzplan.runner.logs import LogFormat
 
 
+POLICY = click.option(
+    "--policy",
+    metavar="FILE",
+    envvar="MZPLAN_POLICY",
+    help="Which secrets may go to which hosts, whatever the store says (TOML, docs/security.md); also as "
+    "MZPLAN_POLICY.",
+)
+
+
 @command("run")
 @click.option("--instance", required=True, metavar="NAME", type=INSTANCE, help="The instance to lead.")
 @click.option(
@@ -35,12 +44,19 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 65535),
     help="Serve /metrics (Prometheus) and /healthz there, for this machine only (else: as mzplan.yaml says).",
 )
+@POLICY
 def command_run(
-    invocation: Invocation, instance: str, standby: bool, log_format: LogFormat, port: int | None
+    invocation: Invocation,
+    instance: str,
+    standby: bool,
+    log_format: LogFormat,
+    port: int | None,
+    policy: str | None,
 ) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
     from mzplan.runner.logs import configure_logging
     from mzplan.runner.main import run
+    from mzplan.secrets.policy import read_policy
 
     settings = invocation.project().settings
     _declared(settings, instance)
@@ -48,19 +64,24 @@ def command_run(
         require_extra(RUNNER)  # before it leads
     configure_logging(log_format)
     place = MetricsPlace(port=port) if port is not None else None
-    return run(settings, instance, stand_by=standby, metrics=place)
+    allowed = read_policy(policy) if policy else None
+    return run(settings, instance, stand_by=standby, metrics=place, policy=allowed)
 
 
 @command("up")
 @click.option(
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
-def command_up(invocation: Invocation, instance: str | None) -> int:
+@POLICY
+def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> int:
     """Start the runner of this machine, detached."""
     from mzplan.runner.wake import runtime_file
+    from mzplan.secrets.policy import read_policy
 
     project = invocation.project()
-    runners = invocation.runners(project)
+    if policy:
+        read_policy(policy)  # what is wrong with it is said here, not in the runner's log
+    runners = invocation.runners(project, policy)
     shown = []
     for name in _embedded(project.settings, instance):
         before = project.store.leases.leader(name)

@@ -12,7 +12,7 @@ from mzplan.model.resources import Instance, ProjectSettings
 from mzplan.store.store import Store
 
 if TYPE_CHECKING:
-    from mzplan.operations.project import Reporter
+    from mzplan.operations.project import Handed, Reporter
 
 
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
@@ -21,10 +21,13 @@ _NOTHING: Mapping[str, tuple[str, ...]] = {}
 class LocalRunners:
     """Starts embedded runners, wakes them, and takes dry instances through their pass."""
 
-    def __init__(self, settings: ProjectSettings, store: Store, reporter: Reporter):
+    def __init__(
+        self, settings: ProjectSettings, store: Store, reporter: Reporter, policy: str | None = None
+    ):
         self.settings = settings
         self.store = store
         self.reporter = reporter
+        self.policy = policy
         self._seen_dead: dict[str, float] = {}
 
     def require(self, instance: Instance) -> None:
@@ -44,18 +47,18 @@ class LocalRunners:
         log = runtime_file(self.settings, instance.name, "log").name
         self.reporter.stage(f"Starting the runner of instance {instance.name} (log: .mzplan/{log})")
         with self.reporter.working("the runner starts"):
-            lease = start(self.settings, self.store, instance.name, packages)
+            lease = start(self.settings, self.store, instance.name, packages, self.policy)
         self.reporter.detail(f"it is process {lease.pid}, epoch {lease.epoch}; Spark takes some seconds more")
 
-    def wake(self, instance: Instance, environment: Mapping[str, str]) -> None:
+    def wake(self, instance: Instance, handed: Handed) -> None:
         if instance.type != "embedded":
             return
         from mzplan.runner.wake import send_wake
 
-        heard = send_wake(self.settings, instance.name, environment)
-        handed = f", with values of {', '.join(environment)}" if environment else ""
+        heard = send_wake(self.settings, instance.name, handed.values, handed.flows)
+        with_values = f", with values of {', '.join(handed.values)}" if handed.values else ""
         self.reporter.detail(
-            f"woke the runner of instance {instance.name}{handed}"
+            f"woke the runner of instance {instance.name}{with_values}"
             if heard
             else f"the runner of instance {instance.name} can't be woken: it looks by itself"
         )

@@ -45,6 +45,8 @@ def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> Non
         description = decode(Description, left)
     except ValueError as problem:
         raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
+    if description.place != place:  # whoever writes the warehouse must not have another one's released
+        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It is of another generation.")
     connector = _releasing(Connectors(), description)
     if connector is not None:
         connector.release(resolve(description, secrets, directory, warehouse))

@@ -379,13 +379,15 @@ class Controller:
         self.wake()
 
     def validate(self, description: Description) -> CheckResult:
-        return self.executor.check(description, self.secrets)
+        secrets = self.secrets.proposed()
+        secrets.permit(description)
+        return self.executor.check(description, secrets)
 
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
         gone = self.executor.missing(description)
         if gone or not whole:
             return gone
-        return self.validate(description).diagnostics
+        return self.executor.check(description, self.secrets).diagnostics
 
     def measure(self, description: Description) -> Measured:
         return self.executor.measure(description, self.secrets)

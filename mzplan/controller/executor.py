@@ -165,10 +165,12 @@ class Executor(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorContext:
     """Where an executor works: the project, its folder, the warehouse as an absolute path or URI. `packages`:
-    what Spark needs beyond what it always has (see schema.description.packages_of)."""
+    what Spark needs beyond what it always has (see schema.description.packages_of). `secrets`: with which to
+    release what is left before anything has been started."""
 
     project: str
     directory: str
     warehouse: str
     options: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    secrets: Secrets | None = field(default=None, repr=False)

@@ -244,6 +244,10 @@ class Queries:
         gone = self._gone(command.description)
         if gone:
             return Done(command=command, problem=gone[0], checked=False)
+        try:
+            self.secrets.permit(command.description)
+        except MzplanError as refused:
+            return Done(command=command, problem=refused.diagnostics[0], checked=False)
         result = CheckResult()
         if command.check:
             result = self.executor.check(command.description, self.secrets)

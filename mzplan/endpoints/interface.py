@@ -3,7 +3,7 @@
 Everything here is single-threaded and deterministic: each call does its work and signals before it returns;
 one endpoint is used by one thread. Endpoints are cheap to make: no connection before the first call, no
 import that takes long. What only some have are protocols of their own, which `isinstance` asks for: Closes,
-CountsRows, PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes.
+CountsRows, PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes, ReachesServers.
 
 Texts in quotation marks are the seed's contract.
 """
@@ -205,3 +205,13 @@ class Probes(Protocol):
     def probe(self, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Change nothing, and take at most some seconds. Raises an exception whose message is for people.
         Of a source it may return the identity of its upstream, a flat mapping."""
+
+
+@runtime_checkable
+class ReachesServers(Protocol):
+    """A connector that can say where the secrets of its connections go. Without that, they go only with a
+    connection that is committed exactly so, or that a runner's policy lets go anywhere."""
+
+    def servers(self, connection: Mapping[str, Any]) -> Sequence[str]:
+        """The servers that a connection reaches, as `host:port`; empty for one that stays on its machine.
+        `connection` is its body; secrets are references there. Reaches nothing."""

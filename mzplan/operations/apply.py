@@ -19,7 +19,7 @@ from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.operations.follower import Follower, Outcome
 from mzplan.operations.local_folder import refuse_unused
 from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
+from mzplan.operations.project import Handed, Project, Reporter, Runners, committing, read_state
 from mzplan.operations.resumption import resumed_queries
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
@@ -202,17 +202,17 @@ def _commit(
     changed = [c for c in plan.changes if c.address.kind != "connection"]
     going_on = [new.resources[address] for address in plan.goes_on if address in new.resources]
     instances = {i.name: i for i in _touched(new, state, changed, going_on)}
-    environment = _environment(new)
+    handed = _handed(new)
     needed = _instances_used(new)
     for name in sorted(needed):  # also those that `_follow` starts after the commit
         runners.require(_instance(new, name))
     for instance in instances.values():
         if instance.name in needed:  # no Spark is started just to find nothing to stop
             runners.ensure(instance, packages_of(new.resources))
-        runners.wake(instance, environment)
+        runners.wake(instance, handed)
     if options.live is not False:
         from_here = options.live is True
-        found = reach_changed(project, runners, reporter, plan, new, environment, from_here=from_here)
+        found = reach_changed(project, runners, reporter, plan, new, handed, from_here=from_here)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
         for notice in found:
@@ -222,7 +222,7 @@ def _commit(
         store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
     for instance in instances.values():
-        runners.wake(instance, environment)
+        runners.wake(instance, handed)
     failpoint(Failpoint.APPLY_WOKEN)
     return new
 
@@ -283,10 +283,12 @@ def _touched(
             yield declared
 
 
-def _environment(state: State) -> dict[str, str]:
-    """The values that this process has of the environment variables the state refers to."""
+def _handed(state: State) -> Handed:
+    """The values that this process has of the environment variables the state refers to, and where the state
+    sends secrets: who may commit decides that."""
     import os
 
+    from mzplan.connectors.admission import flows_of_state
     from mzplan.schema.kinds import resource_kind
     from mzplan.secrets.references import REFERENCE
 
@@ -296,4 +298,5 @@ def _environment(state: State) -> dict[str, str]:
         for reference in resource_kind(address.kind, resource.type).secret_references(resource.body)
         if (match := REFERENCE.fullmatch(reference)) and match["provider"] == "env"
     }
-    return {name: os.environ[name] for name in sorted(names) if name in os.environ}
+    values = {name: os.environ[name] for name in sorted(names) if name in os.environ}
+    return Handed(values=values, flows=flows_of_state(state))

@@ -13,7 +13,7 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
-from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
+from mzplan.operations.project import NOTHING_HANDED, Project, Reporter, Runners, committing, read_state
 from mzplan.plan.state_edits import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.formats import decode_state, encode_state
@@ -261,7 +261,7 @@ def _edit(
 
 def _wake(runners: Runners, state: State) -> None:
     for instance in state.instances.values():
-        runners.wake(instance, {})
+        runners.wake(instance, NOTHING_HANDED)
         runners.settle(instance)
 
 

@@ -11,7 +11,6 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT
 from mzplan.operations.project import Project, Reporter, read_state
-from mzplan.secrets.references import Secrets
 from mzplan.store.claims import places_of, recorded_instances, recorded_places, unclaimed
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, places_below, stored_in
@@ -65,7 +64,7 @@ def remove_unclaimed(
                 continue
             try:
                 with reporter.working(f"removing {one.id} g{one.generation}"):
-                    _remove(project, _warehouse(project, state), one.place)
+                    _remove(project, state, one.place)
             except MzplanError as problem:
                 problems += problem.diagnostics
                 found[index] = replace(one, kept="it could not be removed")
@@ -74,12 +73,15 @@ def remove_unclaimed(
     return found, problems
 
 
-def _remove(project: Project, warehouse: str, place: Place) -> None:
-    """First release what it holds on its upstream: that is recorded in the storage only."""
+def _remove(project: Project, state: State, place: Place) -> None:
+    """First release what it holds on its upstream: that is recorded in the storage only, whose word is not
+    enough to send a secret anywhere."""
+    from mzplan.connectors.admission import GuardedSecrets, committed_guard
     from mzplan.connectors.releases import leave
 
-    directory = project.settings.directory
-    leave(warehouse, place, Secrets(directory), directory)
+    directory, warehouse = project.settings.directory, _warehouse(project, state)
+    secrets = GuardedSecrets(directory, committed_guard(project.store, state))
+    leave(warehouse, place, secrets, directory)
     remove_storage(warehouse, *place)
 
 

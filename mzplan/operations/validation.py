@@ -6,7 +6,7 @@ A live runner of the instance validates: it has the network, the secrets and the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -21,17 +21,18 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.follower import request_validation
+from mzplan.operations.project import NOTHING_HANDED, Handed
 from mzplan.operations.reached import unused
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.policy import NOT_COMMITTED
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project, Reporter, Runners
 
 AT_ONCE = 8  # parallel checks from here
 SHOWN = 5  # queries that an error lists; JSON has all of them
-_NO_VALUES: Mapping[str, str] = {}
 
 
 def queries_to_validate(plan: Plan, new: State) -> list[ResourceState]:
@@ -49,14 +50,14 @@ def reach(
     reporter: Reporter,
     state: State,
     queries: Iterable[ResourceState],
-    environment: Mapping[str, str] = _NO_VALUES,
+    handed: Handed = NOTHING_HANDED,
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
     """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
     Where no runner is alive: with `from_here` by this process, else not at all (the runner will do it before
-    it stops anything). `environment`: values of `${env:…}` references for local runners.
+    it stops anything). `handed`: to runners of this machine, by a command that commits.
     """
     by_instance: dict[str, list[ResourceState]] = {}
     for query in queries:
@@ -74,7 +75,14 @@ def reach(
             reporter.stage(f"Validating {number} on instance {name}")
             reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with reporter.working(f"the runner of instance {name} validates {number}"):
-                found += _by_runner(project, runners, instance, descriptions, environment)
+                answers = _by_runner(project, runners, instance, descriptions, handed)
+            left = [d for d in descriptions if from_here and _is_left_out(d.address, answers)]
+            found += [one for one in answers if one.address not in {d.address for d in left}]
+            if left:
+                reporter.detail(
+                    f"{len(left)} of them from here: the runner sends secrets where it is committed"
+                )
+                found += check_here(left, project.settings.directory, state.warehouse)
         elif from_here:
             reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with reporter.working(f"validating {number} from here"):
@@ -89,15 +97,20 @@ def _by_runner(
     runners: Runners,
     instance: Instance,
     descriptions: tuple[Description, ...],
-    environment: Mapping[str, str],
+    handed: Handed,
 ) -> list[Diagnostic]:
     return request_validation(
         project.store,
         instance.name,
         descriptions,
-        wake=lambda: runners.wake(instance, environment),
+        wake=lambda: runners.wake(instance, handed),
         ended=lambda: runners.ended(instance),
     )
+
+
+def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
+    """Whether a runner has not looked: it would have sent a secret where no committed state does."""
+    return any(d.code == NOT_COMMITTED and d.address == address for d in answers)
 
 
 def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
@@ -125,16 +138,16 @@ def reach_changed(
     reporter: Reporter,
     plan: Plan,
     new: State,
-    environment: Mapping[str, str] = _NO_VALUES,
+    handed: Handed = NOTHING_HANDED,
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
     """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
     nothing uses."""
     queries = queries_to_validate(plan, new)
-    found = reach(project, runners, reporter, new, queries, environment, from_here=from_here)
+    found = reach(project, runners, reporter, new, queries, handed, from_here=from_here)
     alone = _changed_alone(plan, new, from_here)
-    found += reach_alone(project, runners, reporter, new, alone, environment, from_here=from_here)
+    found += reach_alone(project, runners, reporter, new, alone, handed, from_here=from_here)
     return told_once(found)
 
 
@@ -161,7 +174,7 @@ def reach_alone(
     reporter: Reporter,
     state: State,
     connections: Sequence[Address],
-    environment: Mapping[str, str] = _NO_VALUES,
+    handed: Handed = NOTHING_HANDED,
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
@@ -184,7 +197,7 @@ def reach_alone(
         if instance.type != "dry" and project.store.leases.leader(instance.name) is not None:
             reporter.stage(f"Nothing uses {names}: the runner of instance {instance.name} reaches it")
             asked = tuple(as_description(state.resources[address], state.resources) for address in able)
-            return _by_runner(project, runners, instance, asked, environment)
+            return _by_runner(project, runners, instance, asked, handed)
     reporter.detail(
         f"nothing uses {names}, and no runner is alive: not reached (--live reaches it from here)"
     )

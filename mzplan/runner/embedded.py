@@ -19,6 +19,7 @@ from mzplan.model.json_text import parse
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.model.state import Lease
 from mzplan.runner.wake import runtime_file, runtime_folder
+from mzplan.secrets.policy import POLICY_VARIABLE
 from mzplan.store.leases import is_of_here
 from mzplan.store.store import Store
 
@@ -33,9 +34,11 @@ def start(
     store: Store,
     instance: str,
     packages: Mapping[str, tuple[str, ...]] = _NOTHING,
+    policy: str | None = None,
 ) -> Lease:
     """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting).
     `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
+    `policy`: the file of its policy, by default the one that the environment names.
 
     Raises MZ062 (or what the runner itself reported, such as MZ061: no Java) when it ends at once.
     """
@@ -67,6 +70,8 @@ def start(
     }
     if settings.state_config:
         environment[STATE_CONFIG_VARIABLE] = settings.state_config
+    if policy := policy or os.environ.get(POLICY_VARIABLE):
+        environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # it starts in another folder
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,

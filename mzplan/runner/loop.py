@@ -26,7 +26,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.state import Condition, Observation, Status
+from mzplan.model.state import Condition, Observation, State, Status
 from mzplan.runner.answers import Answering
 from mzplan.runner.commands import (
     Command,
@@ -53,7 +53,8 @@ STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 
 class Runner:
-    """Drives the controller of one instance, which it leads. `gates` are those that the controller has."""
+    """Drives the controller of one instance, which it leads. `gates` are those that the controller has;
+    `committed` takes each state before anything is done of it."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Runner:
         gates: Gates,
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,
+        committed: Callable[[State], None] = lambda state: None,
     ):
         attached = controller.attached()
         assert attached is not None
@@ -69,6 +71,7 @@ class Runner:
         self.controller = controller
         self.instance, self.epoch = attached.lease.instance, attached.lease.epoch
         self.clock = clock
+        self.committed = committed
         self.handover, self.canaries = gates
         self.answering = Answering(store, controller.validate, self.instance, pool, controller.wake)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
@@ -168,6 +171,7 @@ class Runner:
         if state.serial == self.serial:
             self._seen_state = version
             return
+        self.committed(state)
         wanted = wanted_of(state, self.instance)
         first = self.serial < 0
         if first:

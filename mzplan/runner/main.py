@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of_state
 from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
@@ -25,7 +27,7 @@ from mzplan.controller.types import NotAttachedError, ReplicaLocation, StoragePa
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
-from mzplan.model.state import Lease
+from mzplan.model.state import Lease, State
 from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
@@ -33,6 +35,7 @@ from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.wake import WakeListener, runtime_file, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.keys import own_key
+from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import scrubbed
 from mzplan.store.store import Store, open_store
@@ -43,7 +46,12 @@ STANDBY = 1.0  # seconds between looks at a lease that somebody else holds
 
 
 def run(
-    settings: ProjectSettings, instance: str, *, stand_by: bool = True, metrics: MetricsPlace | None = None
+    settings: ProjectSettings,
+    instance: str,
+    *,
+    stand_by: bool = True,
+    metrics: MetricsPlace | None = None,
+    policy: Policy | None = None,
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
     (embedded, where two commands may have started one each) leave at once."""
@@ -57,7 +65,7 @@ def run(
     if lease is None:
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
-    return _serve(settings, store, lease, stopping, metrics or settings.metrics.get(instance))
+    return _serve(settings, store, lease, stopping, metrics or settings.metrics.get(instance), policy)
 
 
 def run_dry(settings: ProjectSettings, instance: str) -> None:
@@ -130,19 +138,26 @@ def _serve(
     lease: Lease,
     stopping: threading.Event,
     metrics: MetricsPlace | None,
+    policy: Policy | None,
 ) -> ExitCode:
     runtime_folder(settings.directory)
     fatal = runtime_file(settings, lease.instance, "error.json")
     fatal.unlink(missing_ok=True)
-    secrets = Secrets(settings.directory)
+    guard = policy or committed_guard(store)
+    log.info(
+        "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
+    )
+    secrets = GuardedSecrets(settings.directory, guard)
     parameters = _parameters(settings)
     pool = WorkPool(parameters.parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)
     controller = _controller(settings, store, secrets, pool, lease.instance, parameters, gates)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    runner = Runner(store, controller, gates, pool)
-    listener = WakeListener(runtime_file(settings, lease.instance, "sock"), secrets, controller.woken)
+    runner = Runner(store, controller, gates, pool, committed=partial(_committed, guard))
+    grant = guard.grant if isinstance(guard, Committed) else lambda flows: None
+    socket = runtime_file(settings, lease.instance, "sock")
+    listener = WakeListener(socket, secrets, controller.woken, grant)
     listener.start()
     served = serve_metrics(runner, metrics) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)
@@ -173,6 +188,11 @@ def _serve(
         )
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
+
+
+def _committed(guard: Guard, state: State) -> None:
+    if isinstance(guard, Committed):  # a policy is not moved by what is committed
+        guard.take_in(flows_of_state(state))
 
 
 def _open(controller: Controller, problem: list[MzplanError], stopping: threading.Event) -> None:
@@ -217,6 +237,7 @@ def _controller(
         directory=settings.directory,
         warehouse=absolute_warehouse(settings),
         packages=packages_needed(store),
+        secrets=secrets,
     )
     return SparkStorageController(context, store, secrets, pool, parameters=parameters, gates=gates)
 

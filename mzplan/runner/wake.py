@@ -1,7 +1,8 @@
 """The wake-up socket of an embedded runner: `.mzplan/<instance>.sock`, mode 0600.
 
-It carries only "look now" and the values of `${env:…}` references. Correctness never depends on it: a
-runner that is not woken looks every half second, and one that lacks a value says so.
+It carries "look now", the values of `${env:…}` references, and where a command that is about to commit sends
+secrets: whoever may write to it is the runner's own user, who may read whatever the runner may. Correctness
+never depends on it: a runner that is not woken looks every half second, and one that lacks a value says so.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from mzplan.host.files import make_private_folder
 from mzplan.model.resources import ProjectSettings
+from mzplan.secrets.policy import Flow
 from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.wake")
-_LIMIT = 1 << 20  # bytes of one message
+_LIMIT = 16 << 20  # bytes of one message
 _TIMEOUT = 2.0  # seconds
 
 
@@ -53,12 +55,19 @@ def _short_path(path: Path) -> Iterator[str]:
 
 
 class WakeListener:
-    """Takes wake-up calls on a thread of its own."""
+    """Takes wake-up calls on a thread of its own. `grant` takes where secrets may go."""
 
-    def __init__(self, path: Path, secrets: Secrets, event: threading.Event):
+    def __init__(
+        self,
+        path: Path,
+        secrets: Secrets,
+        event: threading.Event,
+        grant: Callable[[Collection[Flow]], None] = lambda flows: None,
+    ):
         self.path = path
         self.secrets = secrets
         self.event = event
+        self.grant = grant
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
@@ -93,18 +102,23 @@ class WakeListener:
             except OSError:
                 return  # closed
             # Whatever somebody sends must not end the thread (nested too deeply: RecursionError).
-            with connection, contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+            unfit = (OSError, ValueError, TypeError, AttributeError, RecursionError)
+            with connection, contextlib.suppress(*unfit):
                 connection.settimeout(_TIMEOUT)
                 with connection.makefile("rb") as file:
                     message = json.loads(file.readline(_LIMIT))
                 values = message.get("env", {})
                 self.secrets.environment.update({str(k): str(v) for k, v in values.items()})
+                self.grant([Flow(str(name), tuple(map(str, way))) for name, way in message.get("flows", ())])
                 self.event.set()
                 connection.sendall(b"ok\n")
 
 
-def send_wake(settings: ProjectSettings, instance: str, environment: Mapping[str, str]) -> bool:
-    """Wake a runner of this machine; False when nobody listens (it will look by itself)."""
+def send_wake(
+    settings: ProjectSettings, instance: str, environment: Mapping[str, str], flows: Collection[Flow] = ()
+) -> bool:
+    """Wake a runner of this machine; False when nobody listens (it will look by itself). `flows`: where it
+    may send secrets, whatever is committed."""
     path = runtime_file(settings, instance, "sock")
     if not path.exists():
         return False
@@ -112,7 +126,8 @@ def send_wake(settings: ProjectSettings, instance: str, environment: Mapping[str
         with _short_path(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(_TIMEOUT)
             client.connect(address)
-            client.sendall(json.dumps({"wake": True, "env": dict(environment)}).encode() + b"\n")
+            message = {"wake": True, "env": dict(environment), "flows": list(flows)}
+            client.sendall(json.dumps(message).encode() + b"\n")
             return client.recv(16).startswith(b"ok")
     except OSError:
         return False

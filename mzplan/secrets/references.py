@@ -87,6 +87,15 @@ class Secrets:
         self.directory = Path(directory)
         self.environment: dict[str, str] = dict(os.environ if environment is None else environment)
 
+    def permit(self, of: object) -> None:
+        """Raise MzplanError where this process must not resolve what a description, or a connection, refers
+        to. Here it never does: a command is as trusted as who calls it. A runner's are
+        connectors.admission.GuardedSecrets."""
+
+    def proposed(self) -> Secrets:
+        """The same, for descriptions that nobody has committed."""
+        return self
+
     def resolve(self, reference: str) -> str:
         """`"${env:X}"` → its value. Raises MzplanError, which names the reference, never a value: MZ056 where
         there is none, MZ103 for a file that can't be a secret."""

@@ -135,7 +135,7 @@ class SparkExecutor:
         return self._progress.foreign()
 
     def release(self, id_: str, generation: int) -> None:
-        secrets = self._secrets or Secrets(self._context.directory)
+        secrets = self._secrets or self._context.secrets or Secrets(self._context.directory)
         leave(self._warehouse, (id_, generation), secrets, self._context.directory)
 
     def reclaim(self, id_: str, generation: int) -> None:

@@ -4,6 +4,7 @@ tests/integration/test_instances.py."""
 from __future__ import annotations
 
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 
 from mzplan import __version__
 from mzplan.config.loader import load_project
+from mzplan.secrets.policy import POLICY_VARIABLE, read_policy
 from mzplan.spark.session import PACKAGES, _configuration, _spark_defaults
 from tests.integration.test_instances import RUN
 
@@ -61,6 +63,10 @@ def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
     assert pods["selector"]["matchLabels"] == service["spec"]["selector"]
     assert pods["template"]["metadata"]["labels"] == service["spec"]["selector"]
 
+    mounted = {one["mountPath"]: one["subPath"] for one in runner["volumeMounts"]}
+    variables = {one["name"]: one["value"] for one in runner["env"]}
+    assert read_policy(str(tmp_path / mounted[variables[POLICY_VARIABLE]])).allowed
+
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     given = _spark_defaults()
     assert given["spark.kubernetes.driver.pod.name"] == f"{by_kind['StatefulSet']['metadata']['name']}-0"
@@ -91,6 +97,15 @@ def test_what_is_installed_is_pinned_to_this_version_with_extras_that_there_are(
             bare = path.name == "deploy.md" and line.startswith("pip install mzplan ")
             assert bare or "$" in line or f"=={__version__}" in line, (path, line)
     assert pinned >= {"Dockerfile", "action.yml", "deploy.md", "gitlab-ci.yml"}
+
+
+def test_every_runner_of_the_page_has_a_policy(tmp_path: Path) -> None:
+    lines = re.findall(r"^.* run --instance .*$", PAGE, re.MULTILINE)
+    assert len(lines) == 3 and all("--policy" in line for line in lines)
+    for page in ("deploy.md", "security.md"):
+        (found,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+        (tmp_path / "policy.toml").write_text(textwrap.dedent(found))
+        assert read_policy(str(tmp_path / "policy.toml")).allowed
 
 
 def test_the_commands_are_those_that_are_tested() -> None:

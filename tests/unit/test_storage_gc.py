@@ -74,7 +74,7 @@ def test_what_a_source_has_made_on_its_server_goes_first(shop: Shop) -> None:
         generation=7,
         digest="1:a",
         type="postgres",
-        body={"tables": ["t"], "schema": "id BIGINT", "key": ["id"]},
+        body={"connection": "pg", "tables": ["t"], "schema": "id BIGINT", "key": ["id"]},
         connections={
             "connection": InlinedConnection(
                 address=Address("connection", "pg"), type="postgres", body={**server, "password": "x"}

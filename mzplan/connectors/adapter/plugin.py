@@ -5,6 +5,7 @@ from __future__ import annotations
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.connector import Connector
+from mzplan.endpoints.interface import ReachesServers
 from mzplan.schema.plugins import Plugin
 
 
@@ -16,4 +17,5 @@ def connector_of(plugin: Plugin) -> Connector:
         type=plugin.type,
         source=(lambda: EndpointSource(brought.input_factory(), brought)) if has_source else None,
         sink=(lambda: EndpointSink(brought.output_factory(), brought)) if has_sink else None,
+        servers=brought.servers if isinstance(brought, ReachesServers) else None,
     )

@@ -6,9 +6,9 @@ library, which need not be installed, nor pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
@@ -21,10 +21,19 @@ class Connector:
     """One type of resource; `None` for what it lacks. `source` and `sink` make one, for all queries of a
     process. `reach` says what stands in the way of a connection of this type that no query uses (`link` of a
     query in name only): None for nothing; raises MzplanError, too. `adopts`
-    makes what says whether a source goes on from a query that was written by hand."""
+    makes what says whether a source goes on from a query that was written by hand.
+
+    Of a connection, to know where its secrets go: `servers` are those that it reaches itself, as `host:port`,
+    by its body with defaults, where secrets are references; None: they can't be known. `carries`: what uses
+    it reaches its own servers through these. `lends`: what uses it signs in with its secrets, too. `machine`:
+    the reference that stands for credentials of the machine it runs on, "" where it uses none."""
 
     type: str
     source: Callable[[], SourceConnector] | None = None
     sink: Callable[[], SinkConnector] | None = None
     reach: Callable[[ResolvedQuery], Diagnostic | None] | None = None
     adopts: Callable[[], Adopts] | None = None
+    servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
+    carries: bool = False
+    lends: bool = False
+    machine: Callable[[Mapping[str, Any]], str] | None = None

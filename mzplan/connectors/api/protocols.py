@@ -179,11 +179,10 @@ def resolve(
     description: Description, secrets: Secrets, directory: str, warehouse: str | None = None
 ) -> ResolvedQuery:
     """Fill in defaults and secrets. Raises MzplanError: MZ056 or MZ103 for a secret that has no value here,
-    MZ102 for a reference where none may stand. Descriptions come from the store and the warehouse, too: what
-    was checked when files were loaded is checked here again."""
-    connections = {
-        role: resolve_connection(inlined, secrets) for role, inlined in description.connections.items()
-    }
+    MZ102 for a reference where none may stand, and what the secrets do not permit. Descriptions come from the
+    store and the warehouse, too: what was checked when files were loaded is checked here again."""
+    secrets.permit(description)
+    connections = {role: _resolved(inlined, secrets) for role, inlined in description.connections.items()}
     kind = resource_kind(description.address.kind, description.type)
     source = description.source or description
     checkpoint = Checkpoint.of(warehouse, description.id, description.generation) if warehouse else None
@@ -201,10 +200,15 @@ def resolve(
 
 def resolve_connection(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
     """The same for a connection and those that it uses, at any depth."""
+    secrets.permit(inlined)
+    return _resolved(inlined, secrets)
+
+
+def _resolved(inlined: InlinedConnection, secrets: Secrets) -> ResolvedConnection:
     kind = resource_kind("connection", inlined.type)
     return ResolvedConnection(
         address=inlined.address,
         type=inlined.type,
         body=secrets.fill(kind.with_defaults(inlined.body), kind.takes_secret, str(inlined.address)),
-        connections={role: resolve_connection(one, secrets) for role, one in inlined.connections.items()},
+        connections={role: _resolved(one, secrets) for role, one in inlined.connections.items()},
     )

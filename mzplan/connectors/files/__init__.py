@@ -29,4 +29,4 @@ def _adopts() -> Adopts:
     return FilesAdoption()
 
 
-CONNECTOR = Connector(type="files", source=_source, sink=_sink, adopts=_adopts)
+CONNECTOR = Connector(type="files", source=_source, sink=_sink, adopts=_adopts, servers=lambda body: ())

@@ -5,9 +5,11 @@ May not depend on the server that a record comes from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.network.addresses import server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.protocols import ResolvedQuery
@@ -20,4 +22,8 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
     return reach(query.link, query.directory, query.address)
 
 
-SCHEMA_REGISTRY = Connector(type="schema-registry", reach=_reach)
+def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
+    return (server_of_url(body["url"]),)
+
+
+SCHEMA_REGISTRY = Connector(type="schema-registry", reach=_reach, servers=_servers)

@@ -6,9 +6,11 @@ May not import another type of connector.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.network.addresses import server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
@@ -40,4 +42,16 @@ def _adopts() -> Adopts:
     return KafkaAdoption()
 
 
-CONNECTOR = Connector(type="kafka", source=_source, sink=_sink, reach=_reach, adopts=_adopts)
+def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The brokers to start from, which name the others; and where an option leads (to get a token, say)."""
+    brokers = (one for listed in body["brokers"] for one in listed.split(","))
+    options = (str(value) for value in body["options"].values())
+    return (
+        *(broker.lower() for broker in brokers),
+        *(server_of_url(value) for value in options if "://" in value),
+    )
+
+
+CONNECTOR = Connector(
+    type="kafka", source=_source, sink=_sink, reach=_reach, adopts=_adopts, servers=_servers
+)

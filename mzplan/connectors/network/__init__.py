@@ -5,9 +5,11 @@ Says nothing of what is read or written there; may not import formats or a type 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.network.addresses import server, server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.protocols import ResolvedQuery
@@ -19,5 +21,19 @@ def _reach(query: ResolvedQuery) -> None:
     reach(query.link, query.directory, query.address)
 
 
-AWS = Connector(type="aws")
-SSH_TUNNEL = Connector(type="ssh-tunnel", reach=_reach)
+def _aws_servers(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The object store, and AWS itself where there is none of one's own, or a role to assume."""
+    own = (server_of_url(body["endpoint"]),) if "endpoint" in body else ()
+    return own if own and "role_arn" not in body else (*own, "amazonaws.com:443")
+
+
+def _ssh_servers(body: Mapping[str, Any]) -> tuple[str, ...]:
+    return (server(body["host"], body["port"]),)
+
+
+def _machine(body: Mapping[str, Any]) -> str:
+    return "" if "access_key_id" in body else "${machine:aws}"
+
+
+AWS = Connector(type="aws", servers=_aws_servers, lends=True, machine=_machine)
+SSH_TUNNEL = Connector(type="ssh-tunnel", reach=_reach, servers=_ssh_servers, carries=True)

@@ -6,9 +6,11 @@ another type of connector; source and sink do not import each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.network.addresses import server
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
@@ -33,4 +35,9 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
     return reach(query)
 
 
-CONNECTOR = Connector(type="postgres", source=_source, sink=_sink, reach=_reach)
+def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """libpq takes several hosts, with commas."""
+    return tuple(server(host, body["port"]) for host in body["host"].split(","))
+
+
+CONNECTOR = Connector(type="postgres", source=_source, sink=_sink, reach=_reach, servers=_servers)

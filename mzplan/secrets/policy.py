@@ -1,0 +1,233 @@
+"""Where a secret may go: the one decision before any reference of a description is resolved.
+
+A `Flow` is a secret and the way that it would take. Who decides is a `Guard`: `Policy`, a file of the
+runner's own machine that nothing in the store or the warehouse can widen; or, where there is none,
+`Committed`: what the state says, and what somebody who may use this machine's socket has allowed.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+
+POLICY_VARIABLE = "MZPLAN_POLICY"
+_MOST_BYTES = 1 << 20
+_FORM = 'written [[allow]], each with references = ["${env:NAME}"] and hosts = ["HOST:PORT"]'
+
+Route = tuple[str, ...]
+"""Servers as `host:port`, in the order in which they are passed; the last is where it ends. Empty: it stays
+on this machine. A server that is not known begins with UNKNOWN."""
+UNKNOWN = "?"
+NOT_COMMITTED = "MZ107"
+"""The code of what no committed state sends there."""
+
+
+class Flow(NamedTuple):
+    """A secret, as its reference is written, and a way that it takes."""
+
+    reference: str
+    route: Route
+
+
+class Guard(Protocol):
+    """Decides whether secrets may take these ways."""
+
+    def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
+        """Raises MzplanError where one may not. `subject`: what would send them, for people. `proposed`: it
+        is asked for, and nowhere committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """References, and servers to which they may be sent. `*` stands for any text, in the name of a file for
+    any but `/`; a server without a port for all of its ports."""
+
+    references: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    def names(self, reference: str) -> bool:
+        found = _plain(reference)
+        return any(_like(_plain(one), "[^/]*").fullmatch(found) for one in self.references)
+
+    def leads_to(self, server: str) -> bool:
+        host = server.rpartition(":")[0]
+        patterns = (_like(one.lower(), ".*") for one in self.hosts)
+        return any(one.fullmatch(server) or one.fullmatch(host) for one in patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a file allows. `path`: where it is, for people. Nothing else is allowed, whoever asks."""
+
+    path: str
+    allowed: tuple[Allowance, ...]
+
+    def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
+        """Raises MzplanError MZ106."""
+        refused = [flow for flow in sorted(flows) if not self._allows(flow)]
+        if not refused:
+            return
+        reference = refused[0].reference
+        named = any(one.names(reference) for one in self.allowed)
+        why = "allows that, but not to that server" if named else "does not name it"
+        raise error(
+            "MZ106",
+            f"The policy does not let {subject} send {reference} to {_shown(refused[0].route)}",
+            f"{self.path}, the policy of this runner, {why}.",
+            f"if it may, add to {self.path}, and start the runner anew:\n{lines_for(refused)}",
+        )
+
+    def _allows(self, flow: Flow) -> bool:
+        naming = [one for one in self.allowed if one.names(flow.reference)]
+        return bool(naming) and all(any(one.leads_to(server) for one in naming) for server in flow.route)
+
+
+class Committed:
+    """Without a policy: what the state holds; of what was committed before, what a query goes back to or
+    leaves behind; and what was granted. `past` gives the flows of earlier serials, the newest first."""
+
+    def __init__(self, past: Callable[[], Iterator[frozenset[Flow]]] = lambda: iter(())):
+        self._past = past
+        self._held: frozenset[Flow] = frozenset()
+        self._granted: frozenset[Flow] = frozenset()
+        self._refused: frozenset[Flow] = frozenset()  # in no serial up to the one that was taken in last
+
+    def take_in(self, held: Iterable[Flow]) -> None:
+        """A serial is committed, which holds these."""
+        self._held, self._refused = frozenset(held), frozenset()
+
+    def grant(self, flows: Iterable[Flow]) -> None:
+        """Somebody who may do on this machine whatever this process may allows these."""
+        self._granted |= frozenset(flows)
+
+    def check(self, subject: str, flows: Collection[Flow], *, proposed: bool) -> None:
+        """Raises MzplanError MZ107; a warning for what is only proposed: it is validated once it is
+        committed."""
+        left = set(flows) - self._held - self._granted
+        if left and not proposed:
+            left = self._never_held(left)
+        if left:
+            raise MzplanError(_proposed(subject, left) if proposed else _uncommitted(subject, left))
+
+    def _never_held(self, flows: set[Flow]) -> set[Flow]:
+        left = flows - self._refused
+        for earlier in self._past() if left else ():
+            left -= earlier
+            if not left:
+                break
+        self._refused |= left
+        return left | (flows & self._refused)
+
+
+def read_policy(path: str) -> Policy:
+    """The policy of a file (TOML). Raises MzplanError MZ105 for one that can't be read, or says anything that
+    is not understood: it must not allow less, or more, than its author means."""
+    import tomllib  # not for every command
+
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        content = tomllib.loads(data.decode()) if len(data) <= _MOST_BYTES else None
+    except OSError as problem:
+        raise _unusable(path, problem.strerror or "it can't be opened") from None
+    except (ValueError, RecursionError) as problem:
+        raise _unusable(path, f"it is no TOML: {str(problem)[:200]}") from None
+    if content is None:
+        raise _unusable(path, "it is larger than 1 MiB")
+    entries = content.pop("allow", [])
+    if content:
+        raise _unusable(path, f"it has no key {sorted(content)[0][:60]!r}; all it has is {_FORM}")
+    if not isinstance(entries, list):
+        raise _unusable(path, f"allow is {_FORM}")
+    return Policy(path=path, allowed=tuple(_allowance(path, entry) for entry in entries))
+
+
+def lines_for(flows: Iterable[Flow]) -> str:
+    """What a policy needs to allow these ways, as it is written there. A name with `*` in it would allow more
+    than itself: it is left out."""
+    servers: dict[str, set[str]] = {}
+    for reference, route in flows:
+        if "*" not in "".join((reference, *route)):
+            found = servers.setdefault(reference, set())
+            found.update("*" if server.startswith(UNKNOWN) else server for server in route)
+    return "\n".join(
+        f"[[allow]]\nreferences = [{_quoted(reference)}]\nhosts = [{', '.join(map(_quoted, sorted(found)))}]"
+        for reference, found in sorted(servers.items())
+    )
+
+
+def _allowance(path: str, entry: Any) -> Allowance:
+    if not isinstance(entry, dict) or entry.keys() != {"references", "hosts"}:
+        raise _unusable(path, f"what may go where is {_FORM}")
+    for name, values in entry.items():
+        if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values):
+            raise _unusable(path, f"{name} is a list of texts")
+    strange = next(
+        (one for one in entry["references"] if not re.fullmatch(r"\$\{[^:{}]+:[^{}]+\}", one)), None
+    )
+    if strange is not None:
+        raise _unusable(path, f"{strange[:60]!r} is no reference, as ${{env:NAME}} or ${{file:PATH}}")
+    return Allowance(references=tuple(entry["references"]), hosts=tuple(entry["hosts"]))
+
+
+def _unusable(path: str, why: str) -> MzplanError:
+    return error(
+        "MZ105",
+        f"The policy {path} can't be used",
+        f"{why}. Without it, it is not known which secrets may go where, so nothing was started.",
+        f"correct it, or name another one: --policy, or the variable {POLICY_VARIABLE}.",
+    )
+
+
+def _uncommitted(subject: str, flows: Collection[Flow]) -> Diagnostic:
+    first = min(flows)
+    return Diagnostic(
+        code=NOT_COMMITTED,
+        summary=f"{subject} would send {first.reference} to {_shown(first.route)}",
+        detail="No committed state does that, and without a policy a runner sends secrets only where a "
+        "committed state does.",
+        hint=f"find out who wrote it. If it may, start the runner with a policy (--policy) that has:\n"
+        f"{lines_for(sorted(flows))}",
+    )
+
+
+def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
+    first = min(flows)
+    return Diagnostic(
+        severity="warning",
+        code=NOT_COMMITTED,
+        summary=f"{subject} was not validated live: it would send {first.reference} to "
+        f"{_shown(first.route)}, which the committed state does not",
+        detail="Whoever may write proposals need not be one who may commit. The runner validates it once it "
+        "is committed, before it stops anything.",
+        hint="to have it validated before, start the runner with a policy (--policy) that has:\n"
+        f"{lines_for(sorted(flows))}",
+    )
+
+
+def _plain(reference: str) -> str:
+    """The reference, the path of a file without detours: `a/../b` is `b`."""
+    provider, _, name = reference[2:-1].partition(":")
+    return f"${{file:{os.path.normpath(name)}}}" if provider == "file" else reference
+
+
+def _like(pattern: str, any_text: str) -> re.Pattern[str]:
+    return re.compile(any_text.join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def _shown(route: Route) -> str:
+    if not route:
+        return "no server"
+    *through, last = ("a server that its connector does not name" if s[0] == UNKNOWN else s for s in route)
+    return f"{last} through {', '.join(through)}" if through else last
+
+
+def _quoted(text: str) -> str:
+    escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{escaped}"'

@@ -1,0 +1,567 @@
+"""Write access to the store, or to the warehouse, is not the runner's secrets (docs/security.md)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors import admission
+from mzplan.connectors.admission import GuardedSecrets, committed_guard, flows_of, flows_of_state
+from mzplan.connectors.api.connector import Connector
+from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.checks import check_description
+from mzplan.connectors.postgres.source.connector import PostgresSource
+from mzplan.connectors.releases import leave
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
+from mzplan.model.address import Address
+from mzplan.model.codec import encode
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Resource
+from mzplan.model.state import State, Status
+from mzplan.runner.gates import gates_of
+from mzplan.runner.loop import Runner
+from mzplan.runner.wake import WakeListener, send_wake
+from mzplan.schema.conformity import fault_of
+from mzplan.schema.description import Description, describe
+from mzplan.secrets.policy import Committed, Flow, Guard, Policy, read_policy
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
+from mzplan.warehouse.checkpoints import Checkpoint
+from tests.unit.cli_runs import mzplan, write
+from tests.unit.small_projects import (
+    at,
+    commit,
+    console,
+    files,
+    kafka,
+    postgres,
+    project,
+    resource,
+    sink,
+    source,
+)
+
+PASSWORD = "${env:P}"
+VALUE = "s3cret-of-production"
+ENVIRONMENT = {"P": VALUE, "AWS_SECRET_ACCESS_KEY": "aws-of-production"}
+ORDERS, ORDERS_PG = at("source.orders"), at("sink.orders_pg")
+
+
+def shop(*more: Resource, state: State | None = None, **database: Any) -> State:
+    pg = postgres(**{"password": PASSWORD, **database})
+    parts = (kafka(), pg, source(), sink(), console("shown", "orders"), *more)
+    return commit(project(*{one.address: one for one in parts}.values()), state)
+
+
+def query(state: State, address: Address = ORDERS_PG) -> Description:
+    return describe(state.resources[address], state.resources)
+
+
+def moved(description: Description, **body: Any) -> Description:
+    """With another body of its connection."""
+    link = description.connections["connection"]
+    return replace(description, connections={"connection": replace(link, body={**link.body, **body})})
+
+
+def problem_of(call: Callable[[], object]) -> Diagnostic:
+    with pytest.raises(MzplanError) as refused:
+        call()
+    (found,) = refused.value.diagnostics
+    assert VALUE not in str(found)
+    return found
+
+
+def guarded(guard: Guard) -> GuardedSecrets:
+    return GuardedSecrets(".", guard, ENVIRONMENT)
+
+
+def policy(folder: Path, text: str) -> Policy:
+    path = folder / "policy.toml"
+    path.write_text(text)
+    return read_policy(str(path))
+
+
+def refusal(description: Description, secrets: Secrets) -> Diagnostic:
+    return problem_of(lambda: password_of(description, secrets))
+
+
+def password_of(description: Description, secrets: Secrets) -> Any:
+    return resolve(description, secrets, ".").link.body["password"]
+
+
+# --- where secrets go
+
+
+SSH: dict[str, Any] = {"type": "ssh-tunnel", "user": "u", "known_hosts": "k"}
+TUNNELS = (
+    resource("connection.door", "ssh-tunnel", host="Door", private_key="${env:D}", **SSH),
+    resource(
+        "connection.inner", "ssh-tunnel", host="inner", private_key="${env:I}", ssh_tunnel="door", **SSH
+    ),
+)
+
+
+def test_secrets_go_to_the_servers_of_their_connection_by_way_of_its_tunnels() -> None:
+    state = shop(*TUNNELS, host="db.internal", ssh_tunnel="inner")
+    assert set(flows_of(query(state))) == {
+        Flow(PASSWORD, ("door:22", "inner:22", "db.internal:5432")),
+        Flow("${env:I}", ("door:22", "inner:22")),
+        Flow("${env:D}", ("door:22",)),
+    }
+
+
+def test_what_a_client_takes_for_several_servers_are_several() -> None:
+    sasl = {"mechanism": "PLAIN", "username": "u", "password": PASSWORD}
+    options = {"sasl.oauthbearer.token.endpoint.url": "https://Token.example/x"}
+    security = {"protocol": "SASL_SSL", "sasl": sasl}
+    state = shop(kafka(brokers=["a:1,B:2", "c:3"], security=security, options=options), host="h,evil", port=7)
+    assert {flow.route for flow in flows_of(query(state))} == {("h:7",), ("evil:7",)}
+    assert {flow.route for flow in flows_of(query(state, ORDERS))} == {
+        ("a:1",), ("b:2",), ("c:3",), ("token.example:443",),
+    }  # fmt: skip
+
+
+def test_a_login_that_is_lent_goes_to_the_servers_of_what_uses_it() -> None:
+    key = {"access_key_id": "A", "secret_access_key": "${env:K}", "region": "eu-west-1"}
+    role = {"role_arn": "arn:aws:iam::123456789012:role/r"}
+    keyed = resource("connection.keyed", "aws", type="aws", endpoint="https://minio:9000", **key)
+    machine = resource("connection.machine", "aws", type="aws", **role)
+    state = shop(
+        keyed,
+        machine,
+        files("lake", path="s3://lake/x", aws="keyed"),
+        kafka(brokers=["msk:9098"], aws="machine"),
+        resource("sink.lake", "delta", type="delta", **{"from": "orders"}, connection="lake", path="t"),
+    )
+    assert set(flows_of(query(state, at("sink.lake")))) == {Flow("${env:K}", ("minio:9000",))}
+    machine_aws = {Flow("${machine:aws}", ("amazonaws.com:443",)), Flow("${machine:aws}", ("msk:9098",))}
+    assert set(flows_of(query(state, ORDERS))) == machine_aws
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_servers_that_a_connector_does_not_name_are_those_of_exactly_that_connection(
+    monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path, raises: bool
+) -> None:
+    """Of a connector of somebody else's, without `servers`, or with one that is broken."""
+
+    def broken(body: Any) -> list[str]:
+        raise ValueError(f"no {body['servers']}")
+
+    servers = broken if raises else None
+    monkeypatch.setattr(admission, "find_connector", lambda type_: Connector(type=type_, servers=servers))
+    state = shop()
+    secrets = guarded(committed_guard(store, state)).proposed()
+    assert password_of(query(state), secrets) == VALUE
+    asked = moved(query(state), user="another")
+    found = problem_of(lambda: password_of(asked, secrets))
+    assert "a server that its connector does not name" in found.summary
+    assert password_of(asked, guarded(policy(tmp_path, found.hint.partition("\n")[2]))) == VALUE
+
+
+# --- a policy
+
+
+RULES = """
+[[allow]]
+references = ["${env:SHOP_*}", "${file:/run/secrets/*}"]
+hosts = ["*.shop.internal:5432", "bastion"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "route", "allowed"),
+    [
+        ("${env:SHOP_PG}", ("db.shop.internal:5432",), True),
+        ("${env:SHOP_PG}", ("bastion:22", "db.shop.internal:5432"), True),
+        ("${file:/run/secrets/pg}", ("bastion:2222",), True),
+        ("${file:/run/secrets/x/../pg}", ("bastion:22",), True),
+        ("${file:/run/secrets/../../etc/shadow}", ("bastion:22",), False),
+        ("${file:/run/secrets/deeper/pg}", ("bastion:22",), False),
+        ("${env:SHOP_PG}", ("db.shop.internal:5433",), False),
+        ("${env:SHOP_PG}", ("evil:22", "db.shop.internal:5432"), False),
+        ("${env:SHOP_PG}", ("xbastion:22",), False),
+        ("${env:SHOP_PG}", ("?0123",), False),
+        ("${env:HOME}", ("bastion:22",), False),
+        ("${machine:aws}", ("amazonaws.com:443",), False),
+    ],
+)
+def test_a_policy_allows_what_it_says_and_its_refusal_says_what_to_add(
+    tmp_path: Path, reference: str, route: tuple[str, ...], allowed: bool
+) -> None:
+    rules, flow = policy(tmp_path, RULES), Flow(reference, route)
+    if allowed:
+        rules.check("sink.x", [flow], proposed=False)
+        return
+    found = problem_of(lambda: rules.check("sink.x", [flow], proposed=True))
+    assert found.code == "MZ106" and str(tmp_path) in found.detail and found.severity == "error"
+    _, _, lines = found.hint.partition("\n")
+    policy(tmp_path, RULES + lines).check("sink.x", [flow], proposed=False)
+    elsewhere = Flow(reference, ("other.example:1",))
+    if "?0123" not in route:  # servers that are not known are allowed by all of them alone
+        problem_of(lambda: policy(tmp_path, RULES + lines).check("sink.x", [elsewhere], proposed=False))
+
+
+def test_a_name_with_a_star_is_never_proposed_for_a_policy(tmp_path: Path) -> None:
+    found = problem_of(lambda: policy(tmp_path, "").check("s", [Flow("${env:*}", ("*:1",))], proposed=False))
+    assert "allow]]" not in found.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "allow = 1",
+        "[allow]\nreferences = []\nhosts = []",
+        "[[allow]]\nreferences = ['${env:A}']",
+        "[[allow]]\nreferences = ['A']\nhosts = ['h']",
+        "[[allow]]\nreferences = '${env:A}'\nhosts = ['h']",
+        "[[allow]]\nreferences = ['${env:A}']\nhosts = ['h']\nport = 1",
+        "[[alow]]\nreferences = ['${env:A}']\nhosts = ['h']",
+        "[[allow]",
+        "x = " + "[" * 100_000,
+        "#" * (2 << 20),
+        None,
+    ],
+)
+def test_a_policy_that_is_not_understood_is_none(tmp_path: Path, text: str | None) -> None:
+    if text is None:
+        assert problem_of(lambda: read_policy(str(tmp_path / "none.toml"))).code == "MZ105"
+    else:
+        assert problem_of(lambda: policy(tmp_path, text)).code == "MZ105"
+
+
+def test_nothing_in_the_store_and_no_grant_widens_a_policy(tmp_path: Path) -> None:
+    allowed = policy(tmp_path, f'[[allow]]\nreferences = ["{PASSWORD}"]\nhosts = ["h:5432"]')
+    state, secrets = shop(), guarded(allowed)
+    assert password_of(query(state), secrets) == VALUE
+    changes: tuple[dict[str, Any], ...] = (
+        {"host": "evil"}, {"port": 1}, {"ssh_tunnel": "door"}, {"password": "${env:Q}"},
+    )  # fmt: skip
+    for change in changes:
+        asked = query(shop(*TUNNELS, **change))
+        assert refusal(asked, secrets).code == refusal(asked, secrets.proposed()).code == "MZ106"
+
+
+@pytest.mark.parametrize("command", [("run", "--instance", "local"), ("up",)])
+def test_a_runner_does_not_start_without_the_policy_that_it_is_to_have(
+    tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path)
+    found = mzplan(folder, *command, "--policy", str(tmp_path / "none.toml"), "--json")
+    assert (found.code, found.error()["code"]) == (1, "MZ105")
+    monkeypatch.setenv("MZPLAN_POLICY", str(tmp_path / "none.toml"))
+    found = mzplan(folder, *command, "--json")
+    assert (found.code, found.error()["code"]) == (1, "MZ105")
+    assert not (folder / "state" / "leases").exists()
+
+
+# --- without one
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(LocalBackend(tmp_path / "state"), "shop")
+
+
+def test_without_a_policy_secrets_go_where_the_committed_state_sends_them(store: Store) -> None:
+    state = shop()
+    secrets = guarded(committed_guard(store, state))
+    assert password_of(query(state), secrets.proposed()) == VALUE
+    changes: tuple[dict[str, Any], ...] = (
+        {"host": "evil"}, {"port": 1}, {"password": "${file:/etc/shadow}"}, {"user": "${env:HOME}"},
+    )  # fmt: skip
+    for change in changes:
+        asked = moved(query(state), **change)
+        for one, severity in ((secrets.proposed(), "warning"), (secrets, "error")):
+            found = refusal(asked, one)
+            assert (found.code, found.severity) == ("MZ107", severity)
+
+
+def test_what_the_hint_says_lets_it_be_validated(store: Store, tmp_path: Path) -> None:
+    asked = moved(query(shop()), host="new.internal")
+    found = problem_of(lambda: password_of(asked, guarded(committed_guard(store, shop())).proposed()))
+    lines = found.hint.partition("\n")[2]
+    assert password_of(asked, guarded(policy(tmp_path, lines)).proposed()) == VALUE
+
+
+def test_what_was_committed_before_serves_to_go_back_but_no_proposal(store: Store) -> None:
+    first = replace(shop(), lineage="l")
+    store.commit(first, State(project="shop"))
+    second = shop(state=first, host="new")
+    store.commit(second, first)
+    secrets = guarded(committed_guard(store, second))
+    assert password_of(query(first), secrets) == VALUE
+    assert problem_of(lambda: password_of(query(first), secrets.proposed())).code == "MZ107"
+
+
+def test_the_machine_s_own_credentials_go_nowhere_new(store: Store) -> None:
+    """Who writes an aws connection without a key, but an endpoint, would be sent a session token."""
+    evil = resource("connection.evil", "aws", type="aws", endpoint="https://evil")
+    lake = files("lake", path="s3://lake/x", aws="evil")
+    made = resource("sink.lake", "delta", type="delta", **{"from": "orders"}, connection="lake", path="t")
+    secrets = guarded(committed_guard(store, shop()))
+    found = problem_of(
+        lambda: resolve(query(shop(evil, lake, made), at("sink.lake")), secrets.proposed(), ".")
+    )
+    assert "${machine:aws}" in found.summary and "evil:443" in found.summary
+
+
+# --- what is not right by the schemas
+
+
+def edited(change: Callable[[Description], Description]) -> Description:
+    return change(query(shop()))
+
+
+def with_body(**body: Any) -> Callable[[Description], Description]:
+    return lambda d: replace(d, body={**d.body, **body})
+
+
+def with_link(**changed: Any) -> Callable[[Description], Description]:
+    return lambda d: replace(d, connections={"connection": replace(d.connections["connection"], **changed)})
+
+
+KAFKA = {
+    "type": "kafka",
+    "brokers": ["a:1"],
+    "options": {"sasl.jaas.config": "com.sun.security.auth.module.Jndi"},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (with_body(tabel="t"), "unknown key tabel"),
+        (with_body(table=1), "sink.orders_pg.table: a wrong type"),
+        (with_body(mode="drop"), "none of its values"),
+        (with_body(select=["reflect('java.lang.Runtime', 'x') AS x"]), "select[0]: reflect calls Java"),
+        (with_body(select=["id", "`java_method`('a', 'b') AS x"]), "select[1]: java_method calls Java"),
+        (with_body(where="try_reflect('a', 'b') = 'c'"), "where: try_reflect calls Java"),
+        (with_body(where="id IN (SELECT 1)"), "where: "),
+        (lambda d: replace(d, type="nowhere"), "nowhere is no type of a sink"),
+        (lambda d: replace(d, type="../../etc"), "is no type of a sink"),
+        (lambda d: replace(d, connections={}), "has no connection"),
+        (lambda d: replace(d, connections={**d.connections, "x": d.connections["connection"]}), ", as x"),
+        (with_link(type="files", body={"type": "files", "path": "/"}), "another type than postgres"),
+        (with_link(body={"type": "postgres"}), "is missing"),
+        (with_link(body=KAFKA, type="kafka"), "another type than postgres"),
+        (lambda d: replace(d, source=None), "is no query"),
+        (lambda d: replace(d, address=Address("connection", "x")), "is no query"),
+        (lambda d: replace(d, source=replace(d.source, body={"topic": 1})), "source.orders"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_a_description_is_checked_as_if_it_were_a_file(
+    store: Store, change: Callable[[Description], Description], says: str
+) -> None:
+    description = edited(change)
+    assert says in fault_of(description)
+    secrets = guarded(committed_guard(store, shop()))
+    found = check_description(description, secrets.proposed(), directory=".")
+    assert [d.code for d in found.diagnostics] == ["MZ108"] and says in found.diagnostics[0].detail
+
+
+def test_a_source_is_checked_too_with_what_may_not_be_set() -> None:
+    reads = query(shop(), ORDERS)
+    assert fault_of(reads) == ""
+    link = replace(reads.connections["connection"], body=KAFKA)
+    assert "sasl.jaas.config can't be set" in fault_of(replace(reads, connections={"connection": link}))
+    body = {**reads.body, "format": {"type": "json", "schema": "id BIGINT; DROP TABLE"}}
+    assert "is not Spark DDL" in fault_of(replace(reads, body=body))
+
+
+def test_what_files_give_is_right(tmp_path: Path) -> None:
+    for state in (shop(), shop(*TUNNELS, ssh_tunnel="inner")):
+        for address in state.resources:
+            if address.kind != "connection":
+                assert fault_of(query(state, address)) == ""
+
+
+# --- the warehouse
+
+
+def test_what_is_left_on_a_server_is_released_only_where_the_state_has_been(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """leaves.json, which whoever writes the warehouse can write."""
+    released: list[Any] = []
+    monkeypatch.setattr(
+        PostgresSource, "release", lambda self, query: released.append(query.link.body["password"])
+    )
+    users = resource(
+        "source.users", "postgres", connection="pg", tables=["public.t"], schema="id BIGINT", key=["id"]
+    )
+    state = shop(users)
+    description = query(state, at("source.users"))
+    warehouse, place = str(tmp_path / "warehouse"), description.place
+    secrets = guarded(committed_guard(store, state))
+
+    def left(found: Description) -> None:
+        Checkpoint.of(warehouse, *place).record_leaves(encode(found))
+        leave(warehouse, place, secrets, ".")
+
+    evil = moved(description, host="evil")
+    for other, code in (
+        (evil, "MZ107"),
+        (moved(description, password="${file:/etc/shadow}"), "MZ107"),
+        (replace(description, body={**description.body, "more": 1}), "MZ108"),
+        (replace(description, id="another"), "MZ063"),
+    ):
+        assert problem_of(partial(left, other)).code == code
+    assert released == []
+    left(description)
+    assert released == [VALUE]
+
+
+# --- in a runner
+
+
+class World:
+    """A runner in memory, whose executor resolves as Spark's does."""
+
+    def __init__(self, store: Store, guard: Guard):
+        self.store = store
+        self.committed = State(project="shop")
+        self.secrets = guarded(guard)
+        self.sent: list[Any] = []
+        executor = InMemoryExecutor("shop")
+        executor.check = self._check  # type: ignore[method-assign]
+        lease = store.leases.acquire("local", "test")
+        assert lease is not None
+        self.pool = ThreadPoolExecutor(4)
+        gates = gates_of(store, "local", lambda: 0.0)
+        controller = InMemoryStorageController(store, self.secrets, self.pool, executor, gates=gates)
+        controller.create_instance("local")
+        controller.attach("local", lease)
+
+        def take_in(state: State) -> None:
+            if isinstance(guard, Committed):
+                guard.take_in(flows_of_state(state))
+
+        self.runner = Runner(store, controller, gates, self.pool, committed=take_in)
+
+    def _check(self, description: Description, secrets: Secrets) -> CheckResult:
+        found = resolve(description, secrets, ".")
+        self.sent += [one.body.get("password") for one in found.connections.values()]
+        return CheckResult()
+
+    def commit(self, state: State) -> Status:
+        self.store.commit(state, self.committed)
+        self.committed = state
+        for _ in range(200):
+            if not self.runner.tick():
+                break
+            threading.Event().wait(0.005)
+        self.runner.tick()
+        status = self.store.read_status("local")
+        assert status is not None
+        return status
+
+    def ask(self, *descriptions: Description) -> tuple[Diagnostic, ...]:
+        proposal = self.store.proposals.make("local", descriptions)
+        for _ in range(500):
+            self.runner.tick()
+            if answer := self.store.proposals.read_answer(proposal):
+                return answer.diagnostics
+            threading.Event().wait(0.005)
+        raise AssertionError("no answer")
+
+
+@pytest.fixture
+def world(store: Store) -> Iterator[World]:
+    made = World(store, committed_guard(store))
+    yield made
+    made.pool.shutdown()
+
+
+def test_a_proposal_sends_no_secret_elsewhere(world: World) -> None:
+    world.commit(shop())
+    world.sent.clear()
+    wanted = query(world.committed)
+    found = world.ask(moved(wanted, host="evil"), edited(with_body(where="reflect('a', 'b') = 'c'")))
+    assert sorted((d.code, d.severity) for d in found) == [("MZ107", "warning"), ("MZ108", "error")]
+    assert world.sent == []
+    assert world.ask(wanted) == () and world.sent == [VALUE]
+
+
+def test_what_a_commit_brings_is_sent_after_it(world: World) -> None:
+    world.commit(shop())
+    status = world.commit(shop(state=world.committed, host="new"))
+    assert {o.condition for o in status.observations.values()} == {"running"}
+
+
+@pytest.mark.parametrize(
+    ("address", "body", "refused"),
+    [
+        (ORDERS_PG, {"where": "reflect('a', 'b') = 'c'"}, {"sink.orders_pg"}),
+        # What a runner reads of a source before any check; the sinks read its collection.
+        (ORDERS, {"retention": {"duration": ["x"]}}, {"source.orders", "sink.orders_pg", "sink.shown"}),
+        (ORDERS, {"max_hold": 7}, {"source.orders", "sink.orders_pg", "sink.shown"}),
+    ],
+)
+def test_a_state_that_no_file_could_give_is_refused_for_that_query_only(
+    world: World, address: Address, body: Any, refused: set[str]
+) -> None:
+    state = shop()
+    one = state.resources[address]
+    edited_ = replace(one, body={**one.body, **body}, digest="1:edited")
+    status = world.commit(replace(state, resources={**state.resources, address: edited_}))
+    seen = {str(a): (o.condition, o.error_code) for a, o in status.observations.items()}
+    assert seen == {
+        str(a): ("rejected", "MZ108") if str(a) in refused else ("running", None)
+        for a in state.resources
+        if a.kind != "connection"
+    }
+    if address == ORDERS_PG:
+        good = world.commit(shop(state=world.committed))
+        assert {o.condition for o in good.observations.values()} == {"running"}
+
+
+def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(store: Store, tmp_path: Path) -> None:
+    world = World(store, policy(tmp_path, ""))
+    status = world.commit(shop())
+    found = status.observations[ORDERS_PG]
+    assert (found.condition, found.error_code) == ("rejected", "MZ106") and "h:5432" in (found.error or "")
+    assert status.observations[ORDERS].condition == "running" and status.secrets == {}
+    assert VALUE not in world.sent
+
+
+def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: World, tmp_path: Path) -> None:
+    """What the first `apply` of a connection does, over the socket of the runner that it has started."""
+    guard = world.secrets._guard
+    assert isinstance(guard, Committed)
+    path = tmp_path / ".mzplan" / "local.sock"
+    path.parent.mkdir()
+    listener = WakeListener(path, world.secrets, threading.Event(), guard.grant)
+    listener.start()
+    try:
+        world.commit(commit(project(kafka(), source())))
+        wanted = shop(state=world.committed)
+        assert [d.code for d in world.ask(query(wanted))] == ["MZ107"]
+        assert send_wake(tmp_path, "local", {"P": "handed over"}, flows_of_state(wanted))
+        assert world.ask(query(wanted)) == () and world.sent[-1] == "handed over"
+        assert [d.code for d in world.ask(moved(query(wanted), host="evil"))] == ["MZ107"]
+        for odd in (1, [1], [[1]], [["${env:P}", 5]], {"a": 1}):  # the listener survives
+            message = json.dumps({"wake": True, "env": {}, "flows": odd}).encode()
+            _say(listener.path, message)
+        assert send_wake(tmp_path, "local", {})
+    finally:
+        listener.close()
+
+
+def _say(path: Path, message: bytes) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(5)
+        client.connect(str(path))
+        client.sendall(message + b"\n")
+        client.recv(16)
