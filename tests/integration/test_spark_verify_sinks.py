@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mzplan.connectors.files.manifest import committed_files
 from mzplan.model.diagnostics import MzplanError
-from mzplan.operations.steps import Verified, _compare_target
+from mzplan.operations.steps import Verified, _compare, _with_target
 from mzplan.schema.description import Description
 from mzplan.spark.sink_verification import Downstream
 from mzplan.warehouse.paths import absolute
@@ -31,7 +32,8 @@ def verified(lab: Lab, sink: Description, first: int = 0) -> Verified:
     source = sink.source.id, sink.source.generation
     history = StepHistory(str(lab.folder / "warehouse"), (sink.id, sink.generation), source)
     try:
-        return _compare_target(sink.address, history.committed(first, None), target, SilentReporter())
+        records = history.committed(first, None)
+        return _compare(sink.address, records, partial(_with_target, target), SilentReporter())
     finally:
         target._spark = None  # it is the lab's
         target.close()
