@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer, SshServer
 
 _numbers = itertools.count(1)
+SHORT = ("test_failpoints.py",)
 
 start_quickly(os.environ)
 os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")  # none in the home
@@ -30,6 +31,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others."""
     if "faults" in item.path.parts:
         item.add_marker("faults")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Many short tests come last, so that no worker is left alone with a long one."""
+    items.sort(key=lambda item: item.path.name in SHORT)
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has resolved is not blotted out of the output of the next."""
+    monkeypatch.setattr("mzplan.secrets.resolved._values", {})
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 
 from examples.servers import produce_json
 from tests.support import (
@@ -70,6 +71,7 @@ def ended(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {p["address"]: (p["condition"], p["reason"]) for p in document["pending"]}
 
 
+@pytest.mark.faults
 def test_one_goes_first_and_the_others_process_meanwhile(
     project: Project,
     kafka: KafkaBroker,

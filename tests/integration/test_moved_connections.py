@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from examples.servers import produce_json
 from examples.servers.ports import free_port
 from tests.support import (
@@ -71,6 +73,7 @@ def changed(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
+@pytest.mark.faults
 def test_checkpoints_are_kept_and_the_old_connections_can_go(
     project: Project,
     kafka: KafkaBroker,

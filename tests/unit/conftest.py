@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.unit.test_runner import World
     from tests.unit.test_runner_handover import Worlds
+
+# How long an example takes is a matter of what else the machine does.
+settings.register_profile("mzplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mzplan")
 
 
 @pytest.fixture
