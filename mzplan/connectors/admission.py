@@ -20,7 +20,13 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import State
 from mzplan.schema.conformity import fault_of, fault_of_connection
-from mzplan.schema.description import Description, InlinedConnection, describe, inline_connection
+from mzplan.schema.description import (
+    Description,
+    InlinedConnection,
+    as_connection,
+    describe,
+    inline_connection,
+)
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.policy import UNKNOWN, Committed, Flow, Guard, Route
 from mzplan.secrets.references import Secrets, references_in
@@ -46,6 +52,8 @@ class GuardedSecrets(Secrets):
         """Raises MzplanError MZ108 for what is not right by the schemas; MZ106, MZ107 for secrets that may
         not go where they would."""
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
+        if isinstance(of, Description) and of.address.kind == "connection":  # one that nothing uses
+            of = as_connection(of)
         fault = fault_of(of) if isinstance(of, Description) else fault_of_connection(of)
         if fault:
             raise _unfit(of.address, fault)

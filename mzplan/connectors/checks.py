@@ -12,7 +12,7 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.connection_checks import check_connection
 from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import MzplanError
-from mzplan.schema.description import Description, InlinedConnection
+from mzplan.schema.description import Description, as_connection
 from mzplan.secrets.references import Secrets
 
 
@@ -36,7 +36,10 @@ def check_description(
     try:
         with missing_extras_reported():
             if description.address.kind == "connection":  # one that nothing uses
-                return _check_connection(description, secrets, directory or str(secrets.directory))
+                inlined = as_connection(description)
+                return Probe(
+                    diagnostics=check_connection(inlined, secrets, directory or str(secrets.directory)) or ()
+                )
             query = resolve(description, secrets, directory or str(secrets.directory), warehouse)
             if description.address.kind == "sink":
                 return connectors.sink(description.type).probe(query, outputs(query))
@@ -52,13 +55,3 @@ def check_description(
                 d if d.address else replace(d, address=description.address) for d in problem.diagnostics
             )
         )
-
-
-def _check_connection(description: Description, secrets: Secrets, directory: str) -> Probe:
-    inlined = InlinedConnection(
-        address=description.address,
-        type=description.type,
-        body=description.body,
-        connections=description.connections,
-    )
-    return Probe(diagnostics=check_connection(inlined, secrets, directory) or ())

@@ -8,7 +8,7 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.reached import Reach, reached, users_of
 from mzplan.operations.statements import find_named
-from mzplan.operations.validation import reach, reach_alone, told_once
+from mzplan.operations.validation import by_cause, reach, reach_alone
 from mzplan.sql.statements import ValidateConnection
 
 
@@ -30,11 +30,11 @@ def validate_connection(
     else:
         found = reach_alone(project, runners, reporter, wanted, [address], from_here=True)
     if any(d.severity == "error" for d in found):
-        raise MzplanError(told_once(found))
+        raise MzplanError(by_cause(found))
     shown = tuple(r for r in reached(wanted, users) if r.address == address)
     if all(one.why for one in shown):
         raise MzplanError(_nothing(address, shown[0]))
-    return shown, tuple(told_once(found))
+    return shown, tuple(by_cause(found))
 
 
 def _nothing(address: Address, reach: Reach) -> Diagnostic:

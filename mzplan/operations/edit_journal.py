@@ -48,7 +48,8 @@ class Journal(EditedFile):
         return (self, *self.also)
 
     def encode(self) -> bytes:
-        fields = {"format_version": FORMAT_VERSION, **encode(self)}
+        fields = encode(self)
+        fields = {"format_version": FORMAT_VERSION, "statement": fields.pop("statement"), **fields}
         return json.dumps({**fields, "checksum": _checksum(fields)}, indent=2).encode()
 
     @classmethod

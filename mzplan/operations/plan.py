@@ -36,7 +36,7 @@ def validate_live(
     Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
     """
     from mzplan.operations.reached import reached, unused
-    from mzplan.operations.validation import reach, reach_alone, told_once
+    from mzplan.operations.validation import by_cause, reach, reach_alone
     from mzplan.plan import apply_changes, build_plan
 
     configuration = validate(project, reporter)
@@ -45,7 +45,7 @@ def validate_live(
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
     found = reach(project, runners, reporter, wanted, queries, from_here=True)
     found += reach_alone(project, runners, reporter, wanted, unused(wanted), from_here=True)
-    found = told_once(found)
+    found = by_cause(found)
     if any(d.severity == "error" for d in found):
         raise MzplanError(found)
     return configuration, reached(wanted, queries), tuple(found)

@@ -148,7 +148,7 @@ def reach_changed(
     found = reach(project, runners, reporter, new, queries, handed, from_here=from_here)
     alone = _changed_alone(plan, new, from_here)
     found += reach_alone(project, runners, reporter, new, alone, handed, from_here=from_here)
-    return told_once(found)
+    return by_cause(found)
 
 
 def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:
@@ -260,7 +260,7 @@ def _broken(address: Address, problem: Exception) -> Diagnostic:
     )
 
 
-def told_once(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+def by_cause(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """One cause, one diagnostic: those that differ only in their query become one that names all of them. A
     package that is missing here is of no query at all."""
     causes: dict[tuple[str, ...], list[Diagnostic]] = {}

@@ -210,12 +210,13 @@ def _fault(query: QueryStatus) -> list[str]:
     seen = query.observation
     if seen is None or seen.at_fault is None:
         return []
-    moved = f' If it has moved: mzplan alter "{query.repair}"' if query.repair else ""
+    moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
     what = cut(safe(seen.fault or ""), 400)
     return [
         "",
-        f"{query.resource.address}: [MZ154] {seen.at_fault} is at fault: {what} "
-        f"The query goes on where it is as soon as that answers.{moved}",
+        f"{query.resource.address}: error[MZ154]: {seen.at_fault} is at fault: {what}",
+        "  The query goes on where it is as soon as that answers.",
+        f"  Fix: {moved}",
     ]
 
 

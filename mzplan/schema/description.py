@@ -135,6 +135,16 @@ def as_description(resource: ResourceState, resources: Mapping[Address, Resource
     )
 
 
+def as_connection(description: Description) -> InlinedConnection:
+    """The inverse."""
+    return InlinedConnection(
+        address=description.address,
+        type=description.type,
+        body=description.body,
+        connections=description.connections,
+    )
+
+
 def packages_of(resources: Mapping[Address, ResourceState]) -> dict[str, tuple[str, ...]]:
     """The jars that Spark needs for the resources of a state in addition to its own, as settings of Spark:
     `spark.jars.packages`, `spark.jars.excludes`; both empty where it needs none."""

@@ -95,7 +95,7 @@ def test_what_a_check_lacks_is_no_defect() -> None:
         raise ModuleNotFoundError("No module named 'asyncssh'", name="asyncssh")
 
     with patch.object(extras, "find_spec", return_value=None):
-        found = validation._each([(Address("source", name), check) for name in "ab"])
+        found = validation.by_cause(validation._each([(Address("source", name), check) for name in "ab"]))
     assert [(d.code, d.hint) for d in found] == [("MZ096", "pip install 'mzplan[ssh]'")]
 
 

@@ -25,13 +25,13 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.resources import Resource
+from mzplan.model.resources import ProjectSettings, Resource
 from mzplan.model.state import State, Status
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
-from mzplan.schema.description import Description, describe
+from mzplan.schema.description import Description, as_description, describe
 from mzplan.secrets.policy import Committed, Flow, Guard, Policy, read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
@@ -355,7 +355,6 @@ KAFKA = {
         (with_link(body={"type": "postgres"}), "is missing"),
         (with_link(body=KAFKA, type="kafka"), "another type than postgres"),
         (lambda d: replace(d, source=None), "is no query"),
-        (lambda d: replace(d, address=Address("connection", "x")), "is no query"),
         (lambda d: replace(d, source=replace(d.source, body={"topic": 1})), "source.orders"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
@@ -534,6 +533,19 @@ def test_with_a_policy_a_state_is_refused_for_the_query_that_it_forbids(store: S
     assert VALUE not in world.sent
 
 
+def test_a_connection_that_nothing_uses_is_asked_for_its_secrets_alone(store: Store) -> None:
+    state = shop()
+    pg = as_description(state.resources[at("connection.pg")], state.resources)
+    guarded(committed_guard(store, state)).proposed().permit(pg)
+    elsewhere = replace(pg, body={**pg.body, "host": "evil"})
+    found = problem_of(lambda: guarded(committed_guard(store, state)).proposed().permit(elsewhere))
+    assert found.code == "MZ107"
+    assert (
+        problem_of(lambda: guarded(committed_guard(store, state)).permit(replace(pg, body={}))).code
+        == "MZ108"
+    )
+
+
 def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: World, tmp_path: Path) -> None:
     """What the first `apply` of a connection does, over the socket of the runner that it has started."""
     guard = world.secrets._guard
@@ -546,13 +558,14 @@ def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: Wor
         world.commit(commit(project(kafka(), source())))
         wanted = shop(state=world.committed)
         assert [d.code for d in world.ask(query(wanted))] == ["MZ107"]
-        assert send_wake(tmp_path, "local", {"P": "handed over"}, flows_of_state(wanted))
+        here = ProjectSettings(directory=str(tmp_path), project="p", warehouse="w", state={}, instances={})
+        assert send_wake(here, "local", {"P": "handed over"}, flows_of_state(wanted))
         assert world.ask(query(wanted)) == () and world.sent[-1] == "handed over"
         assert [d.code for d in world.ask(moved(query(wanted), host="evil"))] == ["MZ107"]
         for odd in (1, [1], [[1]], [["${env:P}", 5]], {"a": 1}):  # the listener survives
             message = json.dumps({"wake": True, "env": {}, "flows": odd}).encode()
             _say(listener.path, message)
-        assert send_wake(tmp_path, "local", {})
+        assert send_wake(here, "local", {})
     finally:
         listener.close()
 

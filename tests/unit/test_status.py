@@ -127,7 +127,7 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     assert (seen[ORDERS].condition, seen[ORDERS].at_fault) == ("running", KAFKA)
     assert seen[SINK].at_fault is None  # it uses no server
     text = render_status(shown(seen[ORDERS]))
-    assert "source.orders: [MZ154] connection.k is at fault: Kafka does not answer." in text
+    assert "source.orders: error[MZ154]: connection.k is at fault: Kafka does not answer." in text
     assert "mzplan alter \"ALTER CONNECTION k SET BROKERS = ('new-host:9092')\"" in text
     world.executor.unreached = lambda one: ()
     world.now += 5.0
