@@ -6,16 +6,20 @@ again to find *where* (mzplan.config.yaml.positions).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mzplan.config.text import shown
 from mzplan.model.address import Address
+from mzplan.model.suggestions import nearest
 
 if TYPE_CHECKING:
     from mzplan.config.files import SourceFile
 
 Path = tuple[str | int, ...]
 MAX_FINDINGS = 1000
+MAX_COMPARED = 1_000_000  # names that unknown ones are compared with, in a run
 # Stands in a text for the position of `Finding.related`; no value from a file can hold it.
 HERE = "\x00here\x00"
 
@@ -59,12 +63,19 @@ class Finding:
     conceal: bool = False
 
 
-class Findings:
-    """Everything found in a run, up to a limit; past it only counted."""
+class EnoughError(Exception):
+    """The list of findings is full: what more there is need not be looked for."""
 
-    def __init__(self) -> None:
+
+class Findings:
+    """Everything found in a run, up to a limit. Past it `add` raises EnoughError if `stops`: whatever comes
+    after that is not looked at, so that the cost of many mistakes is that of the first ones."""
+
+    def __init__(self, *, stops: bool = False) -> None:
+        self.stops = stops
         self.found: list[Finding] = []
-        self.left_out = 0
+        self.are_more = False
+        self.compared = 0
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
         # Values with a reference that can't be filled in: no more is reported of them (location, path).
         self.unusable: set[tuple[str, Path]] = set()
@@ -76,10 +87,15 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.found)
 
-    @property
-    def full(self) -> bool:
-        """Whether more would only be counted."""
-        return len(self.found) >= MAX_FINDINGS
+    def nearest(self, word: object, names: Collection[str]) -> str | None:
+        """The name that `word` was probably meant to be; None also where too many were compared already."""
+        self.compared += len(names)
+        return nearest(word, names) if self.compared <= MAX_COMPARED else None
+
+    def did_you_mean(self, word: object, names: Collection[str]) -> str:
+        """`did you mean "kafka"?`; "" when no name is near."""
+        near = self.nearest(word, names)
+        return f"did you mean {shown(near)}?" if near is not None else ""
 
     def add(
         self,
@@ -100,8 +116,10 @@ class Findings:
             and (location.file.full_path, location.path) in self.unusable
         ):
             return
-        if self.full:
-            self.left_out += 1
+        if len(self.found) >= MAX_FINDINGS:
+            self.are_more = True
+            if self.stops:
+                raise EnoughError
             return
         self.found.append(
             Finding(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
 from mzplan.config.declarations import check_top_level, collect
-from mzplan.config.files import SECTIONS, find_files
-from mzplan.config.findings import Findings
+from mzplan.config.files import SECTIONS, SourceFile, find_files
+from mzplan.config.findings import EnoughError, Findings
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.state_settings import read_state_config
 from mzplan.config.variables import (
@@ -46,15 +46,15 @@ def load_project(
     its own folder.
     """
     folder = os.fspath(directory)
-    findings = Findings()
-    document = open_project(folder, findings)
-    if document is None:
-        raise _failure(findings)
-    values, settings = _settings(
-        document, variables or {}, variable_files, findings, skip=SECTIONS, remembered=remembered
-    )
+    findings = Findings(stops=True)
     given = str(Path(state_config).absolute()) if state_config else ""
-    state = read_state_config(given, folder, findings) if given else None
+    with suppress(EnoughError):
+        document = open_project(folder, findings)
+        if document is not None:
+            values, settings = _settings(
+                document, variables or {}, variable_files, findings, skip=SECTIONS, remembered=remembered
+            )
+            state = read_state_config(given, folder, findings) if given else None
     if findings:
         raise _failure(findings)
     refuse_others(values)
@@ -76,26 +76,19 @@ def load_configuration(
     where what is given differs from what is remembered.
     """
     folder = os.fspath(directory)
-    findings = Findings()
+    findings = Findings(stops=True)
     variable_files = tuple(variable_files)
-    with _no_collection():
+    with _no_collection(), suppress(EnoughError):
         project = open_project(folder, findings, edited)
-        if project is None:
-            raise _failure(findings)
-        values, settings = _settings(
-            project, variables or {}, variable_files, findings, remembered=remembered
-        )
-        require_values(values, findings)
-        documents = [project]
-        excluded = excluded_folders(folder, settings)
-        for file in find_files(folder, excluded, findings, variable_files):
-            document = load(file.as_edited(edited), findings)
-            if document is not None:
-                check_top_level(document, values.declared, findings)
-                fill(document, values, findings)
-                documents.append(document)
-        declared = collect(documents, findings)
-        resources = Checker(declared, settings.instances, findings).resources()
+        if project is not None:
+            values, settings = _settings(
+                project, variables or {}, variable_files, findings, remembered=remembered
+            )
+            require_values(values, findings)
+            files = find_files(folder, excluded_folders(folder, settings), findings, variable_files)
+            others = _documents([file.as_edited(edited) for file in files], values, findings)
+            declared = collect([project, *others], findings)
+            resources = Checker(declared, settings.instances, findings).resources()
     if findings:
         raise _failure(findings)
     refuse_others(values)
@@ -106,6 +99,16 @@ def load_configuration(
         resources=resources,
         variables=given_values(values),
     )
+
+
+def _documents(files: Iterable[SourceFile], values: Variables, findings: Findings) -> Iterator[Document]:
+    """Those that could be parsed, with their variables filled in."""
+    for file in files:
+        document = load(file, findings)
+        if document is not None:
+            check_top_level(document, values.declared, findings)
+            fill(document, values, findings)
+            yield document
 
 
 def _settings(

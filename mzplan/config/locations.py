@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from mzplan.config.files import SECTIONS, ReadError, SourceFile, find_files, project_file, read_bytes
-from mzplan.config.findings import HERE, Finding, Findings, Location, Path, Span
+from mzplan.config.findings import HERE, MAX_FINDINGS, Finding, Findings, Location, Path, Span
 from mzplan.config.masking import masked_broken, masked_lines, scrub
 from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.parser import parse, read_text
@@ -16,6 +16,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, SourceRange
 
 AnyPath = str | os.PathLike[str]
+_SHOWN = 1000  # columns that are shown at most, from where something is
 _BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
 
@@ -28,12 +29,9 @@ def diagnose(findings: Findings) -> list[Diagnostic]:
     unusable = {_start(one) for one in placed if one.code == "MZ002" and one.range is not None}
     placed = [one for one in placed if one.code == "MZ002" or _start(one) not in unusable]
     placed.sort(key=_order)
-    if findings.left_out:
-        placed.append(
-            Diagnostic(
-                severity="notice", code="MZ007", summary=f"{findings.left_out} more errors are not shown"
-            )
-        )
+    if findings.are_more:
+        summary = f"There are more errors: after {MAX_FINDINGS} mzplan stops looking for them"
+        placed.append(Diagnostic(severity="notice", code="MZ007", summary=summary))
     return placed
 
 
@@ -58,13 +56,20 @@ class _View:
         """Find all these places in one pass, and their lines, masked, in another."""
         if self.text is not None and any(location.path for location in locations):
             self.found = find(self.text, (location.path for location in locations))
-        numbers = {span.line for span in spans} | {self.span(location).line for location in locations}
-        lines = {number: self.lines[number] for number in numbers if number < len(self.lines)}
+        ends: dict[
+            int, int
+        ] = {}  # of a line with millions of columns no more than what is shown is looked at
+        for span in (*spans, *(self.span(location) for location in locations)):
+            ends[span.line] = max(ends.get(span.line, 0), span.column + _SHOWN)
+        lines = {number: self.lines[number][:end] for number, end in ends.items() if number < len(self.lines)}
         if self.well_formed and self.text is not None:
             concealed: set[Path] = {()} if self.file.private else self.concealed
             self.shown = masked_lines(self.text, lines, concealed)
         else:
-            self.shown = {number: masked_broken(self.lines, number, self.file.private) for number in lines}
+            self.shown = {
+                number: masked_broken(self.lines, number, line, self.file.private)
+                for number, line in lines.items()
+            }
         self.shown = {number: scrub(line, secrets, same_length=True) for number, line in self.shown.items()}
 
     def span(self, location: Location) -> Span:

@@ -18,10 +18,10 @@ from mzplan.schema.kinds import resource_kind, types_of, walk_properties
 from mzplan.secrets.references import is_reference
 
 _SOUNDS_SECRET = re.compile(r"(?i)pass|pwd|secret|token|jaas|credential|private|api.?key")
-# For text that can't be parsed: a name that sounds secret, up to its colon; and any name at a line's start.
-_SECRET_KEY = re.compile(
-    r"(?i)(?:pass|pwd|secret|token|jaas|credential|private|api.?key|\bkey\b)[\w.-]*[\"']?\s*[:=]"
-)
+# For text that can't be parsed: a name up to its colon; and one at a line's start. A long word is looked at
+# once, not from each of its letters.
+_KEY = re.compile(r"(?<![\w.-])([\w.-]++)[\"']?\s*+[:=]")
+_SECRET_WORD = re.compile(_SOUNDS_SECRET.pattern + r"|\bkey\b")
 _OWN_KEY = re.compile(r"\s*(?:- +)*[\"']?[\w.-]+[\"']?\s*:(?:\s|$)")
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
 _LINES_UP = 200
@@ -29,9 +29,10 @@ _MIN_SCRUBBED = 4  # shorter ones would make messages unreadable, and are masked
 
 
 def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict[int, str]:
-    """These lines (number from 0 → text) of a well-formed file, with what may be secret as asterisks."""
+    """These lines (number from 0 → text, from its start) of a well-formed file, with what may be secret as
+    asterisks."""
     hidden: dict[int, list[tuple[int, int]]] = {}
-    for path, span, value in scalars_on(text, set(lines)):
+    for path, span, value in scalars_on(text, {number: len(line) for number, line in lines.items()}):
         if is_reference(value) or LIKE_A_REFERENCE.fullmatch(value):
             continue
         if not may_be_secret(path) and not any(path[:end] in concealed for end in range(len(path) + 1)):
@@ -44,17 +45,16 @@ def masked_lines(text: str, lines: dict[int, str], concealed: set[Path]) -> dict
     return {number: _starred(line, hidden.get(number, [])) for number, line in lines.items()}
 
 
-def masked_broken(lines: list[str], number: int, private: bool = False) -> str:
-    """A line of a file that can't be parsed, with what may be secret as asterisks.
+def masked_broken(lines: list[str], number: int, line: str, private: bool = False) -> str:
+    """A line (as far as it is shown) of a file that can't be parsed, with what may be secret as asterisks.
 
     Where a value ends can't be known here: everything after a name that sounds secret goes, and so does a
     line that may continue such a value.
     """
-    line = lines[number]
     if private:
         return _starred(line, [(line.find(":") + 1, len(line))])
-    if match := _SECRET_KEY.search(line):
-        return _starred(line, [(match.end(), len(line))])
+    if at := _after_secret_key(line):
+        return _starred(line, [(at, len(line))])
     if _continues_secret(lines, number):
         return _starred(line, [(_indent(line), len(line))])
     return _BLOB.sub(lambda match: "*" * len(match.group()), line)
@@ -69,8 +69,13 @@ def _continues_secret(lines: list[str], number: int) -> bool:
         if not above.strip():
             continue
         if _indent(above) < _indent(line) or (not own_key and _OWN_KEY.match(above)):
-            return _SECRET_KEY.search(above) is not None
+            return _after_secret_key(above) is not None
     return False
+
+
+def _after_secret_key(line: str) -> int | None:
+    """Where the value begins that the first name which sounds secret has; None where there is none."""
+    return next((key.end() for key in _KEY.finditer(line) if _SECRET_WORD.search(key[1])), None)
 
 
 def scrub(text: str, secrets: Iterable[str], same_length: bool = False) -> str:

@@ -23,6 +23,7 @@ from mzplan.secrets.references import REFERENCE
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
 _BUILT_IN_PROVIDERS = ("env", "file")
+_DECLARE = "declare it under `variables:` in mzplan.yaml."
 MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
 
 
@@ -34,12 +35,14 @@ class Variables:
     declared: Mapping[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)  # missing ones
+    listed: str = ""  # those that are declared, in words
     used: set[str] = field(default_factory=set)  # those that were filled in somewhere
     in_state: set[str] = field(default_factory=set)  # those in mzplan.yaml's `state`
     refused: dict[str, str] = field(
         default_factory=dict
     )  # name → where a value other than the plan's is from
     filled: int = 0  # characters made by filling in, so far
+    providers: dict[str, bool] = field(default_factory=dict)  # whether there is one of this name
 
 
 def read_variables(
@@ -75,7 +78,9 @@ def read_variables(
             variables.values[name] = scalar(text)
             origins[name] = "--var"
         else:
-            findings.add("MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, declared))
+            findings.add(
+                "MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, variables, findings)
+            )
     for name, body in declared.items():
         planned = None if remembered is None else remembered.get(name, body.get("default"))
         if planned is not None:
@@ -209,7 +214,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
             findings.add(
                 "MZ015",
                 f"Unknown variable {shown(name)}",
-                *_undeclared(name, variables.declared),
+                *_undeclared(name, variables, findings),
                 location=location,
                 conceal=True,
             )
@@ -251,7 +256,7 @@ def _filled(
             return text
         filled = _VARIABLE.sub(lambda match: words[match[1]], text)
     if isinstance(filled, str):
-        _check_references(filled, document, container, key, findings)
+        _check_references(filled, document, container, key, variables, findings)
     return filled
 
 
@@ -264,7 +269,7 @@ def _report(match: re.Match[str], location: Location, variables: Variables, find
         _missing(name, variables, findings)
         return
     location = replace(location, offset=match.start(), length=len(match[0]))
-    details = _undeclared(name, variables.declared)
+    details = _undeclared(name, variables, findings)
     findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
 
 
@@ -284,12 +289,14 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
     findings.unusable.add((location.file.full_path, location.path))
 
 
-def _check_references(text: str, document: Document, container: Any, key: Any, findings: Findings) -> None:
+def _check_references(
+    text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
+) -> None:
     """Report the first `${` of a filled text that is no secret reference."""
     at = 0
     while (start := text.find("${", at)) >= 0:
         match = REFERENCE.match(text, start)
-        if match is None or not _provider_exists(match["provider"]):
+        if match is None or not _provider_exists(match["provider"], variables.providers):
             path = document.path_of(container, key)
             findings.add(
                 "MZ017",
@@ -324,18 +331,22 @@ def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
     return general
 
 
-def _provider_exists(provider: str) -> bool:
+def _provider_exists(provider: str, known: dict[str, bool]) -> bool:
     if provider in _BUILT_IN_PROVIDERS:
         return True
-    from importlib.metadata import entry_points
+    if provider not in known:
+        from importlib.metadata import entry_points
 
-    return bool(entry_points(group="mzplan.secrets", name=provider))
+        known[provider] = bool(entry_points(group="mzplan.secrets", name=provider))
+    return known[provider]
 
 
-def _undeclared(name: str, declared: Mapping[str, Any]) -> tuple[str, str]:
+def _undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
     """Detail and hint for a variable that is not declared."""
-    known = f"Declared are: {listed(sorted(declared))}." if declared else "The project declares no variables."
-    return known, did_you_mean(name, declared, shown) or "declare it under `variables:` in mzplan.yaml."
+    if not variables.declared:
+        return "The project declares no variables.", _DECLARE
+    variables.listed = variables.listed or f"Declared are: {listed(sorted(variables.declared))}."
+    return variables.listed, findings.did_you_mean(name, variables.declared) or _DECLARE
 
 
 def _missing(name: str, variables: Variables, findings: Findings) -> None:

@@ -242,6 +242,12 @@ class ResourceKind:
         return {text for place, text in placed_references(body) if self.takes_secret(place)}
 
     @cached_property
+    def restricted(self) -> tuple[tuple[str, Json], ...]:
+        """The properties whose keys are not all free (`x-reserved`, `x-allowed`)."""
+        properties = self.schema["properties"].items()
+        return tuple(one for one in properties if "x-reserved" in one[1] or "x-allowed" in one[1])
+
+    @cached_property
     def column_paths(self) -> tuple[tuple[str, ...], ...]:
         """The properties that decide a collection's columns (`x-diff: columns`, or `x-column`)."""
         return tuple(

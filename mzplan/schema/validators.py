@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import islice
 from typing import Any
 
 from mzplan.schema.kinds import Json, load_schema
@@ -30,10 +29,11 @@ def errors_of(name: str, schema: Json, body: Any) -> list[tuple[Path, Any]]:
     The validator makes all errors at once: a million for a list of a million mistakes. So of long lists and
     maps one portion after the other is looked at, until one has errors.
     """
-    for start in range(0, _longest(schema, body), _PORTION):
-        found = list(validator(name).iter_errors(_portion(schema, body, start)))
+    longs = _Longs(schema, body)
+    for start in range(0, longs.longest, _PORTION):
+        part = longs.portion(schema, body, start)
+        found = list(validator(name).iter_errors(part))
         if found:
-            part = _portion(schema, body, start)
             return [(_whole_path(body, _path_in(part, error), start), error) for error in found]
     return [(_path_in(body, error), error) for error in validator(name).iter_errors(body)]
 
@@ -52,31 +52,37 @@ def _path_in(body: Any, error: Any) -> Path:
     return tuple(path)
 
 
-def _longest(schema: Json, body: Any) -> int:
-    """The length of the longest list or free map; 0 when none is longer than a portion."""
-    longest = 0
-    below = [(schema, body)]
-    while below:
-        inner, value = below.pop()
-        if _is_long(inner, value):
-            longest = max(longest, len(value))
-        for key, child in _children(value):
-            if isinstance(child, dict | list):
-                below.append((schema_at(inner, (key,)), child))
-    return longest
+class _Longs:
+    """The lists and free maps of a body that are longer than a portion."""
 
+    def __init__(self, schema: Json, body: Any):
+        # By the id of each: what it holds, so that a portion costs what is in it, wherever it begins.
+        self.found: dict[int, list[tuple[Any, Any]]] = {}
+        below = [(schema, body)]
+        while below:
+            inner, value = below.pop()
+            if _is_long(inner, value):
+                self.found[id(value)] = list(_children(value))
+            for key, child in _children(value):
+                if isinstance(child, dict | list):
+                    below.append((schema_at(inner, (key,)), child))
 
-def _portion(schema: Json, value: Any, start: int) -> Any:
-    """The value with one portion of each long list and map in it."""
-    if not isinstance(value, dict | list):
-        return value
-    children = _children(value)
-    if _is_long(schema, value):
-        # One that has no items there is looked at by its last ones: empty would be another mistake.
-        first = start if start < len(value) else len(value) - _PORTION
-        children = islice(children, first, first + _PORTION)
-    parts = [(key, _portion(schema_at(schema, (key,)), child, start)) for key, child in children]
-    return dict(parts) if isinstance(value, dict) else [part for _, part in parts]
+    @property
+    def longest(self) -> int:
+        """The length of the longest; 0 where there is none."""
+        return max(map(len, self.found.values()), default=0)
+
+    def portion(self, schema: Json, value: Any, start: int) -> Any:
+        """The value with one portion of each long list and map in it."""
+        if not isinstance(value, dict | list):
+            return value
+        children = _children(value)
+        if _is_long(schema, value):
+            # One that has no items there is looked at by its last ones: empty would be another mistake.
+            first = start if start < len(value) else len(value) - _PORTION
+            children = self.found[id(value)][first : first + _PORTION]
+        parts = [(key, self.portion(schema_at(schema, (key,)), child, start)) for key, child in children]
+        return dict(parts) if isinstance(value, dict) else [part for _, part in parts]
 
 
 def _whole_path(body: Any, path: Path, start: int) -> Path:

@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mzplan.config import load_configuration
+from mzplan.config import findings, load_configuration, masking
+from mzplan.config.checks import validators
 from mzplan.config.files import MAX_FILE_BYTES
+from mzplan.config.yaml import builder, positions
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.kinds import load_schema
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, write
 
 SECONDS = 30  # of processor time: far above what is needed, far below forever
@@ -85,6 +88,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
         "MZ019 An expression without a name",
     ),
     "an expression that backtracks": (SHOP + "    where: \"" + "a" * 9000 + "!\"\n", "MZ019"),
+    "a long word that sounds secret": ("a: [" + "pass" * 50_000, "MZ002"),
     "many references": ("connections:\n  k: {type: files, path: '" + "${" * 300_000 + "'}\n", "MZ017"),
     "many malformed references": (
         "connections:\n  k: {type: files, path: x, labels: {"
@@ -125,6 +129,75 @@ def test_memory_stays_bounded(name: str, tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert int(ran.stdout) < 600, "MiB"
+
+
+def counting(function: Callable[..., Iterator[Any]], counts: list[int]) -> Callable[..., Iterator[Any]]:
+    """The same generator; what it yields is counted in the last of `counts`."""
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        for one in function(*arguments):
+            counts[-1] += 1
+            yield one
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("text", "bounded"),
+    [
+        ("connections: {" + "a,\n" * 2000 + "%s}\n", True),  # known while it is read: the rest is not
+        ("connections: {k: {type: kafka, brokers: [" + "x,\n" * 2000 + "%s]}}\n", False),
+        ("connections: {k: {type: kafka, brokers: [" + "x," * 2000 + "%s]}}\n", False),  # one line
+    ],
+)
+def test_the_cost_of_many_mistakes_is_that_of_the_first(
+    text: str, bounded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, located, masked = [0], [0], [0]
+    monkeypatch.setattr(builder, "events", counting(builder.events, built))
+    monkeypatch.setattr(positions, "walk", counting(positions.walk, located))
+    monkeypatch.setattr(masking, "scalars_on", counting(masking.scalars_on, masked))
+    for more in ("", "x," * 20_000):
+        for counts in (built, located, masked):
+            counts.append(0)
+        found = errors(tmp_path, {"a.yaml": text % more})
+        assert 1000 <= len(found) <= 1001
+    assert not bounded or built[-1] == built[-2]
+    assert located[-1] == located[-2] < 7000
+    assert masked[-1] == masked[-2] < 2000
+
+
+def test_a_mistake_at_the_end_costs_no_more_than_the_items_before_it() -> None:
+    """Each portion that is looked at begins where the last one ended, not at the first item."""
+    looked_at = [0]
+
+    class Items(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for item in super().__iter__():
+                looked_at[0] += 1
+                yield item
+
+    body = {"type": "kafka", "brokers": Items(["a:1"] * 20_000 + ["x"])}
+    schema = load_schema("connection.kafka")
+    ((path, _),) = validators.errors_of("connection.kafka", schema, body)
+    assert path == ("brokers", 20_000)
+    assert looked_at[0] < 5 * 20_000
+
+
+def test_names_are_compared_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    near = findings.nearest
+    monkeypatch.setattr(findings, "MAX_COMPARED", 1000)
+    monkeypatch.setattr(
+        findings, "nearest", lambda word, names: (compared.append(len(names)), near(word, names))[1]
+    )
+    text = "connections:\n" + "".join(f"  number{i}: {{type: files, path: x}}\n" for i in range(100))
+    text += "sources:\n" + "".join(
+        f"  s{i}: {{connection: numbr{i}, format: {{type: raw}}}}\n" for i in range(50)
+    )
+    found = [one for one in errors(tmp_path, {"a.yaml": text}) if one.code == "MZ012"]
+    assert len(found) == 50 and sum(compared) <= 1000
+    assert sum("did you mean" in one.hint for one in found) == 10
 
 
 def test_variables_that_multiply(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class Checker:
         self.references = References(declared, findings)
         # Where a query runs that names no instance. Written into it, so that what is committed says so.
         self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
+        self.placed = sorted(instances)
 
     def resources(self) -> dict[Address, Resource]:
         """Check all; the resources are complete only when nothing was found."""
@@ -139,7 +140,7 @@ class Checker:
 
     def _body(self, resource: Declared) -> bool:
         """Whether the body is right by its schema and in itself."""
-        before = len(self.findings.found) + self.findings.left_out
+        before = len(self.findings.found)
         name = f"{resource.address.kind}.{resource.type}"
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
         wrong: set[Path] = set()
@@ -163,7 +164,7 @@ class Checker:
         check_columns(resource, kind, self.findings)
         if resource.address.kind == "sink" and not wrong:
             check_sink(resource, self.declared, self.findings)
-        return len(self.findings.found) + self.findings.left_out == before
+        return len(self.findings.found) == before
 
     def _instance(self, resource: Declared, wrong: set[Path]) -> None:
         if resource.address.kind == "connection" or ("instance",) in wrong:
@@ -176,9 +177,9 @@ class Checker:
         self.findings.add(
             "MZ012",
             "Unknown instance" if explicit else "No instance",
-            f"{resource.label} {says}. Declared are: {listed(sorted(self.instances))}.",
-            (did_you_mean(name, sorted(self.instances), shown) if explicit else "")
-            or f"write `instance: {min(self.instances)}`, or declare it under `instances:`.",
+            f"{resource.label} {says}. Declared are: {listed(self.placed)}.",
+            (self.findings.did_you_mean(name, self.placed) if explicit else "")
+            or f"write `instance: {self.placed[0]}`, or declare it under `instances:`.",
             location=resource.location(("instance",) if explicit else ()),
         )
 

@@ -136,7 +136,7 @@ def _check_key(resource: Declared, kind: ResourceKind, findings: Findings) -> No
                 (*path, index),
                 f"Unknown key column {shown(name)}",
                 f"its columns are {listed([one.name for one in columns.values()], 40)}",
-                did_you_mean(name, [one.name for one in columns.values()], shown) or "use one of these.",
+                findings.did_you_mean(name, [one.name for one in columns.values()]) or "use one of these.",
             )
         elif column.type.startswith(_NESTED):
             _not_a_key(

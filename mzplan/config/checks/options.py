@@ -41,7 +41,7 @@ def check_lifecycle(resource: Declared, declared: Mapping[Address, Declared], fi
 def check_reserved(resource: Declared, kind: ResourceKind, findings: Findings) -> None:
     """Options that are passed through as they are leave alone what mzplan sets itself (`x-reserved`), and are
     among those that can do no harm (`x-allowed`)."""
-    for name, schema in kind.schema["properties"].items():
+    for name, schema in kind.restricted:
         given = resource.body.get(name)
         allowed = schema.get("x-allowed")
         for key in given if isinstance(given, dict) else ():

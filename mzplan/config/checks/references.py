@@ -24,6 +24,8 @@ class References:
         self.edges: dict[Address, list[tuple[str, Address]]] = {}
         self.reported: set[tuple[Address, str]] = set()  # (who refers, property)
         self.suggested: dict[tuple[Kind, str], str | None] = {}
+        self.names: dict[Kind, list[str]] = {}  # those that are declared, in order
+        self.able: dict[tuple[Kind, tuple[str, ...]], str] = {}  # of these types, in words
 
     def type_from_connection(self, resource: Declared) -> str | None:
         """The type of a source or sink that names none: that of its connection. None when that is not
@@ -142,22 +144,28 @@ class References:
 
     def _nearest(self, kind: Kind, name: str) -> str | None:
         if (kind, name) not in self.suggested:
-            names = sorted(address.name for address in self.declared if address.kind == kind)
-            self.suggested[kind, name] = nearest(name, names)
+            if kind not in self.names:
+                self.names[kind] = sorted(address.name for address in self.declared if address.kind == kind)
+            self.suggested[kind, name] = self.findings.nearest(name, self.names[kind])
         return self.suggested[kind, name]
 
     def _wrong_type(self, resource: Declared, reference: Reference, found: Declared) -> None:
-        able = sorted(
-            address.name
-            for address, other in self.declared.items()
-            if address.kind == reference.kind and other.type in reference.types
-        )
+        wanted = (reference.kind, tuple(reference.types))
+        if wanted not in self.able:
+            self.able[wanted] = listed(
+                sorted(
+                    address.name
+                    for address, other in self.declared.items()
+                    if address.kind == reference.kind and other.type in reference.types
+                )
+            )
+        able = self.able[wanted]
         self.findings.add(
             "MZ013",
             f"Wrong type of {reference.kind}",
             f"{resource.label} is of type {resource.type} and needs a {reference.kind} of type "
             f"{' or '.join(reference.types)}; {found.label} is of type {found.type}.",
-            f"use one of: {listed(able)}." if able else f"declare a {reference.kind} of that type.",
+            f"use one of: {able}." if able else f"declare a {reference.kind} of that type.",
             location=resource.location((reference.property,)),
         )
 

@@ -9,7 +9,6 @@ from mzplan.config.declarations import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.config.text import listed, shown
 from mzplan.model.address import Address
-from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.columns import CHANGE, POSITION, DdlError
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import columns_of, keys_of
@@ -205,7 +204,7 @@ class _SinkCheck:
                     "MZ019",
                     f"Unknown column {shown(name)}",
                     f"source.{self.resource.body['from']} has the columns {listed(self.columns, 40)}.",
-                    did_you_mean(name, self.columns, shown) or "use one of these.",
+                    self.findings.did_you_mean(name, self.columns) or "use one of these.",
                     location=self.resource.location(path, offset=offset, length=len(name)),
                 )
 
@@ -218,7 +217,7 @@ class _SinkCheck:
                     "MZ020",
                     f"Unknown key column {shown(name)}",
                     f"{self.resource.label} writes the columns {listed(outputs, 40)}.",
-                    did_you_mean(name, outputs, shown) or "use one of these, or add it to `select`.",
+                    self.findings.did_you_mean(name, outputs) or "use one of these, or add it to `select`.",
                     location=self.resource.location(("key", index)),
                 )
 

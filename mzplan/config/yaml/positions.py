@@ -5,7 +5,7 @@ Keeps the places that are wanted and nothing else, so that an error in a large f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mzplan.config.findings import Path, Span
@@ -38,11 +38,12 @@ def find(text: str, paths: Iterable[Path]) -> dict[Path, Found]:
     return found
 
 
-def scalars_on(text: str, lines: set[int]) -> Iterator[tuple[Path, Span, str]]:
-    """Every scalar value that touches one of the lines (from 0): its path, place and value."""
-    last = max(lines, default=-1)
+def scalars_on(text: str, lines: Mapping[int, int]) -> Iterator[tuple[Path, Span, str]]:
+    """Every scalar value that touches one of the lines (number from 0 → how many columns of it count): its
+    path, place and value."""
+    last = max(lines.items(), default=(-1, 0))
     for path, _, event in walk(text):
-        if event.start_mark.line > last:
+        if (event.start_mark.line, event.start_mark.column) >= last:
             return
         if isinstance(event, ScalarEvent):
             span = span_of(event)
