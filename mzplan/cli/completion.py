@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from mzplan.cli.context import Invocation, command
+from mzplan.host.files import read_regular
 from mzplan.model.diagnostics import ExitCode
 
 VARIABLE = "_MZPLAN_COMPLETE"
@@ -77,12 +78,12 @@ def _state(ctx: click.Context) -> dict[str, Any]:
     try:
         folder = Path(_directory(ctx))
         path = "state"
-        if _OWN_STATE.search((folder / "mzplan.yaml").read_bytes()):
+        if _OWN_STATE.search(read_regular(folder / "mzplan.yaml")):
             from mzplan.config import load_project
 
             variables = dict(item.split("=", 1) for item in _given(ctx, "var") if "=" in item)
             path = str(load_project(folder, variables, _given(ctx, "var_file")).state.get("path", path))
-        found = json.loads((folder / path / "mzplan.state.json").read_bytes())
+        found = json.loads(read_regular(folder / path / "mzplan.state.json"))
         return found if isinstance(found, dict) else {}
     except Exception:  # a shell has no place for it
         return {}

@@ -62,7 +62,7 @@ class Invocation:
     def project(self, *, whole: bool = False, remembered: Mapping[str, Any] | None = None) -> Project:
         """The project. `whole`: a command that reads all its files reports all that is wrong at once;
         `remembered`: the variables of the plan that is applied."""
-        from mzplan.operations.local_folder import waiting
+        from mzplan.host.local_folder import waiting
         from mzplan.operations.project import open_project
 
         project = open_project(

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from mzplan.host.files import write_whole
 from mzplan.model.diagnostics import error
+from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub
 
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
@@ -49,7 +50,7 @@ class Output:
     def document(self, content: Any) -> None:
         """Results as one JSON document."""
         self.documents += 1
-        text = json.dumps(content, indent=2, ensure_ascii=False)
+        text = safe_json(json.dumps(content, indent=2, ensure_ascii=False))
         try:
             text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
         except UnicodeEncodeError:  # a lone surrogate, or an output that is not UTF-8

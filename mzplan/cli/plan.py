@@ -17,13 +17,19 @@ from mzplan.model.plan import Plan
 from mzplan.model.words import count
 from mzplan.render.text import cut, safe
 
+STDOUT = "-"
 WATCH_EVERY = 1.0  # seconds
 _REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 
 
 @command("plan")
 @click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan, for apply.")
-@click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a review comment.")
+@click.option(
+    "--markdown",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write a review comment (-: to stdout, instead of the plan).",
+)
 @click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
 @click.option(
     "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
@@ -64,8 +70,9 @@ def command_plan(
     if markdown is not None:
         from mzplan.render.markdown import render_plan_markdown
 
-        write_text(markdown, render_plan_markdown(plan))
-    show_plan(invocation, plan, explain=explain)
+        _write_markdown(invocation, markdown, render_plan_markdown(plan))
+    if markdown != STDOUT:
+        show_plan(invocation, plan, explain=explain)
     if errors:
         saved = "" if out is None else " It was not saved."
         number = count(len(errors), "error")
@@ -81,6 +88,15 @@ def command_plan(
     if changed:
         return ExitCode.CHANGES
     return ExitCode.DRIFT if drifted else ExitCode.OK
+
+
+def _write_markdown(invocation: Invocation, file: str, text: str) -> None:
+    if file != STDOUT:
+        write_text(file, text)
+    elif invocation.json:
+        raise click.UsageError(f"--markdown {STDOUT} and --json don't go together: stdout takes one of them.")
+    else:
+        invocation.out(text)
 
 
 def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> None:
@@ -160,7 +176,12 @@ def command_show(invocation: Invocation, what: str | None, explain: bool) -> int
 
 @command("drift")
 @click.option("--detailed-exitcode", is_flag=True, help="3 when there is drift.")
-@click.option("--markdown", metavar="FILE", type=click.Path(dir_okay=False), help="Write a comment or issue.")
+@click.option(
+    "--markdown",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write a comment or issue (-: to stdout).",
+)
 def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str | None) -> int:
     """Say where reality has left the state."""
     from mzplan.operations.status import find_all_drift
@@ -170,8 +191,11 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
     if markdown is not None:
         from mzplan.render.markdown import render_drift_markdown
 
-        write_text(markdown, render_drift_markdown(project.settings.project, serial, drift))
-    if invocation.json:
+        text = render_drift_markdown(project.settings.project, serial, drift)
+        _write_markdown(invocation, markdown, text)
+    if markdown == STDOUT:
+        pass
+    elif invocation.json:
         invocation.document(
             {"drift": [{"address": d.address, "kind": d.kind, "detail": d.detail} for d in drift]}
         )

@@ -15,6 +15,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
+from mzplan.render.text import safe_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +159,7 @@ def _document(
     it, so that an error at once is the one document."""
     from mzplan.render.row_files import json_lines
 
-    head = json.dumps({**_about(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2)
+    head = safe_json(json.dumps({**_about(snapshot), "columns": schema.names}, ensure_ascii=False, indent=2))
     pieces, comma = [f'{head[:-2]},\n  "rows": ['], ""
     for batch in batches:
         for line in json_lines(batch):

@@ -140,15 +140,17 @@ def _show_commit(invocation: Invocation, plan: Plan, text: str) -> int:
 
 
 @_sub("pull")
-@click.option("--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout.")
-@click.option("--serial", type=click.IntRange(min=1), help="An earlier one, of the history.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there, not on stdout (-)."
+)
+@click.option("--serial", type=click.IntRange(min=1), help="This one: of the history, or the current one.")
 def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> int:
     """Write the state file, byte for byte; with --out also what its runners have noted down, to move it."""
     from mzplan.operations.migration import beside
     from mzplan.operations.state_edits import pull
 
     data, carried, led = pull(invocation.project(), serial)
-    if out is None:
+    if out in (None, "-"):
         invocation.output.raw(data.decode())
         return ExitCode.OK
     write_bytes(out, data)

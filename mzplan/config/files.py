@@ -22,6 +22,10 @@ _LEADS_OUT = (
     "It is a link that leads out of the project's folder, or to what git or mzplan keeps in it.",
     "copy what it leads to into the project, or remove the link.",
 )
+_LEADS_ELSEWHERE = (
+    "It is a link to a file that is no YAML file by its name.",
+    "name what it leads to *.yaml, if it is configuration; otherwise remove the link.",
+)
 _DECLARES = re.compile(rb"^[\"']?(connections|sources|sinks)[\"']?[ \t]*:[ \t]*(?:$|[#{&\r])", re.MULTILINE)
 MAX_FILE_BYTES = 32 * 1024 * 1024
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
@@ -191,8 +195,8 @@ def read_bytes(file: SourceFile) -> bytes:
     """The file's content. Raises ReadError, with words for a person, when there is none to be had."""
     if file.content is not None:
         return file.content
-    if file.root and Path(file.full_path).is_symlink() and _leads_out(file.full_path, file.root):
-        raise ReadError(*_LEADS_OUT)
+    if file.root and Path(file.full_path).is_symlink():
+        _check_link(file.full_path, file.root)
     try:
         # Not blocking: opening a pipe that nobody writes to would wait forever.
         descriptor = os.open(file.full_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -217,12 +221,16 @@ def read_bytes(file: SourceFile) -> bytes:
     return data
 
 
-def _leads_out(path: str, root: str) -> bool:
-    """Whether a link leads out of the project, or to what git and mzplan keep in it for themselves."""
+def _check_link(path: str, root: str) -> None:
+    """Raise ReadError for a link that leads out of the project, to what git and mzplan keep in it for
+    themselves, or to what would not be read by its own name: git may ignore it, and it hold secrets."""
     real, project = Path(os.path.realpath(path)), Path(os.path.realpath(root))
     if not real.is_relative_to(project):
-        return True
-    return any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts)
+        raise ReadError(*_LEADS_OUT)
+    if any(part.casefold() in _INTERNAL for part in real.relative_to(project).parts):
+        raise ReadError(*_LEADS_OUT)
+    if real.name.startswith(".") or not real.name.endswith(SUFFIXES):
+        raise ReadError(*_LEADS_ELSEWHERE)
 
 
 class ReadError(Exception):

@@ -176,6 +176,17 @@ def locate(directory: AnyPath, diagnostic: Diagnostic, path: Path = ()) -> Diagn
     return dataclasses.replace(diagnostic, range=found[0], excerpt=found[1])
 
 
+def locate_setting(directory: AnyPath, diagnostic: Diagnostic, path: Path) -> Diagnostic:
+    """The diagnostic with the range and the (masked) excerpt of a setting in mzplan.yaml (which is whole)."""
+    file = project_file(os.fspath(directory))
+    location, view = Location(file, path), _View(file, [], broken=False)
+    view.look_up([location], [])
+    if path not in view.found:
+        return diagnostic
+    span = view.span(location)
+    return dataclasses.replace(diagnostic, range=view.range(span), excerpt=view.shown.get(span.line, ""))
+
+
 def _search(directory: str, address: Address, path: Path) -> tuple[SourceRange, str] | None:
     from mzplan.config.project import excluded_folders, read_settings
 

@@ -89,8 +89,10 @@ def read_variables(
             variables.values[name] = planned
         elif name not in origins and body.get("default") is not None:
             variables.values[name] = body["default"]
-    for name, value in variables.values.items():
+    for name, value in list(variables.values.items()):
         if not _is_text(value):
+            del variables.values[name]  # nothing else could be done with it
+            variables.reported.add(name)
             findings.add(
                 "MZ015",
                 f"The value of variable {shown(name)} is not text",

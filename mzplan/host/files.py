@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -77,6 +78,16 @@ def make_private_folder(folder: Path) -> None:
     if not os.path.lexists(folder / ".gitignore"):
         with contextlib.suppress(FileExistsError):
             create_durably(folder / ".gitignore", b"*\n")
+
+
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove what killed writers of a file (any, where there is no name) have left in a folder. Only where
+    nobody can be writing one: under the lock that its writers hold."""
+    left = re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                Path(entry.path).unlink()
 
 
 def sync_folder(folder: Path) -> None:

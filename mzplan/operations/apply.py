@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.operations.follower import Follower, Outcome
-from mzplan.operations.local_folder import refuse_unused
 from mzplan.operations.plan import plan_configuration, validate
 from mzplan.operations.project import Handed, Project, Reporter, Runners, committing, read_state
 from mzplan.operations.resumption import resumed_queries

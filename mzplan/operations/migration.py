@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mzplan.host.local_folder import journal_path
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.stored import OPTIONAL
-from mzplan.operations.local_folder import journal_path
 from mzplan.operations.project import Project
 from mzplan.store.backends.backend import ConflictError
 from mzplan.store.epochs import newest_epoch, raise_epoch

@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
 from mzplan.model.state import State
 from mzplan.model.suggestions import did_you_mean
 from mzplan.model.words import count
-from mzplan.operations.local_folder import journal_path
 from mzplan.store.backends.backend import CommittedError
-from mzplan.store.store import Store, open_store
+from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
     from mzplan.operations.follower import Outcome
@@ -134,6 +134,13 @@ def open_project(
         if whole:
             load_configuration(directory, variables, variable_files, remembered)
         raise
+    if (problem := misplaced_state(settings)) is not None:
+        from mzplan.config.locations import locate_setting
+
+        if settings.state_config:  # it is written there
+            raise problem
+        (found,) = problem.diagnostics
+        raise MzplanError(locate_setting(directory, found, ("state", "path")))
     return Project(
         settings=settings,
         variables=variables or {},

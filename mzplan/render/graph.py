@@ -10,6 +10,7 @@ from mzplan.model.address import Address
 from mzplan.model.graph import DependencyGraph, Impact
 from mzplan.model.resources import Configuration
 from mzplan.model.words import count
+from mzplan.render.text import safe_json
 
 GraphFormat = Literal["mermaid", "dot", "json"]
 
@@ -29,7 +30,7 @@ def render_graph(
         case "dot":
             return "\n".join(drawing.dot()) + "\n"
         case "json":
-            return json.dumps(drawing.json(), indent=2, ensure_ascii=False) + "\n"
+            return safe_json(json.dumps(drawing.json(), indent=2, ensure_ascii=False)) + "\n"
     raise ValueError(f"unknown format {format!r}")
 
 

@@ -38,6 +38,13 @@ def safe(text: str) -> str:
     return "".join(_escaped(char) for char in text)
 
 
+def safe_json(text: str) -> str:
+    """JSON with escapes for what `safe` escapes: a reader sees what is there, a parser the same values."""
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or _escaped(c) == c else json.dumps(c)[1:-1] for c in text)
+
+
 def _escaped(char: str) -> str:
     # Cc and Cf: controls, and invisible characters such as those that change the direction of text; Cs: a
     # lone surrogate can't be printed at all; Zl and Zp break lines.

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from mzplan.host.files import read_regular
+from mzplan.host.local_folder import FOLDER, refuse_unused
 from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
@@ -40,12 +42,15 @@ def start(
     `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
     `policy`: the file of its policy, by default the one that the environment names.
 
-    Raises MZ062 (or what the runner itself reported, such as MZ061: no Java) when it ends at once.
+    Raises MZ076 where `.mzplan` may be somebody else's, MZ062 (or what the runner itself reported, such as
+    MZ061: no Java) when it ends at once.
     """
     lease = store.leases.leader(instance)
     if lease is not None:
         return lease
-    runtime_folder(settings.directory)
+    refuse_unused(settings.directory)
+    if runtime_folder(settings.directory) is None:
+        raise _unwritable(settings.directory)
     log = runtime_file(settings, instance, "log")
     fatal = runtime_file(settings, instance, "error.json")
     fatal.unlink(missing_ok=True)
@@ -72,7 +77,7 @@ def start(
         environment[STATE_CONFIG_VARIABLE] = settings.state_config
     if policy := policy or os.environ.get(POLICY_VARIABLE):
         environment[POLICY_VARIABLE] = str(Path(policy).absolute())  # it starts in another folder
-    with log.open("ab") as output:
+    with open(log, "ab", opener=_own) as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -98,11 +103,25 @@ def _variables(settings: ProjectSettings) -> dict[str, str]:
     return {f"MZPLAN_VAR_{name.upper()}": json.dumps(value) for name, value in settings.variables.items()}
 
 
+def _own(path: str, flags: int) -> int:
+    """Opens what is no link, nor a pipe that nobody reads."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
+def _unwritable(directory: str) -> MzplanError:
+    return error(
+        "MZ035",
+        f"{Path(directory) / FOLDER} can't be made",
+        "The log of the runner is to be in it. Nothing was started.",
+        "correct the folder's permissions.",
+    )
+
+
 def failure(settings: ProjectSettings, instance: str) -> MzplanError:
     """Why a runner ended: what it left behind for people, or the end of its log."""
     log = runtime_file(settings, instance, "log")
     try:
-        found = parse(runtime_file(settings, instance, "error.json").read_bytes())
+        found = parse(read_regular(runtime_file(settings, instance, "error.json"), follow=False))
         return MzplanError(decode(tuple[Diagnostic, ...], found))
     except (OSError, ValueError):
         pass
@@ -138,7 +157,7 @@ def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
 
 def _tail(path: Path, lines: int = 15) -> str:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_own) as file:
             file.seek(max(0, path.stat().st_size - 16384))
             text = file.read().decode(errors="replace")
     except OSError:

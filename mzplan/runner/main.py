@@ -25,6 +25,7 @@ from mzplan.controller.pools import WorkPool
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.host.files import write_durably
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 from mzplan.model.state import Lease, State
@@ -140,9 +141,10 @@ def _serve(
     metrics: MetricsPlace | None,
     policy: Policy | None,
 ) -> ExitCode:
-    runtime_folder(settings.directory)
+    is_private = runtime_folder(settings.directory) is not None
     fatal = runtime_file(settings, lease.instance, "error.json")
-    fatal.unlink(missing_ok=True)
+    if is_private:
+        fatal.unlink(missing_ok=True)
     guard = policy or committed_guard(store)
     log.info(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
@@ -158,7 +160,8 @@ def _serve(
     grant = guard.grant if isinstance(guard, Committed) else lambda flows: None
     socket = runtime_file(settings, lease.instance, "sock")
     listener = WakeListener(socket, secrets, controller.woken, grant)
-    listener.start()
+    if is_private:
+        listener.start()
     served = serve_metrics(runner, metrics) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
@@ -172,7 +175,8 @@ def _serve(
         lost = True
     finally:
         log.info("stopping")
-        listener.close()
+        if listener is not None:
+            listener.close()
         if served is not None:
             served.close()
         unwatch()
@@ -183,9 +187,9 @@ def _serve(
         pool.shutdown(wait=True)
         controller.release()
     if problem:
-        fatal.write_text(
-            json.dumps([scrubbed(d).to_json() for d in problem[0].diagnostics]), encoding="utf-8"
-        )
+        if is_private:
+            found = json.dumps([scrubbed(d).to_json() for d in problem[0].diagnostics])
+            write_durably(fatal, found.encode(), mode=0o600)
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
 

@@ -12,11 +12,13 @@ import json
 import logging
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from mzplan.host.files import make_private_folder
+from mzplan.host.local_folder import FOLDER, why_foreign, why_unused
 from mzplan.model.resources import ProjectSettings
 from mzplan.secrets.policy import Flow
 from mzplan.secrets.references import Secrets
@@ -26,11 +28,30 @@ _LIMIT = 16 << 20  # bytes of one message
 _TIMEOUT = 2.0  # seconds
 
 
-def runtime_folder(directory: str | Path) -> Path:
-    """`.mzplan/` of a project, only for its owner."""
-    folder = Path(directory).resolve() / ".mzplan"
-    make_private_folder(folder)
-    return folder
+def runtime_folder(directory: str | Path) -> Path | None:
+    """`.mzplan/` of a project, only for its owner; None where it is not used, or can't be made: a runner
+    needs it only to be woken, and to say why it has ended."""
+    folder = Path(directory).resolve() / FOLDER
+    try:
+        why = why_unused(str(directory))
+        if not why:
+            make_private_folder(folder)
+    except OSError as problem:
+        why = problem.strerror or str(problem)
+    if why:
+        log.warning(
+            "%s is not used: %s. Nobody can wake this runner: it looks every half second", FOLDER, why
+        )
+    return None if why else folder
+
+
+def _is_own_socket(path: Path) -> bool:
+    """Whether nobody else listens there: values of secrets are sent to it."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:
@@ -120,7 +141,7 @@ def send_wake(
     """Wake a runner of this machine; False when nobody listens (it will look by itself). `flows`: where it
     may send secrets, whatever is committed."""
     path = runtime_file(settings, instance, "sock")
-    if not path.exists():
+    if why_foreign(settings.directory) or not _is_own_socket(path):
         return False
     try:
         with _short_path(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:

@@ -40,7 +40,7 @@ def meaning_of(text: str, statement: Alter, address: Address, kind: ResourceKind
 
 
 def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
-    """The locations of values that hold no secret, and may be shown in an excerpt."""
+    """The locations of values that hold no secret, nor are said to, and may be shown in an excerpt."""
     return tuple(
         action.value.at
         for action in statement.actions
@@ -50,6 +50,7 @@ def clear_locations(statement: Alter, kind: ResourceKind) -> tuple[At, ...]:
         and (option := kind.sql_option(action.option.text, action.option.key)) is not None
         and not kind.is_sensitive(option.path)
         and not has_login(action.value.value)
+        and not action.value.secret
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -29,10 +30,12 @@ from mzplan.secrets.resolved import scrub
 
 T = TypeVar("T")
 _NO_SUM = b'"checksum": ""'
+# Never a file put over it by hand: one of an earlier serial is not the state.
 _TAKE_BACK = (
-    "take the file back from version control, or the newest one under history/ beside it: "
-    "mzplan state pull --serial N --out FILE, then mzplan state push FILE --force."
+    "take FILE, the latest, from version control or a backup; or mzplan state pull --serial N --out FILE, N "
+    "the last below history/; then mzplan state push FILE --force."
 )
+_SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as `_lines` writes it
 
 
 def canonical(value: Any) -> str:
@@ -184,6 +187,13 @@ def _finite(value: Any) -> Any:
 def decode_status(data: bytes, place: str) -> Status:
     """The inverse."""
     return load_as(Status, data, place, "delete it: the runner writes it anew.")
+
+
+def serial_in_status(data: bytes) -> int:
+    """The serial that a status says its runner has taken in; 0 where it says none that can be read. Without
+    decoding its queries, which may be 100,000."""
+    found = _SERIAL.search(data[:1000])
+    return int(found[1]) if found is not None else 0
 
 
 def encode_lease(lease: Lease) -> bytes:

@@ -38,6 +38,7 @@ from mzplan.store.formats import (
     encode_accepted,
     encode_state,
     encode_status,
+    serial_in_status,
 )
 from mzplan.store.journal import Dropped, Prepared, decode_journal, encode_journal
 from mzplan.store.leases import Leases, Sightings, is_blank
@@ -59,8 +60,17 @@ def open_store(settings: ProjectSettings) -> Store:
             from mzplan.store.backends.objects import ObjectStoreBackend
 
             return Store(ObjectStoreBackend(settings.state, directory), settings.project)
-    path = Path(directory) / str(settings.state.get("path", "state"))
-    return Store(LocalBackend(path), settings.project)
+    return Store(LocalBackend(_folder(settings)), settings.project)
+
+
+def misplaced_state(settings: ProjectSettings) -> MzplanError | None:
+    """MZ030 where the state is to be in a folder of this machine, and none can be there."""
+    local = settings.state.get("backend") not in ("postgres", "object-store")
+    return LocalBackend(_folder(settings)).misplaced() if local else None
+
+
+def _folder(settings: ProjectSettings) -> Path:
+    return Path(settings.state_directory) / str(settings.state.get("path", "state"))
 
 
 class Store:
@@ -79,20 +89,26 @@ class Store:
         can't be read, is gone, or is older than what the history keeps of it."""
         # A lost file is not a new project, nor an older one the state: whoever took them so would write
         # serials anew that are in the history, and drop what runs.
-        newest = max(self.serials(), default=0)  # listed before: others may commit meanwhile
+        newest = max(self.serials(), default=0)  # looked at before: others may commit meanwhile
+        seen = max((serial_in_status(data) for data in self._status_files()), default=0)
         blob = self.backend.read(STATE_KEY)
         if blob is None:
-            if newest or any(status.serial > 0 for status in self.read_statuses().values()):
+            if newest or seen > 0:
                 if self.backend.read(STATE_KEY) is not None:  # the first commit, just now
                     return self.read_state()
-                raise self._lost("is gone", newest)
+                raise self._lost("is gone", newest, seen)
             return State(project=self.project)
         state = decode_state(blob.data, f"{self.backend.describe()}/{STATE_KEY}")
-        if state.serial < newest:
-            raise self._lost(f"is of serial {state.serial}", newest)
+        if state.serial < max(newest, seen):
+            raise self._lost(f"is of serial {state.serial}", newest, seen)
         if state.serial == newest > 0 and self.read_serial(newest) != state:
-            raise self._lost(f"is another serial {state.serial}", newest)
+            raise self._lost(f"is another serial {state.serial}", newest, seen)
         return state
+
+    def _status_files(self) -> Iterator[bytes]:
+        for key in self.backend.list("status/"):
+            if key.count(".") == 1 and (blob := self.backend.read(key)) is not None:
+                yield blob.data
 
     def read_edited(self) -> State:
         """The state as somebody has edited it: only to show what they changed, never to act on."""
@@ -153,10 +169,10 @@ class Store:
             self.backend.write(serial_key(state.serial), data, expected=None)
         except ConflictError:
             if self.read_serial(state.serial) != state:
-                raise self._lost(f"is another serial {state.serial}", state.serial) from None
+                raise self._lost(f"is another serial {state.serial}", state.serial, 0) from None
 
-    def _lost(self, what: str, newest: int) -> MzplanError:
-        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", what, newest)
+    def _lost(self, what: str, newest: int, seen: int) -> MzplanError:
+        return lost_error(f"{self.backend.describe()}/{STATE_KEY}", what, newest, seen)
 
     @contextlib.contextmanager
     def lock(self, command: str, wait: float = 0.0) -> Iterator[LockInfo]:

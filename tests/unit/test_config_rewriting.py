@@ -117,6 +117,72 @@ def test_only_these_lines_change(name: str, edits: list[PropertyEdit], lines: li
     assert changed(BLOCK, name, *edits) == lines
 
 
+FLOW = """\
+connections:
+  k: {
+    type: postgres,
+    host: h,     # the host
+    port: 5433,  # the port
+
+    # about the database
+    database: d, # d
+    user: u, application_name: a,  # both
+    sslmode: require  # the last
+  }
+  j: {type: postgres, host: h, # the host
+      port: 5433}
+  i: {
+    host: h # no comma yet
+    , port: 5433 # one before
+    , user: u}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "lines"),
+    [
+        ("k", "port", ["-    port: 5433,  # the port"]),
+        ("k", "host", ["-    host: h,     # the host"]),
+        ("k", "database", ["-    database: d, # d"]),
+        ("k", "user", ["-    user: u, application_name: a,  # both", "+    application_name: a,  # both"]),
+        (
+            "k",
+            "application_name",
+            ["-    user: u, application_name: a,  # both", "+    user: u,  # both"],
+        ),
+        (
+            "k",
+            "sslmode",
+            [
+                "-    user: u, application_name: a,  # both",
+                "-    sslmode: require  # the last",
+                "+    user: u, application_name: a  # both",
+            ],
+        ),
+        (
+            "j",
+            "port",
+            [
+                "-  j: {type: postgres, host: h, # the host",
+                "-      port: 5433}",
+                "+  j: {type: postgres, host: h # the host",
+                "+      }",
+            ],
+        ),
+        ("j", "type", ["-  j: {type: postgres, host: h, # the host", "+  j: {host: h, # the host"]),
+    ],
+)
+def test_comments_of_neighbours_stay_in_a_flow_mapping(name: str, path: str, lines: list[str]) -> None:
+    assert changed(FLOW, name, drop(path)) == lines
+
+
+def test_commas_at_the_start_of_lines(tmp_path: Path) -> None:
+    for path in ("host", "port", "user"):
+        after = rewrite(FLOW, "connections", "i", [drop(path)])
+        for other, comment in (("host", "# no comma yet"), ("port", "# one before")):
+            assert other == path or comment in after
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("end", [True, False])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])

@@ -6,15 +6,23 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import pytest
 
-from mzplan.operations import alter_journal, local_folder
+from mzplan.cli import completion
+from mzplan.config import load_project
+from mzplan.host import local_folder
+from mzplan.model.diagnostics import MzplanError
+from mzplan.operations import alter_journal
+from mzplan.runner import embedded, wake
+from mzplan.store.store import open_store
 from tests.unit.cli_runs import Ran, run, write
 
 LOOKS = ("validate", "plan", "graph", "show", "status", "drift")
@@ -339,3 +347,86 @@ def test_links_that_stay_in_the_project_are_read(folder: Path) -> None:
     (folder.parent / "other").symlink_to(folder)
     assert mzplan(folder, "plan", "--json").json()["changes"] == []
     assert mzplan(folder.parent / "other", "plan", "--json").json()["changes"] == []
+
+
+@pytest.mark.parametrize("target", [".env", "keys/token", "notes.txt", ".hidden.yaml"])
+def test_a_link_to_what_is_no_yaml_file_of_the_project_shows_nothing(folder: Path, target: str) -> None:
+    """Git may ignore what it leads to."""
+    (folder / "keys").mkdir()
+    (folder / target).write_text(SECRET)
+    (folder / "x.yaml").symlink_to(target)
+    ran = mzplan(folder, "validate")
+    assert ran.code == 1 and "Can't read x.yaml" in ran.err and "no YAML file by its name" in ran.err
+    assert "hunter2" not in ran.err and "login" not in ran.err
+
+
+@pytest.mark.parametrize("bring", [_linked, _tracked])
+def test_no_runner_is_started_with_what_the_repository_brings(
+    folder: Path, bring: Callable[[Path], None]
+) -> None:
+    put_journal(folder)
+    bring(folder)
+    settings = load_project(folder)
+    before = everything(folder)
+    with pytest.raises(MzplanError) as caught:
+        embedded.start(settings, open_store(settings), "local")
+    assert caught.value.diagnostics[0].code == "MZ076" and caught.value.exit_code == 7
+    assert wake.runtime_folder(folder) is None  # a runner goes on without it
+    assert {n: c for n, c in everything(folder).items() if "state/" not in n} == {
+        n: c for n, c in before.items() if "state/" not in n
+    }
+
+
+def test_values_of_secrets_are_sent_to_nobody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`append`, `apply` and `restart` wake runners."""
+    settings = load_project(folder)
+    theirs = folder.parent / "theirs"
+    theirs.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(theirs / "local.sock"))
+        listener.listen()
+        listener.setblocking(False)
+        shutil.rmtree(folder / ".mzplan", ignore_errors=True)
+        (folder / ".mzplan").symlink_to(theirs)
+        assert not wake.send_wake(settings, "local", {"A": "secret"})
+        (folder / ".mzplan").unlink()
+        (folder / ".mzplan").mkdir()
+        (folder / ".mzplan" / "local.sock").symlink_to(theirs / "local.sock")
+        assert not wake.send_wake(settings, "local", {"A": "secret"})
+        (folder / ".mzplan" / "local.sock").unlink()
+        os.link(theirs / "local.sock", folder / ".mzplan" / "local.sock")
+        monkeypatch.setattr(wake.os, "geteuid", lambda: os.getuid() + 1)
+        assert not wake.send_wake(settings, "local", {"A": "secret"})
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["mzplan.yaml", "state/mzplan.state.json"])
+def test_completion_does_not_wait_for_a_pipe(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    context = click.Context(click.Command("x"))
+    context.params = {"directory": str(folder)}
+    assert completion.addresses(context, "") == []
+
+
+def test_the_log_of_a_runner_follows_no_link(folder: Path) -> None:
+    there = folder.parent / "created"
+    (folder / ".mzplan").mkdir(exist_ok=True)
+    (folder / ".mzplan" / "local.log").symlink_to(there)
+    settings = load_project(folder)
+    with pytest.raises(OSError, match=r"local\.log"):
+        embedded.start(settings, open_store(settings), "local")
+    assert not there.exists()
+
+
+def test_what_a_killed_edit_has_left_is_swept_and_nothing_else(folder: Path) -> None:
+    (folder / ".mzplan").mkdir(exist_ok=True)
+    left = [".pipeline.yaml.0123456789ab.tmp", ".mzplan/.alter.json.0123456789ab.tmp"]
+    others = [".other.yaml.0123456789ab.tmp", ".pipeline.yaml.mine.tmp", "pipeline.yaml.0123456789ab.tmp"]
+    for name in [*left, *others]:
+        (folder / name).write_text("x")
+    assert mzplan(folder, "alter", SET, "--auto-approve").code == 0
+    assert not any((folder / name).exists() for name in left)
+    assert all((folder / name).exists() for name in others)

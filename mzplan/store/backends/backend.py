@@ -175,17 +175,20 @@ def _age(holder: LockInfo) -> str:
     return " (just now)"
 
 
-def lost_error(place: str, what: str, newest: int) -> MzplanError:
-    """MZ030: the state at a place `is gone`, or is not the latest. `newest`: of the history; 0: none."""
-    if newest:
+def lost_error(place: str, what: str, newest: int, seen: int) -> MzplanError:
+    """MZ030: the state at a place `is gone`, or is not the latest. `newest`: the last serial of the history,
+    `seen`: the last that a runner has taken in; 0: none."""
+    if newest >= seen:
         detail = f"Its history goes to serial {newest}: this is neither a new project nor its latest state."
-        hint = (
-            f"mzplan state pull --serial {newest} --out FILE, then mzplan state push FILE --force; then "
-            "`mzplan plan` shows what came after that serial."
-        )
     else:
-        detail = "Runners have taken in serials of it: this is no new project."
-        hint = "take the file back from version control or a backup, then mzplan state push FILE --force."
+        detail = f"A runner has taken in serial {seen}: this is neither a new project nor its latest state."
+    hint = "take FILE, the latest, from version control or a backup, then mzplan state push FILE --force"
+    if newest:
+        hint += (
+            f"; or mzplan state pull --serial {newest} --out FILE, then push that: then `mzplan plan` shows "
+            "what came after that serial"
+        )
+    hint += "."
     return error("MZ030", f"{place} {what}", f"{detail} Nothing was changed.", hint)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import replacing
+from mzplan.host.files import replacing, sweep
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
@@ -45,6 +45,20 @@ class LocalBackend:
 
     def describe(self) -> str:
         return str(self.folder)
+
+    def misplaced(self) -> MzplanError | None:
+        """MZ030 where there can be no such folder; None where there is one, or it can be made."""
+        why = ""
+        try:
+            if not self.folder.is_dir() and self.folder.lstat():
+                why = os.strerror(errno.ENOTDIR)
+        except FileNotFoundError:
+            pass
+        except OSError as problem:
+            if problem.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+                why = problem.strerror or ""
+        hint = "name a folder, or what can become one."
+        return error("MZ030", f"Cannot read {self.folder}", f"{why}.", hint) if why else None
 
     def read(self, key: str) -> Blob | None:
         path = self.folder / key
@@ -113,6 +127,8 @@ class LocalBackend:
         try:
             try:
                 self._take(handle, wait)
+                sweep(self.folder, STATE_KEY)
+                sweep(self.folder / "history")
                 _overwrite(handle, info.encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None

@@ -1,7 +1,7 @@
 """`.mzplan/`, what is of a project on this machine alone: used only if nobody else can have put it there.
 
-A repository that was checked out may bring one, as a link or with a journal in it. Commands that look go on
-without it, and say so; those that commit refuse.
+A repository that was checked out may bring one, as a link or with a journal in it. Commands that look, and
+runners, go on without it, and say so; commands that commit or start a runner refuse.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def journal_path(directory: str) -> Path:
     return Path(directory) / FOLDER / "alter.json"
 
 
-def why_unused(directory: str) -> str:
-    """Why the folder is not used, in a few words; "" where it is, or where there is none."""
+def why_foreign(directory: str) -> str:
+    """Why the folder is not this user's own, in a few words; "" where it is, or where there is none."""
     try:
         found = (Path(directory) / FOLDER).lstat()
     except FileNotFoundError:
@@ -36,6 +36,13 @@ def why_unused(directory: str) -> str:
         return "it is no folder"
     if found.st_uid != os.geteuid():
         return "it belongs to another user"
+    return ""
+
+
+def why_unused(directory: str) -> str:
+    """Why the folder is not used, in a few words; "" where it is, or where there is none."""
+    if (why := why_foreign(directory)) or not os.path.lexists(Path(directory) / FOLDER):
+        return why
     tracked = _is_tracked(directory)
     if tracked:
         return "git tracks it, so the repository's authors have written it"
