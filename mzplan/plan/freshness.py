@@ -15,6 +15,7 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, DriftItem, Plan
 from mzplan.model.resources import Configuration, Instance
 from mzplan.model.state import ResourceState, State
+from mzplan.plan.assumed import settled
 from mzplan.plan.commit import apply_changes
 from mzplan.plan.comparison import compare_resources, same_body
 from mzplan.schema.description import digest_of
@@ -57,6 +58,7 @@ def ensure_declared(plan: Plan, configuration: Configuration) -> None:
     found = []
     for change in plan.changes:
         wanted, after = configuration.resources.get(change.address), change.after
+        wanted = settled(wanted, change.before) if wanted is not None else None
         if after is None:
             if wanted is not None:
                 found.append(f"{change.address} is declared again")

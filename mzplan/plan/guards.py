@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
 
+from mzplan.host.network import is_loopback
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.plan import Change
-from mzplan.model.resources import Configuration
+from mzplan.model.resources import Configuration, Resource
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.kinds import resource_kind
 
@@ -44,6 +46,33 @@ def _project_changed(name: str, before: str, after: str) -> Diagnostic:
         hint=f"put {name}: {before} back, or destroy everything first.",
         exit_code=ExitCode.REFUSED,
     )
+
+
+def check_clear_text(resources: Iterable[Resource]) -> Iterator[Diagnostic]:
+    """MZ117 for a login that everybody between here and a server could read (`x-clear-text`)."""
+    for resource in resources:
+        if resource.address.kind != "connection":
+            continue
+        kind = resource_kind("connection", resource.type)
+        rule = kind.schema.get("x-clear-text")
+        if rule is None or rule["secret"] not in resource.body:
+            continue
+        url = urlsplit(str(resource.body.get(rule["url"])))
+        accepted = rule["accepted"].items()
+        if url.scheme != "http" or is_loopback(url.hostname or ""):
+            continue
+        if any(resource.body.get(name) == value for name, value in accepted):
+            continue
+        yield Diagnostic(
+            severity="warning",
+            code="MZ117",
+            summary=f"{resource.address} sends its {rule['secret']} in clear",
+            detail=f"{rule['url']} is http://: whoever is between here and {url.hostname} can read it.",
+            hint="use https://; or, if you accept that, write "
+            + ", ".join(f"{name}: {value}" for name, value in accepted)
+            + ".",
+            address=resource.address,
+        )
 
 
 def check_replaceable(addresses: Iterable[Address]) -> None:

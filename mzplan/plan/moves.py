@@ -25,15 +25,20 @@ def find_moves(
     moves: dict[Address, Address] = {}
     problems = []
     for address in sorted(created):
-        name = wanted[address].body.get("lifecycle", {}).get("moved_from")
-        old = Address(address.kind, str(name))
-        if name is None or old not in committed or old in wanted:
+        old = earlier_address(wanted[address])
+        if old is None or old not in committed or old in wanted:
             continue
         if old in moves:
             problems.append(_twice(old, moves[old], address))
         else:
             moves[old] = address
     return moves, tuple(problems)
+
+
+def earlier_address(resource: Resource) -> Address | None:
+    """What it was called before, as `moved_from` says; None where it says nothing."""
+    name = resource.body.get("lifecycle", {}).get("moved_from")
+    return Address(resource.address.kind, str(name)) if name is not None else None
 
 
 def moved(records: Records, moves: Mapping[Address, Address]) -> tuple[dict[Address, ResourceState], Records]:

@@ -16,11 +16,19 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
 from mzplan.model.resources import Configuration, Instance, Resource
 from mzplan.model.state import ResourceState, State, Status, needed_by
+from mzplan.plan.assumed import all_settled, check_assumed
 from mzplan.plan.canaries import held_back
 from mzplan.plan.causes import Causes, Dependencies, Reached, ways_to, weigh_references
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.difference import Difference, check_known, find_difference, select
-from mzplan.plan.guards import check_changes, check_delivery, check_project, check_replaceable, same_place
+from mzplan.plan.guards import (
+    check_changes,
+    check_clear_text,
+    check_delivery,
+    check_project,
+    check_replaceable,
+    same_place,
+)
 from mzplan.plan.moves import find_moves, moved, moved_references
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
@@ -47,7 +55,7 @@ def build_plan(
     whose value has changed; they restart. Errors that forbid applying the plan are among its diagnostics;
     raises MzplanError MZ070 for an unknown address in `targets` or `replace`, or a connection in `replace`.
     """
-    wanted, committed = configuration.resources, state.resources
+    wanted, committed = all_settled(configuration.resources, state.resources), state.resources
     if targets:
         check_known(
             targets,
@@ -98,6 +106,8 @@ def build_plan(
         goes_on=_goes_on(configuration, state, statuses, targets) if state.canaries else (),
         diagnostics=(
             *check_project(configuration, state),
+            *check_assumed(configuration.resources, state.resources),
+            *check_clear_text(configuration.resources.values()),
             *problems,
             *check_changes(changes),
             *check_delivery(changes, planner.after or state.resources),

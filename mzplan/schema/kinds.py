@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, cast
 
+from mzplan.host.network import is_loopback
 from mzplan.model.address import KINDS, Kind
 from mzplan.model.plan import Effect
 from mzplan.model.resources import Body
@@ -211,6 +212,19 @@ class ResourceKind:
         """The part of a normalised body that a running query depends on: what does not change in place."""
         return _identifying(self.schema, body)
 
+    def assumed(self, body: Body) -> dict[tuple[str, ...], Any]:
+        """By path, what a body gets that is declared without it (`x-assumed`)."""
+        found: dict[tuple[str, ...], Any] = {}
+        for path, schema in self._assuming:
+            rule = schema["x-assumed"]
+            if not _holds(body, path) and not is_loopback(str(body.get(rule["unless-loopback"], ""))):
+                found[path] = rule["value"]
+        return found
+
+    @cached_property
+    def _assuming(self) -> tuple[tuple[tuple[str, ...], Json], ...]:
+        return tuple(one for one in walk_properties(self.schema) if "x-assumed" in one[1])
+
     def property_schema(self, path: tuple[str | int, ...]) -> Json:
         """The schema of the property at a path of keys and indexes; the nearest one above where a
         schema does not go deeper (items of a list, free keys of a map)."""
@@ -374,6 +388,14 @@ def _along(schema: Json, path: tuple[str | int, ...]) -> Iterator[Json]:
             return
         yield inner
         schema = inner
+
+
+def _holds(body: Any, path: tuple[str, ...]) -> bool:
+    for key in path:
+        if not isinstance(body, Mapping) or key not in body:
+            return False
+        body = body[key]
+    return True
 
 
 def _annotated(schema: Json, path: tuple[str | int, ...]) -> list[Json]:

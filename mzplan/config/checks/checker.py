@@ -17,6 +17,7 @@ from mzplan.config.findings import Findings, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
 from mzplan.model.suggestions import did_you_mean, nearest
 from mzplan.schema.kinds import ResourceKind, is_type, resource_kind, types_of
@@ -186,10 +187,13 @@ class Checker:
     def _resource(self, resource: Declared) -> Resource:
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
         placed = {} if resource.address.kind == "connection" else {"instance": self.default}
+        assumed = kind.assumed(resource.body)
+        given = [PropertyEdit(path=path, value=value) for path, value in assumed.items()]
         return Resource(
             address=resource.address,
             type=kind.type,
-            body=kind.normalise({**placed, **resource.body}),
+            body=kind.normalise(edited({**placed, **resource.body}, given)),
+            assumed=assumed,
             references={
                 reference.property: Address(reference.kind, resource.body[reference.property])
                 for reference in kind.references

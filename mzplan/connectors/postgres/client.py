@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel
+from mzplan.host.network import libpq_security
 
 # Seconds. libpq's least is 2, for each address that the host's name has.
 _CONNECT_TIMEOUT_S = 4
@@ -59,8 +60,9 @@ def conninfo(
         "dbname": body["database"],
         "user": body["user"],
         "password": body.get("password"),
-        "sslmode": tls["mode"],
-        "sslrootcert": str(Path(directory) / tls["ca"]) if tls.get("ca") else None,
+        **libpq_security(
+            tls["mode"], str(Path(directory) / tls["ca"]) if tls.get("ca") else None, body["cleartext_login"]
+        ),
         "application_name": application,
         "connect_timeout": _CONNECT_TIMEOUT_S + (_TUNNEL_TIMEOUT_S if through else 0),
         "tcp_user_timeout": _SILENCE_MS,

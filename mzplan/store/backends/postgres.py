@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from mzplan.host.network import is_loopback, libpq_security
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
@@ -67,6 +68,13 @@ _HOLDER = (
     "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
     "AND classid::bigint = %s AND objid::bigint = %s "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+# Since `state.tls.mode` has this default, a server that was reached may not be any more.
+_ASSUMED = (
+    " Its certificate is checked (verify-full), as state.tls.mode is not written: write it, and as "
+    "state.tls.ca the certificate to trust; or prefer, and whoever answers there is taken for the server."
 )
 
 
@@ -316,15 +324,16 @@ class PostgresBackend:
 
     def _open(self) -> psycopg.Connection[Any]:
         settings = resolved_settings(self.settings, self.directory)
-        tls = settings.get("tls", {})
+        tls, far = settings.get("tls", {}), not is_loopback(str(settings.get("host", "")))
+        ca = str(Path(self.directory) / tls["ca"]) if tls.get("ca") else None
+        mode = tls.get("mode") or ("verify-full" if far else "prefer")
         given = {
             "host": settings.get("host"),
             "port": settings.get("port", 5432),
             "dbname": settings.get("database"),
             "user": settings.get("user"),
             "password": settings.get("password"),
-            "sslmode": tls.get("mode", "prefer"),
-            "sslrootcert": str(Path(self.directory) / tls["ca"]) if tls.get("ca") else None,
+            **libpq_security(mode, ca, settings.get("cleartext_login") or ("never" if far else "allow")),
             "application_name": f"mzplan state of {self.project}",
             "connect_timeout": CONNECT_S,
             "keepalives_idle": 10,
@@ -338,13 +347,16 @@ class PostgresBackend:
                 make_conninfo("", **{k: v for k, v in given.items() if v is not None}), autocommit=True
             )
         except psycopg.Error as problem:
-            raise self._failed(problem, "MZ095", str(given["password"] or "")) from None
+            hint = _ASSUMED if far and not tls.get("mode") else ""
+            raise self._failed(problem, "MZ095", str(given["password"] or ""), hint) from None
 
-    def _failed(self, problem: psycopg.Error, code: str, secret: str = "") -> MzplanError:
+    def _failed(self, problem: psycopg.Error, code: str, secret: str = "", hint: str = "") -> MzplanError:
         text = _said(problem, secret)
         if isinstance(problem, _GONE) and not isinstance(problem, psycopg.errors.QueryCanceled):
             return unreachable(
-                self.describe(), text, "check host, user and password in mzplan.yaml (state), and the server."
+                self.describe(),
+                text,
+                f"check host, user and password in mzplan.yaml (state), and the server.{hint}",
             )
         return error(code, f"The state in {self.describe()} can't be used", f"{text}.", "look at the server.")
 

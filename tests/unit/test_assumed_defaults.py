@@ -1,0 +1,249 @@
+"""Defaults that are safer than an earlier mzplan's: new connections get them, what is committed goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.postgres.client import conninfo
+from mzplan.host import network
+from mzplan.host.network import is_loopback
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.kinds import resource_kind
+from mzplan.store.backends import postgres
+from tests.unit.cli_runs import Ran, apply, mzplan
+
+PROJECT = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+PIPELINE = """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+  pg: {type: postgres, host: %s, database: d, user: u, password: "${env:PW}"%s}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
+sinks:
+  out: {from: orders, connection: pg, table: public.orders, mode: append}
+"""
+PG = Address("connection", "pg")
+AS_BEFORE = ", cleartext_login: allow, tls: {mode: prefer}"  # what is recorded then is as an earlier one did
+AS_NOW = ", cleartext_login: never, tls: {mode: verify-full}"
+
+
+def write(folder: Path, more: str = "", host: str = "db.example") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "mzplan.yaml").write_text(PROJECT)
+    (folder / "pipeline.yaml").write_text(PIPELINE % (host, more))
+    return folder
+
+
+def recorded(folder: Path, name: str = "pg") -> dict[str, Any]:
+    state = json.loads((folder / "state" / "mzplan.state.json").read_text())
+    return dict(state["resources"][f"connection.{name}"]["body"])
+
+
+def planned(folder: Path, *more: str) -> tuple[dict[str, str], list[str]]:
+    """By address the effect of each change; and the codes of what the plan says."""
+    ran: Ran = mzplan(folder, "plan", "--json", *more)
+    assert ran.code == 0, ran
+    return {c["address"]: c["effect"] for c in ran.json()["changes"]}, [
+        d["code"] for d in ran.json()["diagnostics"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True),
+        ("LocalHost.", True),
+        ("db.localhost", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("/var/run/postgresql", True),
+        ("db", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+        ("${env:HOST}", False),
+        ("0.0.0.0", False),
+        ("", False),
+        ("a,localhost", False),
+    ],
+)
+def test_which_hosts_are_this_machine(host: str, is_here: bool) -> None:
+    assert is_loopback(host) == is_here
+
+
+def test_a_new_connection_is_recorded_with_what_it_means(tmp_path: Path) -> None:
+    apply(write(tmp_path))
+    assert recorded(tmp_path)["tls"] == {"mode": "verify-full"}
+    assert recorded(tmp_path)["cleartext_login"] == "never"
+    assert planned(tmp_path) == ({}, [])
+    assert planned(write(tmp_path, AS_NOW)) == ({}, [])
+    # It is given up in words, and then nothing is said of it any more.
+    assert planned(write(tmp_path, AS_BEFORE)) == ({"connection.pg": "restart", "sink.out": "restart"}, [])
+
+
+@pytest.mark.parametrize("more", ["", AS_BEFORE])
+def test_on_this_machine_nothing_is_assumed(tmp_path: Path, more: str) -> None:
+    apply(write(tmp_path, more, host="localhost"))
+    assert not {"tls", "cleartext_login"} & recorded(tmp_path).keys()
+    assert planned(write(tmp_path, host="localhost")) == ({}, [])
+
+
+def test_what_is_committed_goes_on_and_the_plan_says_so(tmp_path: Path) -> None:
+    apply(write(tmp_path, AS_BEFORE))
+    body = recorded(tmp_path)
+    assert not {"tls", "cleartext_login"} & body.keys()
+    write(tmp_path)
+    assert planned(tmp_path) == ({}, ["MZ116"])
+    said = mzplan(tmp_path, "plan").out
+    assert "connection.pg goes on with defaults of an earlier mzplan" in said
+    assert "tls.mode is prefer: whoever is in between can read everything" in said
+    assert AS_BEFORE.removeprefix(", ") in said and AS_NOW.removeprefix(", ") in said
+    apply(tmp_path)
+    assert recorded(tmp_path) == body
+    # Either way that the message names.
+    assert planned(write(tmp_path, AS_BEFORE)) == ({}, [])
+    assert planned(write(tmp_path, AS_NOW)) == ({"connection.pg": "restart", "sink.out": "restart"}, [])
+    # One of the two is said: the other goes on.
+    assert planned(write(tmp_path, ", cleartext_login: never")) == (
+        {"connection.pg": "restart", "sink.out": "restart"},
+        ["MZ116"],
+    )
+
+
+def test_other_changes_of_such_a_connection_bring_no_new_default(tmp_path: Path) -> None:
+    apply(write(tmp_path, AS_BEFORE))
+    write(tmp_path, ", port: 6432")
+    plan = tmp_path / "saved.plan"
+    changes, codes = planned(tmp_path, "--out", str(plan))
+    assert changes == {"connection.pg": "restart", "sink.out": "restart"} and codes == ["MZ116"]
+    assert mzplan(tmp_path, "apply", str(plan), "--auto-approve").code == 0
+    assert recorded(tmp_path)["port"] == 6432 and "tls" not in recorded(tmp_path)
+
+
+def test_a_connection_that_leaves_this_machine_gets_the_new_default(tmp_path: Path) -> None:
+    """It restarts anyway, and the plan shows with what."""
+    apply(write(tmp_path, host="localhost"))
+    ran = mzplan(write(tmp_path), "plan", "--json")
+    (change,) = [c for c in ran.json()["changes"] if c["address"] == "connection.pg"]
+    assert {f["path"] for f in change["fields"]} == {"host", "tls.mode", "cleartext_login"}
+
+
+def test_a_renamed_connection_goes_on_too(tmp_path: Path) -> None:
+    apply(write(tmp_path, AS_BEFORE))
+    text = (PIPELINE % ("db.example", ", lifecycle: {moved_from: pg}")).replace("  pg: {", "  other: {")
+    (tmp_path / "pipeline.yaml").write_text(text.replace("connection: pg,", "connection: other,"))
+    assert planned(tmp_path)[1] == ["MZ116"]
+    apply(tmp_path)
+    assert "tls" not in recorded(tmp_path, "other")
+
+
+@pytest.mark.parametrize("mode", ["prefer", "verify-full"])
+def test_alter_writes_what_was_only_assumed(tmp_path: Path, mode: str) -> None:
+    apply(write(tmp_path, AS_BEFORE))
+    write(tmp_path)
+    statement = f"ALTER CONNECTION pg SET (SSL MODE = '{mode}', CLEARTEXT LOGIN = 'never')"
+    assert mzplan(tmp_path, "alter", statement, "--auto-approve").code == 0
+    assert f"tls: {{mode: {mode}}}, cleartext_login: never" in (tmp_path / "pipeline.yaml").read_text()
+    assert recorded(tmp_path).get("tls", {}).get("mode", "prefer") == mode
+    assert planned(tmp_path) == ({}, [])
+
+
+def connected(host: str, **given: Any) -> dict[str, Any]:
+    """libpq's options for a body as it is recorded."""
+    body = {"host": host, "database": "d", "user": "u", **given}
+    whole = resource_kind("connection", "postgres").with_defaults(body)
+    return dict(
+        conninfo_to_dict(conninfo(ResolvedConnection(address=PG, type="postgres", body=whole), "/project"))
+    )
+
+
+def test_what_libpq_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = connected("db.example")
+    assert before["sslmode"] == "prefer" and not {"require_auth", "sslrootcert"} & before.keys()
+    never = connected("db.example", cleartext_login="never")
+    assert never["sslmode"] == "prefer" and never["require_auth"] == "!password"
+    now = connected("db.example", cleartext_login="never", tls={"mode": "verify-full"})
+    assert "require_auth" not in now  # TLS is certain, and the server is the right one
+    assert now["sslrootcert"] == (network._system_roots() or "")
+    own = connected("db.example", tls={"mode": "verify-full", "ca": "ca.pem"})
+    assert own["sslrootcert"] == "/project/ca.pem"
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql" / "root.crt").write_text("")
+    assert "sslrootcert" not in connected("db.example", tls={"mode": "verify-full"})  # libpq takes it
+
+
+def test_libpq_knows_these_options() -> None:
+    with pytest.raises(psycopg.OperationalError, match=r"connection"):
+        psycopg.connect("host=127.0.0.1 port=1 sslmode=prefer require_auth=!password connect_timeout=2")
+
+
+REGISTRY = "connections:\n  r: {type: schema-registry, url: '%s', user: u, password: '${env:PW}'%s}\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "codes"),
+    [
+        ("http://registry.example:8081", "", ["MZ117"]),
+        ("http://registry.example:8081", ", cleartext_login: allow", []),
+        ("http://localhost:8081", "", []),
+        ("http://127.0.0.1:8081/below", "", []),
+        ("https://registry.example", "", []),
+    ],
+)
+def test_a_password_for_a_registry_in_clear_is_warned_of(
+    tmp_path: Path, url: str, more: str, codes: list[str]
+) -> None:
+    write(tmp_path)
+    (tmp_path / "pipeline.yaml").write_text(REGISTRY % (url, more))
+    assert planned(tmp_path) == ({"connection.r": "none"}, codes)
+    apply(tmp_path)
+    assert planned(tmp_path) == ({}, codes)
+    (tmp_path / "pipeline.yaml").write_text(REGISTRY % (url, ", cleartext_login: allow"))
+    changes, codes = planned(tmp_path)
+    assert codes == [] and set(changes.values()) <= {"in-place"}  # no restart for being silenced
+
+
+def test_a_registry_without_a_password_is_not_warned_of(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "pipeline.yaml").write_text(
+        "connections:\n  r: {type: schema-registry, url: 'http://registry.example'}\n"
+    )
+    assert planned(tmp_path)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode", "auth"),
+    [
+        ({"host": "db.example"}, "verify-full", None),
+        ({"host": "db.example", "tls": {"mode": "prefer"}}, "prefer", "!password"),
+        ({"host": "db.example", "tls": {"mode": "prefer"}, "cleartext_login": "allow"}, "prefer", None),
+        ({"host": "localhost"}, "prefer", None),
+        ({"host": "localhost", "cleartext_login": "never"}, "prefer", "!password"),
+    ],
+)
+def test_how_the_state_is_reached(
+    settings: dict[str, Any], mode: str, auth: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(given: str, **_: Any) -> None:
+        found.append(conninfo_to_dict(given))
+        raise psycopg.OperationalError("certificate verify failed")
+
+    found: list[Any] = []
+    monkeypatch.setattr(postgres._Connection, "connect", refuse)
+    backend = postgres.PostgresBackend({"backend": "postgres", "database": "d", **settings}, "/p", "shop")
+    with pytest.raises(MzplanError) as caught:
+        backend.read("x")
+    assert (found[0]["sslmode"], found[0].get("require_auth")) == (mode, auth)
+    (said,) = caught.value.diagnostics
+    assert said.code == "MZ095" and ("state.tls.mode is not written" in said.hint) == (mode == "verify-full")
