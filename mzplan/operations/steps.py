@@ -221,6 +221,7 @@ def _hash_without_positions(history: StepHistory, record: StepRecord) -> Content
 
 def expire(project: Project, address: Address, before: int, reporter: Reporter) -> Steps:
     """Record that the steps below `before` aren't needed any more. Refused while a sink has yet to read one.
+    The last step is kept in any case, as by `retention`: the count goes on from it.
 
     Their files are not removed here: the runner's maintenance reclaims them, down to `since`.
     """
@@ -234,8 +235,9 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
             there = history.read(1)
             if before > there.upper:
                 raise _beyond(address, before, there)
-            _refuse_needed(project, state, resource, before)
-            history.index.expire(before)
+            first = max(0, min(before, there.upper - 1))
+            _refuse_needed(project, state, resource, first)
+            history.index.expire(first)
             return history.read(1)
 
 

@@ -1,7 +1,8 @@
 """The index of a query's steps: a folder of small segments beside its checkpoint. See docs/protocol.md.
 
     <checkpoint>/index/00000000000000000500.jsonl    steps 500 … 999, one JSON line each
-    <checkpoint>/index/since.json                    steps below were expired
+    <checkpoint>/index/since-00000000000000000040    steps below 40 were expired; the highest counts
+    <checkpoint>/index/since.json                    the same, of earlier versions
 
 Everything in it can be made again from the checkpoint and the collection's log, as long as these reach back;
 so a line that a crash has cut short is simply left out.
@@ -23,20 +24,26 @@ FORMAT_VERSION = 1
 SEGMENT = 500  # steps
 SEGMENTS = 200  # kept of one query: 100,000 steps, about 25 MB
 _SINCE = "since.json"
+_MARK = "since-"
 
 
 class StepIndex:
-    """One writer (the leading runner), readers anywhere. Raises OSError for what the storage did."""
+    """One writer of steps (the leading runner), readers anywhere; anybody may expire. Raises OSError for what
+    the storage did."""
 
     def __init__(self, checkpoint: Checkpoint):
         self.place = f"{checkpoint.folder}/index"
         self._folder = open_folder(self.place)
 
     def since(self) -> int:
-        """The oldest step that was not expired."""
-        data = self._folder.read(_SINCE)
+        """The oldest step that was not expired; never less than before."""
+        return self._since(self._folder.names())
+
+    def _since(self, names: Sequence[str]) -> int:
+        marked = max((int(name.removeprefix(_MARK)) for name in names if _is_mark(name)), default=0)
+        data = self._folder.read(_SINCE) if _SINCE in names else None
         try:
-            return int(json.loads(data)["since"]) if data is not None else 0
+            return max(marked, int(json.loads(data)["since"])) if data is not None else marked
         except (ValueError, KeyError, TypeError) as problem:
             raise OSError(f"{self.place}/{_SINCE} is damaged: {problem}") from None
 
@@ -46,8 +53,9 @@ class StepIndex:
 
     def backwards(self) -> Iterator[StepRecord]:
         """From the newest step to the oldest that was not expired; reads no more than is taken."""
-        since = self.since()
-        for first in reversed(self._segments()):
+        names = self._folder.names()
+        since = self._since(names)
+        for first in reversed(_segments(names)):
             if first + SEGMENT <= since:
                 return
             yield from (r for r in reversed(self._read(first)) if r.step >= since)
@@ -55,8 +63,9 @@ class StepIndex:
     def first_young(self, when: float) -> StepRecord | None:
         """The oldest step that became durable at `when` or later; reads few of the segments, for times only
         grow. A step whose time is not known says nothing."""
-        since = self.since()
-        segments = [first for first in sorted(self._segments()) if first + SEGMENT > since]
+        names = self._folder.names()
+        since = self._since(names)
+        segments = [first for first in _segments(names) if first + SEGMENT > since]
 
         def is_young(record: StepRecord) -> bool:
             return record.step >= since and record.time is not None and record.time >= when
@@ -73,7 +82,7 @@ class StepIndex:
 
     def append(self, records: Iterable[StepRecord]) -> None:
         """Add steps, in order. Adding one again replaces what was recorded of it."""
-        there = self._segments()
+        there = _segments(self._folder.names())
         for first, group in groupby(records, key=lambda record: record.step // SEGMENT * SEGMENT):
             self._extend(first, list(group))
             if first not in there:
@@ -84,14 +93,19 @@ class StepIndex:
         """Forget the steps below `step`; less than before changes nothing."""
         if step <= self.since():
             return
+        # A file of its own for each, of which the highest counts: however many write at once (the runner, and
+        # `mzplan expire`), in object stores too, none takes back what another one has written.
         since = {"format_version": FORMAT_VERSION, "since": step}
-        self._folder.write(_SINCE, json.dumps(since).encode())
-        for first in self._segments():
-            if first + SEGMENT <= step:
+        self._folder.write(f"{_MARK}{step:020}", json.dumps(since).encode())
+        names = self._folder.names()
+        newest = self._since(names)
+        for name in names:
+            is_older = _is_mark(name) and int(name.removeprefix(_MARK)) < newest
+            if is_older or name == _SINCE:
+                self._folder.delete(name)
+        for first in _segments(names):
+            if first + SEGMENT <= newest:
                 self._folder.delete(_name(first))
-
-    def _segments(self) -> list[int]:
-        return [int(name[:20]) for name in self._folder.names() if len(name) == 26 and name[:20].isdecimal()]
 
     def _prune(self, there: Sequence[int]) -> None:
         """The newest but one stays whatever the limit: the count goes on from it."""
@@ -123,6 +137,15 @@ class StepIndex:
                 torn = file.read(1) != b"\n"
                 text = "\n" + text if torn else text
             file.write(text.encode())
+
+
+def _is_mark(name: str) -> bool:
+    return name.startswith(_MARK) and name.removeprefix(_MARK).isdecimal()
+
+
+def _segments(names: Sequence[str]) -> list[int]:
+    """The first step of each segment, in order."""
+    return sorted(int(name[:20]) for name in names if len(name) == 26 and name[:20].isdecimal())
 
 
 def _name(first: int) -> str:

@@ -200,6 +200,17 @@ def test_what_is_expired_is_gone_for_every_command(shop: Shop) -> None:
     assert (ran.code, ran.error()["code"]) == (64, "MZ094")
 
 
+def test_expire_keeps_the_last_step(shop: Shop) -> None:
+    assert shop.run("expire", "source.orders", "--before", "0").code == 0  # there is none yet
+    shop.steps(4)
+    shop.sink("out").run(5)
+    shop.sink("few").run(4)  # it has still to read the last one, which stays
+    ran = shop.run("expire", "source.orders", "--before", "4")
+    assert (ran.code, ran.out) == (0, "source.orders: steps from 3 on are kept; the next one is 4.\n")
+    assert [s["step"] for s in shop.run("steps", "source.orders", "--json").json()["steps"]] == [3]
+    assert shop.run("verify", "source.orders", "--json").json()["verified"] == 1
+
+
 def test_a_warehouse_that_cannot_be_read_is_no_traceback(shop: Shop) -> None:
     shop.steps(1)
     log = shop.source.collection / "_delta_log"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mzplan.warehouse import step_index as index_module
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
+from mzplan.warehouse.folder import Data, LocalFolder
 from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash, versions_of
 from mzplan.warehouse.step_history import Steps, needed_by
 from mzplan.warehouse.step_index import SEGMENT, StepIndex
@@ -87,6 +88,41 @@ def test_what_is_expired_is_gone_and_whole_segments_are_removed(tmp_path: Path) 
     assert index.since() == SEGMENT + 3
     assert [r.step for r in index.backwards()][-1] == SEGMENT + 3
     assert len(list((tmp_path / "index").glob("*.jsonl"))) == 1
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_since_never_goes_back_although_two_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """The runner takes in what retention gives up while somebody types `mzplan expire`."""
+    index = index_at(tmp_path)
+    index.append(records(0, 3 * SEGMENT))
+    if there:
+        index.expire(3)
+    write = LocalFolder.write
+
+    def later(self: LocalFolder, name: str, data: Data) -> None:
+        monkeypatch.setattr(LocalFolder, "write", write)
+        index_at(tmp_path).expire(SEGMENT + 40)  # between its look and its write
+        write(self, name, data)
+
+    monkeypatch.setattr(LocalFolder, "write", later)
+    index.expire(10)
+    assert index.since() == SEGMENT + 40
+    assert [r.step for r in index.backwards()][-1] == SEGMENT + 40
+    assert len([path for path in (tmp_path / "index").iterdir() if path.name.startswith("since")]) == 1
+
+
+def test_a_since_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    index = index_at(tmp_path)
+    index.append(records(0, 9))
+    old = tmp_path / "index" / "since.json"
+    old.write_text('{"format_version": 1, "since": 4}')
+    assert index.since() == 4
+    index.expire(3)
+    assert index.since() == 4
+    index.expire(6)
+    assert index.since() == 6 and not old.exists()
 
 
 def test_a_damaged_since_is_an_error(tmp_path: Path) -> None:
