@@ -62,16 +62,21 @@ def command_steps(invocation: Invocation, address: Address, count: int | None) -
 @command("verify")
 @click.argument("address", type=QUERY)
 @click.option("--steps", "wanted", type=RangeType(), metavar="RANGE", help="N, N..M or N.. (default: all).")
-@click.option("--from-upstream", is_flag=True, help="Read them again from Kafka or the files, with Spark.")
+@click.option(
+    "--from-upstream",
+    is_flag=True,
+    help="Read them again from where they came from (Kafka and files: with Spark).",
+)
 def command_verify(
     invocation: Invocation, address: Address, wanted: tuple[int, int | None] | None, from_upstream: bool
 ) -> int:
     """Replay steps, and compare them with what was recorded: rows and content hash.
 
     A source's steps are read from its collection, exactly the files that each step has added; no Spark is
-    needed for that. A sink's steps are made again from its source's collection, through its select and where
-    (with Spark, if it has them), and compared with what the target has recorded of them. The first
-    difference ends it, with exit code 1.
+    needed for that. With --from-upstream they are read from Kafka or the files again, or from the steps that
+    a local source or a connector keeps. A sink's steps are made again from its source's collection, through
+    its select and where (with Spark, if it has them), and compared with what the target has recorded of them.
+    The first difference ends it, with exit code 1.
     """
     from mzplan.operations.steps import verify
     from mzplan.render.steps import render_verified, verified_to_json
@@ -136,9 +141,11 @@ class _Session:
             self._opened.close()
 
     def upstream(self, state: State, resource: ResourceState) -> Upstream:
-        from mzplan.spark.source_verification import SparkUpstream
+        from mzplan.spark.source_verification import open_upstream
 
-        found: Upstream = self._open(SparkUpstream.open, state, resource, "Spark starts in this process")
+        found: Upstream = self._open(
+            open_upstream, state, resource, f"opening the upstream of {resource.address}"
+        )
         return found
 
     def target(self, state: State, resource: ResourceState) -> Target:

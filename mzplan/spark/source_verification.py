@@ -1,4 +1,5 @@
-"""Steps of a source read again from its upstream: by Spark, so that records become rows exactly as they did.
+"""Steps of a source read again from its upstream: by Spark, so that records become rows exactly as they did;
+or by its endpoint, which has rows.
 
 What Kafka's records and lines of files mean (numbers, dates, quotes, what is malformed) is what Spark's
 parsers make of them; no other parser agrees with them in every corner.
@@ -10,18 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from mzplan.connectors.api.capabilities import Replays
+from mzplan.connectors.api.capabilities import Replays, ReplaysAlone, Upstream
 from mzplan.connectors.api.protocols import ResolvedQuery, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.formats.dead_letters import WORD
 from mzplan.connectors.frames.row_hash import content_hash
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.folder import is_there
 from mzplan.warehouse.replay import GoneError
@@ -29,6 +29,40 @@ from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def open_upstream(description: Description, secrets: Secrets, directory: str, warehouse: str) -> Upstream:
+    """The upstream of a source; with a Spark session in this process, if its records need that. Raises
+    MzplanError, also for a type that can't do it."""
+    query = resolve(description, secrets, directory, warehouse)
+    connector = Connectors().source(description.type)
+    if not isinstance(connector, Replays | ReplaysAlone):
+        raise _not_again(
+            "MZ092",
+            query,
+            f"A source of type {description.type} keeps no positions that could be read again.",
+        )
+    if query.keys:
+        raise _not_again(
+            "MZ202",
+            query,
+            "Its collection keeps of each key what a step has changed, and no record that changed "
+            "nothing (an older one of the same key, the deletion of a row that was not there): so the "
+            "records of a step can't be compared with it.",
+        )
+    if isinstance(connector, ReplaysAlone):
+        return connector.upstream(query)
+    return SparkUpstream.open(connector, query)
+
+
+def _not_again(code: str, query: ResolvedQuery, why: str) -> MzplanError:
+    return error(
+        code,
+        f"{query.address} can't be read again from its upstream",
+        why,
+        "verify without --from-upstream: from its collection.",
+        address=query.address,
+    )
 
 
 class SparkUpstream:
@@ -42,35 +76,14 @@ class SparkUpstream:
         self.keeps_positions = connector.keeps_positions
 
     @classmethod
-    def open(
-        cls, description: Description, secrets: Secrets, directory: str, warehouse: str
-    ) -> SparkUpstream:
-        """With a Spark session in this process. Raises MzplanError, also for a type that can't do it."""
+    def open(cls, connector: Replays, query: ResolvedQuery) -> SparkUpstream:
+        """With a Spark session in this process, of a query that has a checkpoint. Raises MzplanError."""
         from mzplan.spark.session import open_session
 
-        query = resolve(description, secrets, directory)
-        connector = Connectors().source(description.type)
-        if not isinstance(connector, Replays):
-            raise error(
-                "MZ092",
-                f"{description.address} can't be read again from its upstream",
-                f"A source of type {description.type} keeps no positions that could be read again.",
-                "verify without --from-upstream: from its collection.",
-                address=description.address,
-            )
-        if query.keys:
-            raise error(
-                "MZ202",
-                f"{description.address} can't be read again from its upstream",
-                "Its collection keeps of each key what a step has changed, and no record that changed "
-                "nothing (an older one of the same key, the deletion of a row that was not there): so the "
-                "records of a step can't be compared with it.",
-                "verify without --from-upstream: from its collection.",
-                address=description.address,
-            )
+        assert query.checkpoint is not None, "it is the checkpoint that says what was read"
+        log = query.checkpoint.log
         if query.body.get("on_error") == WORD:  # what was kept aside is no row of the collection
             query = replace(query, body={**query.body, "on_error": "skip"})
-        log = Checkpoint.of(warehouse, description.id, description.generation).log
         return cls(open_session("mzplan verify", {}), connector, query, log)
 
     def close(self) -> None:

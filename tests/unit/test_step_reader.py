@@ -14,12 +14,18 @@ import pytest
 
 import mzplan
 from mzplan.connectors.adapter.config import explained
+from mzplan.connectors.adapter.replay import EndpointUpstream
 from mzplan.connectors.adapter.step_reader import ReaderPlan, StepPartition, StepReader
+from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.endpoints import DurableInputEndpoint, InputConsumer, Step, StepError
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.content_hash import content_hash
+from mzplan.warehouse.replay import GoneError
+from mzplan.warehouse.step_record import StepRecord
+from tests.contract.controllers import local_source
 
 
 class Upstream:
@@ -148,6 +154,30 @@ def test_steps_that_are_gone_are_told(resume: Step, start: Step) -> None:
             RuntimeError, match=rf"^mzplan\[MZ081\]: .*step {resume} is wanted, and steps {start} to 3"
         ):
             call()
+
+
+def test_steps_are_read_again_without_spark() -> None:
+    """The same rows, with the same positions, as Spark has got them."""
+    upstream = Upstream()
+    upstream.rows, upstream.bounds = [1, 2, 3], [0, 2, 3]
+    query = ResolvedQuery(
+        description=local_source("a").query,
+        body={},
+        connection=None,
+        columns=parse_columns("id BIGINT, more STRING"),
+        directory=".",
+    )
+    again = EndpointUpstream(upstream, query)
+    made = reader(upstream)
+    for step in range(2):
+        read = content_hash(made.read(StepPartition(step)))
+        start = {"step": step} if step else None
+        assert again.content_hash(StepRecord(step=step, start=start, end={"step": step + 1})) == read
+    with pytest.raises(GoneError, match=r"step 2 is gone; steps 0 to 2 \(excluded\) are there"):
+        again.content_hash(StepRecord(step=2, start={"step": 2}, end={"step": 3}))
+    with pytest.raises(GoneError, match="not known any more"):
+        again.content_hash(StepRecord(step=2, end={"step": 3}))
+    assert [call[0] for call in upstream.calls] == ["read"] * 4, "nothing is committed or expired"
 
 
 def test_a_reader_is_pickled_without_an_endpoint() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mzplan.connectors.adapter.config import closing, endpoint_config, endpoint_name, explained, secret_values
+from mzplan.connectors.adapter.replay import EndpointUpstream
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.api.upstream_change import another_upstream, begin_anew
 from mzplan.connectors.frames.types import ddl
@@ -97,6 +98,10 @@ class EndpointSource:
             diagnostics_of(problem, query)  # raises what is a defect, and of no server
             return None
         return {"steps": len(waiting), **({"rows": rows} if rows is not None else {})}
+
+    def upstream(self, query: ResolvedQuery) -> EndpointUpstream:
+        """See ReplaysAlone."""
+        return EndpointUpstream(self._factory, query)
 
     def stream(self, spark: SparkSession, query: ResolvedQuery) -> DataFrame:
         """One step in each micro-batch; see SourceConnector: the change comes last."""

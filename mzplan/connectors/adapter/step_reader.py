@@ -19,7 +19,6 @@ own on the driver, for as long as the query runs.
 from __future__ import annotations
 
 import contextlib
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from mzplan.connectors.adapter.config import marked
+from mzplan.connectors.adapter.rows import Rows, placed
 from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,
@@ -36,10 +36,10 @@ from mzplan.endpoints.interface import (
     Step,
     StepError,
 )
-from mzplan.schema.columns import POSITION, Column
+from mzplan.schema.columns import Column
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch, StructArray
+    from pyarrow import RecordBatch
 
 T = TypeVar("T")
 _MOST = 2**63 - 1  # `_position.step` is a BIGINT
@@ -86,27 +86,6 @@ class StepPartition(InputPartition):
         super().__init__(step)
         self.step = step
         self.part = part
-
-
-class Rows:
-    """A consumer that keeps what is pushed, or only counts it."""
-
-    def __init__(self, keep: bool):
-        self.keep = keep
-        self.batches: list[RecordBatch] = []
-        self.count = 0
-        self.complete = False
-
-    def push(self, batch: RecordBatch) -> None:
-        self.count += batch.num_rows
-        if self.keep and batch.num_rows:
-            self.batches.append(batch)
-
-    def eoi(self) -> None:
-        self.complete = True
-
-    def committed(self) -> None:
-        pass
 
 
 class StepReader(DataSourceStreamReader):
@@ -216,11 +195,7 @@ class StepReader(DataSourceStreamReader):
             row += batch.num_rows
 
     def _place(self, step: Step, batch: RecordBatch, row: int) -> RecordBatch:
-        """The columns in order, then `_position`."""
-        from mzplan.endpoints.arrow import fit
-
-        fitted = self._explained(partial(fit, batch, self._plan.columns))
-        return fitted.append_column(POSITION, _positions(step, range(row, row + fitted.num_rows)))
+        return self._explained(partial(placed, batch, self._plan.columns, step, row))
 
     def _made(self) -> DurableInputEndpoint:
         if self._endpoint is None:
@@ -234,15 +209,6 @@ class StepReader(DataSourceStreamReader):
         except Exception as problem:
             found = marked(problem, self._plan.subject, self._plan.secrets)
         raise found
-
-
-def _positions(step: Step, rows: range) -> StructArray:
-    """From buffers: making an array of Python's numbers would have pyarrow import pandas, a second of CPU."""
-    import pyarrow as pa
-
-    numbers = (array("q", [step]) * len(rows), array("q", rows))
-    arrays = [pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(one)]) for one in numbers]
-    return pa.StructArray.from_arrays(arrays, ["step", "row"])
 
 
 def _gone(step: Step, there: range) -> StepError:

@@ -15,7 +15,9 @@ from mzplan.connectors.api.protocols import ResolvedQuery
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mzplan.warehouse.content_hash import ContentHash
     from mzplan.warehouse.foreign_query import Left
+    from mzplan.warehouse.step_record import StepRecord
 
 LastTimes = Callable[[], Mapping[int, int]]
 """The time of the last record read, by partition, in milliseconds since the epoch."""
@@ -67,6 +69,26 @@ class Replays(Protocol):
     ) -> DataFrame:
         """The rows between two entries of Spark's offset log, parsed. `files` finds the paths that the stream
         recorded between them, for a source of files; what it raises goes up."""
+
+
+class Upstream(Protocol):
+    """Reads steps of one source again, without Spark: as mzplan.operations.steps.Upstream."""
+
+    keeps_positions: bool
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """The hash of the step's rows, as the upstream has them now. Raises GoneError."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+@runtime_checkable
+class ReplaysAlone(Protocol):
+    """The same without Spark: the endpoint keeps rows as they came."""
+
+    def upstream(self, query: ResolvedQuery) -> Upstream:
+        """The upstream of a query that has a checkpoint."""
 
 
 @runtime_checkable

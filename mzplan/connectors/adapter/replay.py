@@ -1,0 +1,86 @@
+"""Steps of an endpoint read again, without Spark: as `mzplan verify --from-upstream` compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.adapter.config import closing, endpoint_config, endpoint_name, explained, secret_values
+from mzplan.connectors.adapter.rows import Rows, placed
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.endpoints.interface import (
+    DurableInputEndpoint,
+    DurableInputFactory,
+    PartedInputEndpoint,
+    Step,
+    StepError,
+)
+from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.replay import GoneError
+from mzplan.warehouse.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+
+class EndpointUpstream:
+    """The upstream of one source, by its endpoint. Implements mzplan.operations.steps.Upstream."""
+
+    keeps_positions = True
+
+    def __init__(self, factory: DurableInputFactory, query: ResolvedQuery):
+        self._factory = factory
+        self._query = query
+
+    def close(self) -> None:
+        """Nothing is held between two steps."""
+
+    def content_hash(self, record: StepRecord) -> ContentHash:
+        """See Upstream. What the endpoint did is a GoneError: of old steps mostly that they are gone."""
+        steps = _steps_of(record)
+        query = self._query
+        try:
+            with closing(
+                self._factory.new_endpoint(endpoint_name(query), endpoint_config(query))
+            ) as endpoint:
+                return content_hash(batch for step in steps for batch in self._rows(endpoint, step))
+        except GoneError:
+            raise
+        except Exception as problem:
+            found = explained(problem, str(query.address), secret_values(query))
+            detail = found.diagnostics[0].detail if found is not None else ""
+            raise GoneError(f"The upstream: {detail}") from None
+
+    def _rows(self, endpoint: DurableInputEndpoint, step: Step) -> Iterator[RecordBatch]:
+        there = endpoint.steps()
+        if step not in there:
+            raise GoneError(
+                f"The upstream: step {step} is gone; steps {there.start} to {there.stop} (excluded) are "
+                "there."
+            )
+        for batches in _parts(endpoint, step):
+            row = 0
+            for batch in batches:
+                yield placed(batch, self._query.columns, step, row)
+                row += batch.num_rows
+
+
+def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[RecordBatch]]:
+    """The batches of each part of a durable step; rows are counted in each."""
+    if isinstance(endpoint, PartedInputEndpoint):
+        yield from (endpoint.batches(part) for part in endpoint.parts(step))
+        return
+    rows = Rows(keep=True)
+    endpoint.read(step, rows)
+    if not rows.complete:
+        raise StepError(f"step {step} was not fed to its end")
+    yield iter(rows.batches)
+
+
+def _steps_of(record: StepRecord) -> range:
+    """The endpoint's steps that a step of the source has read: those of an endpoint count up from 0. Raises
+    GoneError."""
+    start = {"step": 0} if record.step == 0 and record.start is None else record.start
+    if not isinstance(start, dict) or not isinstance(record.end, dict):
+        raise GoneError("Which part of the upstream it has read is not known any more.")
+    return range(int(start["step"]), int(record.end["step"]))
