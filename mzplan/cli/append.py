@@ -74,8 +74,6 @@ def command_append(
         invocation.out(text)
     else:
         invocation.out(f"{address}: step {appended.step}, {count(appended.rows, 'row')} (id {rows.id}).")
-    if appended.differs:
-        invocation.note(f"The append of id {rows.id} had other rows than {name}; they stay as they were.")
     return ExitCode.OK
 
 

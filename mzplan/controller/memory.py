@@ -21,6 +21,7 @@ from mzplan.controller.types import (
     Diff,
     Row,
     Step,
+    StorageError,
     StorageParameters,
     consolidated,
 )
@@ -188,7 +189,10 @@ class InMemoryStorage:
                 place = description.query.place
                 keys = keys_of(description.query.type, description.query.body)
                 given = planned.setdefault(place, {})
-                if command.key in self._keys.setdefault(place, {}) or command.key in given:
+                known = self._keys.setdefault(place, {}).get(command.key)
+                if known is not None:
+                    self._ensure_same(place, known, planned_steps(command, known, bool(keys)))
+                if known is not None or command.key in given:
                     continue
                 there = len(self._steps.setdefault(place, [])) + sum(map(len, given.values()))
                 steps = planned_steps(command, there, bool(keys))
@@ -199,13 +203,17 @@ class InMemoryStorage:
             for place, given in planned.items():
                 self._write(place, given)
 
+    def _ensure_same(self, place: Place, first: Step, steps: Sequence[list[Row]]) -> None:
+        if any(rows != there for rows, there in zip(steps, self._steps[place][first:], strict=False)):
+            raise StorageError(f"The append of this key was made as step {first}, and had other rows.")
+
     def _write(self, place: Place, given: Mapping[str, list[list[Row]]]) -> None:
         there = self._steps[place]
         for key, steps in given.items():
+            self._keys[place][key] = len(there)
             for rows in steps:
                 self._times.setdefault(place, []).append((len(there), time.time()))
                 there.append(list(rows))
-            self._keys[place][key] = len(there)
 
     def snapshot(self, place: Place, as_of: Step) -> list[tuple[Row, Diff]]:
         with self._lock:

@@ -10,6 +10,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
 from mzplan.model.state import ResourceState, State
+from mzplan.model.words import count
 from mzplan.operations.project import Project, Reporter, unknown_address
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column, change_columns
 from mzplan.schema.source_columns import columns_of, keys_of
@@ -43,8 +44,10 @@ def append(
     """Make the rows the next step of a local source, unless an append of this id has done so.
 
     Raises MzplanError: MZ070 for no local source, MZ083 for rows that don't fit its columns, MZ084 when the
-    next step is not `expect`, MZ035 for a failure of the storage; then nothing was written.
+    next step is not `expect`, MZ132 where steps that were read are gone, MZ133 where an append of this id had
+    other rows, MZ134 for an id of mzplan's own, MZ035 for a failure of the storage; then nothing was written.
     """
+    _ensure_free(address, rows.id)
     state = project.store.read_state()
     while True:
         resource = _local_source(address, state)
@@ -57,6 +60,8 @@ def append(
         state = project.store.read_state()
         now = state.resources.get(address)
         if now is not None and now.place == resource.place:
+            if appended.digests is not None:
+                raise _other_rows(address, rows, appended, *appended.digests)
             return appended
 
 
@@ -102,7 +107,7 @@ def _without_key(address: Address) -> MzplanError:
 def _write(
     project: Project, state: State, resource: ResourceState, table: Table, id_: str, expect: int | None
 ) -> Appended:
-    from mzplan.connectors.local.endpoint import StaleStepError, turns
+    from mzplan.connectors.local.endpoint import LostStepsError, StaleStepError, turns
 
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:
@@ -117,6 +122,17 @@ def _write(
             address=resource.address,
             exit_code=ExitCode.REFUSED,
         ) from None
+    except LostStepsError as lost:
+        raise error(
+            "MZ132",
+            f"Steps of {resource.address} are lost",
+            f"{Checkpoint.of(warehouse, *resource.place).steps}: {lost}. What is appended now would never be "
+            "read. Nothing was written.",
+            "bring back its newest files; or let the source begin anew, with its sinks: mzplan apply "
+            f"--replace {resource.address} --allow-replace.",
+            address=resource.address,
+            exit_code=ExitCode.REFUSED,
+        ) from None
     except OSError as problem:
         steps = Checkpoint.of(warehouse, *resource.place).steps
         raise error(
@@ -126,6 +142,31 @@ def _write(
             "check the warehouse and its rights.",
             address=resource.address,
         ) from None
+
+
+def _ensure_free(address: Address, id_: str) -> None:
+    from mzplan.connectors.local.endpoint import RESERVED
+
+    if id_.startswith(RESERVED):
+        raise error(
+            "MZ134",
+            f"No append may have the id {id_}",
+            f"Ids that begin with {RESERVED} are those of mzplan's own steps. Nothing was written.",
+            "give it another id.",
+            address=address,
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _other_rows(address: Address, rows: Rows, made: Appended, recorded: str, given: str) -> MzplanError:
+    return error(
+        "MZ133",
+        f"The append of id {rows.id} to {address} had other rows than {rows.name}",
+        f"It is step {made.step}, of {count(made.rows, 'row')} with the digest {recorded}; the digest of "
+        f"these is {given}. The step stays as it was, and nothing was written.",
+        "repeat it with the file that it had; or append these rows under an id of their own.",
+        address=address,
+    )
 
 
 def _local_source(address: Address, state: State) -> ResourceState:

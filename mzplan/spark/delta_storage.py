@@ -36,6 +36,8 @@ from mzplan.warehouse.step_record import StepRecord
 if TYPE_CHECKING:
     from pyarrow import Table
 
+    from mzplan.connectors.local.endpoint import Turn
+
 LAYOUT = 1  # of collections and checkpoints, as docs/protocol.md describes it
 _READERS = 16
 _CHANGES_BEFORE = 3600.0  # seconds that a micro-batch may take to merge its changes
@@ -146,7 +148,7 @@ class DeltaStorage:
         return commit is not None and commit.merged is not None
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        from mzplan.connectors.local.endpoint import turns
+        from mzplan.connectors.local.endpoint import RESERVED, turns
 
         places = {description.query.place for description, _ in commands}
         with turns(self._warehouse, places, self._alone) as there:
@@ -154,13 +156,18 @@ class DeltaStorage:
             for description, command in commands:
                 query = description.query
                 turn, planned = there[query.place], steps[query.place]
-                if turn.is_known(command.key) or command.key in (key for key, _ in planned):
+                if command.key.startswith(RESERVED):
+                    raise StorageError(f"The key {command.key!r} is mzplan's own: no append may have it.")
+                if command.key in (key for key, _ in planned):
                     continue
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
-                rows = planned_steps(command, turn.view.stop + len(planned), keyed)
-                planned += [
-                    (step_key(command.key, index), to_table(columns, each)) for index, each in enumerate(rows)
-                ]
+                known = turn.known(command.key)
+                current = turn.view.stop + len(planned) if known is None else known
+                tables = [to_table(columns, each) for each in planned_steps(command, current, keyed)]
+                if known is None:
+                    planned += [(step_key(command.key, index), each) for index, each in enumerate(tables)]
+                else:
+                    _ensure_same(turn, known, command.key, tables)
             for place, turn in there.items():
                 turn.write(steps[place])
 
@@ -183,3 +190,14 @@ class DeltaStorage:
 
     def listed(self) -> list[Place]:
         return places_below(self._warehouse)
+
+
+def _ensure_same(turn: Turn, first: Step, key: str, tables: Sequence[Table]) -> None:
+    """Raises StorageError where an append of this key was made as step `first` with other rows."""
+    for step, rows in enumerate(tables, first):
+        differs = turn.differing(step, rows)
+        if differs is not None:
+            raise StorageError(
+                f"An append of the key {key!r} was made as step {first}, and step {step} has other rows: "
+                f"their digest is {differs[0]}, that of these is {differs[1]}."
+            )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -27,7 +29,11 @@ from mzplan.operations import append as appending
 from mzplan.operations.append import Rows, append
 from mzplan.operations.project import open_project
 from mzplan.schema.columns import parse_columns
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.folder import RemoteFolder
+from mzplan.warehouse.step_index import StepIndex
+from mzplan.warehouse.step_record import StepRecord
 from tests.unit.cli_runs import run
 
 COLUMNS = "id BIGINT NOT NULL, name VARCHAR(5), amount DECIMAL(6,2), at TIMESTAMP, day DATE, ok BOOLEAN"
@@ -223,9 +229,96 @@ def test_each_append_is_a_step_and_a_repeated_one_is_none(folder: Path) -> None:
     }
     again = appended(folder, '{"id": 1}\n{"id": 2}\n', "--id", "x")
     assert again == {**first, "repeated": True}
-    assert appended(folder, '{"id": 3}\n', "--id", "x") == {**first, "repeated": True, "differs": True}
+    (refused,) = appended(folder, '{"id": 3}\n', "--id", "x", code=1)["diagnostics"]
+    assert refused["code"] == "MZ133" and len(re.findall("1:[0-9a-f]{16}", refused["detail"])) == 2
+    (reserved,) = appended(folder, '{"id": 3}\n', "--id", "mzplan:empty step 1", code=64)["diagnostics"]
+    assert reserved["code"] == "MZ134"
+    assert (
+        "Fix:"
+        in run("-C", str(folder), "append", "source.a", "--file", str(folder / "rows.jsonl"), "--id", "x").err
+    )
     second = appended(folder, '{"id": 1}\n{"id": 2}\n')
     assert (second["step"], second["repeated"]) == (1, False)
+
+
+def read(folder: Path, steps: int) -> Path:
+    """As if a runner had read so many steps. Returns the folder of the steps."""
+    (place,) = (folder / "w").rglob("steps")
+    for log in ("offsets", "commits"):
+        (place.parent / "spark" / log).mkdir(parents=True, exist_ok=True)
+    for step in range(steps):
+        settings = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+        (place.parent / f"spark/offsets/{step}").write_text(f'v1\n{settings}\n{{"step": {step + 1}}}')
+        (place.parent / f"spark/commits/{step}").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return place
+
+
+@pytest.mark.parametrize("known_by", ["checkpoint", "index", "unfinished"])
+def test_no_append_takes_the_number_of_a_step_that_was_read_and_is_lost(folder: Path, known_by: str) -> None:
+    """The folder of its steps was restored as it was earlier: the row would never be read."""
+    for number in range(3):
+        appended(folder, f'{{"id": {number}}}')
+    place = read(folder, 3)
+    if known_by == "unfinished":
+        (place.parent / "spark/commits/2").unlink()
+    if known_by == "index":
+        shutil.rmtree(place.parent / "spark")
+        StepIndex(Checkpoint(str(place.parent))).append([StepRecord(step=9, end={"step": 3})])
+    assert appended(folder, '{"id": 3}')["step"] == 3
+    for lost in sorted(place.glob("*.arrow"))[2:]:
+        lost.unlink()
+    (refused,) = appended(folder, '{"id": 4}', code=7)["diagnostics"]
+    assert (refused["code"], refused["summary"]) == ("MZ132", "Steps of source.a are lost")
+    assert "end before 2, and those before 3 have been read" in refused["detail"]
+    assert len(list(place.glob("*.arrow"))) == 2
+    # The way out that it names.
+    done = run("-C", str(folder), "apply", "--replace", "source.a", "--allow-replace", "--auto-approve")
+    assert done.code == 0, done.err
+    assert appended(folder, '{"id": 4}')["step"] == 0
+
+
+def test_an_append_may_become_the_first_step_that_spark_has_planned(folder: Path) -> None:
+    """Spark makes its first micro-batch whether there is anything or not."""
+    appended(folder, '{"id": 1}')
+    place = read(folder, 1)
+    (place.parent / "spark/commits/0").unlink()
+    (step,) = place.glob("*.arrow")
+    step.unlink()
+    assert appended(folder, '{"id": 1}')["step"] == 0
+
+
+def test_a_local_source_is_verified_from_its_steps(folder: Path) -> None:
+    records = []
+    for step in range(3):
+        appended(folder, f'{{"id": {step}, "name": "a"}}\n{{"id": 9}}')
+        where = [{"step": step, "row": row} for row in range(2)]
+        rows = pa.table({"id": [step, 9], "name": ["a", None], "_position": where})
+        ends = {"start": {"step": step} if step else None, "end": {"step": step + 1}}
+        records.append(StepRecord(step=step, rows=2, digest=str(content_hash([rows])), **ends))
+    (place,) = (folder / "w").rglob("steps")
+    index = StepIndex(Checkpoint(str(place.parent)))
+    index.append(records)
+
+    def verified() -> Any:
+        done = run("-C", str(folder), "verify", "source.a", "--from-upstream", "--json")
+        return done.code, json.loads(done.out)
+
+    code, found = verified()
+    assert (code, found["verified"], found["without_hash"]) == (0, 3, []), found
+    first, second, _ = sorted(place.glob("*.arrow"))
+    first.write_bytes(second.read_bytes())  # whole, and of another step
+    data = bytearray(second.read_bytes())
+    data[len(data) // 3 :] = bytes(len(data) - len(data) // 3)
+    second.write_bytes(data)
+    code, found = verified()
+    assert (code, found["difference"]["step"]) == (1, 0)
+    first.unlink()
+    (place / "expired.json").write_text('{"start": 1, "ids": {}}')
+    code, found = verified()
+    assert (code, found["verified"], found["difference"]) == (1, 1, None)
+    gone, damaged = found["diagnostics"]
+    assert "step 0 is gone; steps 1 to 3" in gone["detail"]
+    assert damaged["summary"].startswith("Step 1 of") and "damaged" in damaged["detail"]
 
 
 def test_a_mistake_writes_nothing(folder: Path) -> None:

@@ -146,6 +146,7 @@ def test_appends_to_an_object_store_take_turns(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(folder, "write", slow)
     monkeypatch.setattr("mzplan.connectors.local.endpoint.open_folder", lambda place: folder)
+    monkeypatch.setattr("mzplan.connectors.local.endpoint.passed_step", lambda *_: 0)
     storage = DeltaStorage("s3://bucket/warehouse", Tables(), alone=lambda: lock)
     source = local_source("a")
     with ThreadPoolExecutor(2) as pool:
@@ -162,6 +163,10 @@ def test_what_an_append_of_a_key_has_made_is_not_made_again(tmp_path: Path) -> N
     with pytest.raises(InvalidUppersError, match="is 1, not 0"):
         storage.append([(source, appending("a", 0, *rows(1, 1)))])
     storage.append([(source, appending("a", 0, *rows(0, 1), key="k"))])  # made before
+    with pytest.raises(StorageError, match="step 0, and step 0 has other rows: their digest is 1:"):
+        storage.append([(source, appending("a", 0, *rows(7, 1), key="k"))])
+    with pytest.raises(StorageError, match="is mzplan's own"):
+        storage.append([(source, appending("a", 1, *rows(7, 1), key="mzplan:empty step 1"))])
     with pytest.raises(StorageError, match="colour"):
         storage.append([(source, appending("a", 1, {"id": 1, "colour": "red"}))])
     storage.append([(source, appending("a", 1, *rows(1, 1)))])

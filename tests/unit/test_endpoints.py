@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from mzplan.connectors.local.endpoint import LocalSteps, StaleStepError
+from mzplan.connectors.adapter.rows import Rows
+from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
@@ -260,6 +261,27 @@ def test_no_step_takes_the_number_of_one_that_was_lost(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="step 1 is missing, and step 2 is there"):
         steps.append(rows, "another")
     assert len(list(tmp_path.glob("*.arrow"))) == 3
+
+
+@pytest.mark.parametrize("what", ["rows", "bytes"])
+def test_a_damaged_step_is_noticed_before_a_row_of_it_is_pushed(tmp_path: Path, what: str) -> None:
+    steps = LocalSteps(str(tmp_path))
+    steps.append(pa.table({"id": list(range(50_000))}), "a")
+    (found,) = tmp_path.glob("*.arrow")
+    if what == "rows":
+        recorded = pa.ipc.open_file(found).schema.metadata
+        changed = pa.table({"id": [*range(49_999), 7]}).replace_schema_metadata(recorded)
+        with pa.ipc.new_file(found, changed.schema) as writer:
+            writer.write_table(changed)
+    else:
+        data = bytearray(found.read_bytes())
+        middle = len(data) // 2
+        data[middle : middle + 64] = bytes(64)
+        found.write_bytes(data)
+    consumer = Rows(keep=True)
+    with pytest.raises(OSError, match=r"the file of step 0 in .* is damaged: "):
+        LocalFactory().new_endpoint("s", {"storage": str(tmp_path)}).read(0, consumer)
+    assert (consumer.count, consumer.complete) == (0, False)
 
 
 def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:

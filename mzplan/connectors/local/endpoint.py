@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.local.passed import passed_step
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
 from mzplan.model.address import Place
@@ -29,8 +30,10 @@ from mzplan.warehouse.folder import open_folder
 from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatchFileReader, Table
+    from pyarrow import RecordBatch, RecordBatchFileReader, Table
 
+RESERVED = "mzplan:"
+"""Ids that begin so are those of steps that mzplan makes itself."""
 _DIGITS = 20
 _EXPIRED = "expired.json"
 KEPT_IDS = 100_000
@@ -43,12 +46,22 @@ _BATCH_ROWS = 20_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
     """The result of an append. `repeated`: an append with its id was there, as `step`, and nothing was
-    written; `differs`: it had other rows."""
+    written. `digests`: what was recorded of that one's rows, and the digest of these, if they are other
+    rows."""
 
     step: Step
     rows: int
     repeated: bool = False
-    differs: bool = False
+    digests: tuple[str, str] | None = None
+
+    @property
+    def differs(self) -> bool:
+        return self.digests is not None
+
+
+class LostStepsError(OSError):
+    """Steps are not there that were, and others have gone on from them: nothing can be appended, for it would
+    take the number of a lost one, and nobody would read it. The message says which."""
 
 
 class StaleStepError(Exception):
@@ -75,6 +88,7 @@ class LocalSteps:
     """The steps in one folder. Raises OSError for a failure of the storage."""
 
     def __init__(self, storage: str):
+        self.place = storage
         self.folder = open_folder(storage)
 
     def steps(self) -> range:
@@ -87,19 +101,25 @@ class LocalSteps:
             return turn.append(rows, id_, expect)
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[Turn]:
-        """While no other append can write."""
+    def turn(self, passed: Step = 0) -> Iterator[Turn]:
+        """While no other append can write. `passed`: the step after those that were read, as far as others
+        know. Raises LostStepsError."""
         with self.folder.lock():
             view = self._look()
+            if view.stop < passed:
+                raise LostStepsError(
+                    f"its steps end before {view.stop}, and those before {passed} have been read: it was "
+                    "restored as it was earlier, or part of it removed"
+                )
             self._tidy(view)
             yield Turn(self, view)
 
     def _tidy(self, view: _View) -> None:
-        """Remove the files of a killed append. Raises OSError where steps were lost: the steps after them may
-        have been read, so their numbers must not be used again."""
+        """Remove the files of a killed append. Raises LostStepsError where steps were lost: the steps after
+        them may have been read, so their numbers must not be used again."""
         lost = [step for step, name in view.left.items() if step - _index_of(name) != view.stop]
         if lost:
-            raise OSError(
+            raise LostStepsError(
                 f"step {view.stop} is missing, and step {min(lost)} is there: part of the folder was "
                 "removed, or only part of it restored"
             )
@@ -115,6 +135,27 @@ class LocalSteps:
                 f"there is no step {step}: steps {view.start} to {view.stop} (excluded) are there"
             )
         return found
+
+    def batches(self, step: Step) -> list[RecordBatch]:
+        """A step's rows, once they are those that were appended. Raises StepError when it is not there, and
+        OSError, before anybody has seen a row, when its file is damaged."""
+        import pyarrow as pa
+
+        reader = self.read(step)
+        try:
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        except (pa.ArrowInvalid, OSError) as problem:
+            raise OSError(f"the file of step {step} in {self.place} is damaged: {problem}") from None
+        metadata = reader.schema.metadata
+        recorded = (step, int(metadata[b"mzplan.rows"]), metadata[b"mzplan.digest"].decode())
+        plain = [batch.replace_schema_metadata(None) for batch in batches]
+        differs = _differing(recorded, content_hash(plain))
+        if differs is not None:
+            raise OSError(
+                f"the file of step {step} in {self.place} is damaged: its rows have the digest {differs[1]}, "
+                f"and those that were appended {differs[0]}"
+            )
+        return plain
 
     def rows(self, steps: range) -> int:
         """The rows of these steps. Raises StepError for one that is not there."""
@@ -170,6 +211,14 @@ class LocalSteps:
                 return (step, *self._summary(name))
         return None
 
+    def recorded(self, view: _View, step: Step) -> tuple[Step, int, str] | None:
+        """The same of a step; None of one that is not there, or so old that it is forgotten."""
+        if step in view.files:
+            return (step, *self._summary(view.files[step]))
+        return next(
+            ((step, rows, digest) for one, rows, digest in view.expired.values() if one == step), None
+        )
+
     def _summary(self, name: str) -> tuple[int, str]:
         """The number of rows, and their digest."""
         reader = self._open(name)
@@ -197,19 +246,23 @@ class Turn:
         """Make the rows the next step, unless an append of this id has. Once. Raises StaleStepError."""
         known = self._steps.find(self.view, _hash(id_))
         if known is not None:
-            content = content_hash([rows])
-            before = ContentHash.parse(known[1], known[2])
-            differs = known[1] != content.rows or before not in (None, content)
-            return Appended(step=known[0], rows=known[1], repeated=True, differs=differs)
+            differs = _differing(known, content_hash([rows]))
+            return Appended(step=known[0], rows=known[1], repeated=True, digests=differs)
         if expect is not None and expect != self.view.stop:
             raise StaleStepError(expect, self.view.stop)
         self.write([(id_, rows)])
         return Appended(step=self.view.stop, rows=rows.num_rows)
 
-    def is_known(self, id_: str) -> bool:
-        """Whether an append of this id has been made."""
-        key = _hash(id_)
-        return key in self.view.expired or key in map(_key_of, self.view.files.values())
+    def known(self, id_: str) -> Step | None:
+        """The first step of the append of this id; None where none has been made."""
+        found = self._steps.find(self.view, _hash(id_))
+        return found[0] if found is not None else None
+
+    def differing(self, step: Step, rows: Table) -> tuple[str, str] | None:
+        """Of a step that was appended: what was recorded of its rows, and the digest of these, if they are
+        other rows."""
+        recorded = self._steps.recorded(self.view, step)
+        return _differing(recorded, content_hash([rows])) if recorded is not None else None
 
     def write(self, steps: Sequence[tuple[str, Table]]) -> None:
         """Write the next steps, each with its id; all or none. May be called once."""
@@ -225,13 +278,16 @@ def turns(
     alone: Callable[[], contextlib.AbstractContextManager[object]],
 ) -> Iterator[dict[Place, Turn]]:
     """While nobody else can append to these sources. `alone` keeps other processes out where the storage has
-    no lock: in an object store."""
+    no lock: in an object store. Raises LostStepsError, OSError."""
     with contextlib.ExitStack() as stack:
         if local_path(warehouse) is None:
             stack.enter_context(alone())
         # In the same order everywhere: nobody waits for one who waits for us.
         folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
-        yield {place: stack.enter_context(LocalSteps(folder).turn()) for place, folder in folders.items()}
+        yield {
+            place: stack.enter_context(LocalSteps(folder).turn(passed_step(warehouse, place)))
+            for place, folder in folders.items()
+        }
 
 
 class LocalEndpoint:
@@ -264,7 +320,7 @@ class LocalEndpoint:
                 empty = arrow_schema(columns_of_config(self._config)).empty_table()
                 # An append at this moment becomes the step instead.
                 with contextlib.suppress(StaleStepError):
-                    self._steps.append(empty, f"empty step {step}", expect=step)
+                    self._steps.append(empty, f"{RESERVED}empty step {step}", expect=step)
             self._feed(step, pending[1])
         elif step not in self.steps():
             raise StepError(f"step {step} can't be committed: it is not the one that was read last")
@@ -276,9 +332,8 @@ class LocalEndpoint:
         return self._steps.rows(steps)
 
     def _feed(self, step: Step, consumer: InputConsumer) -> None:
-        reader = self._steps.read(step)
-        for index in range(reader.num_record_batches):
-            consumer.push(reader.get_batch(index).replace_schema_metadata(None))
+        for batch in self._steps.batches(step):
+            consumer.push(batch)
         consumer.eoi()
         consumer.committed()
 
@@ -291,6 +346,14 @@ class LocalFactory:
 
     def new_endpoint(self, name: str, config: Mapping[str, Any]) -> LocalEndpoint:
         return LocalEndpoint(config["storage"], config)
+
+
+def _differing(recorded: tuple[Step, int, str], found: ContentHash) -> tuple[str, str] | None:
+    """The digest that was recorded, and that of the rows, if these are others."""
+    _, rows, digest = recorded
+    if rows == found.rows and ContentHash.parse(rows, digest) in (None, found):
+        return None
+    return digest, str(found)
 
 
 def _encoded(rows: Table, id_: str, digest: str) -> memoryview:
