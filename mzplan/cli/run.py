@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,7 +56,9 @@ def command_run(
 ) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
     from mzplan.runner.logs import configure_logging
+    from mzplan.config.files import PROJECT_FILE
     from mzplan.runner.main import run
+    from mzplan.runner.settings import SettingsWatch
     from mzplan.secrets.policy import read_policy
 
     settings = invocation.project().settings
@@ -65,7 +68,9 @@ def command_run(
     configure_logging(log_format)
     place = MetricsPlace(port=port) if port is not None else None
     allowed = read_policy(policy) if policy else None
-    return run(settings, instance, stand_by=standby, metrics=place, policy=allowed)
+    file = str(Path(settings.directory) / PROJECT_FILE)
+    watch = SettingsWatch(file, lambda: invocation.project().settings)
+    return run(settings, instance, stand_by=standby, metrics=place, policy=allowed, watch=watch)
 
 
 @command("up")

@@ -25,7 +25,7 @@ class Capabilities:
         """See StorageController.set_read_policy."""
         states = [(self._catalog.collection(id_), policy) for id_, policy in policies]
         for state, policy in states:
-            frontiers.set_policy(state, policy)
+            frontiers.set_policy(state, policy, self._young(state, policy))
         for state, _ in states:
             self._downgrade(state)
 
@@ -91,6 +91,11 @@ class Capabilities:
             f"It has read {source.description.query.address} up to step {held}, and what has come since is "
             f"kept for it{f', for {limit} at most' if limit else ''}."
         )
+
+    def _young(self, state: CollectionState, policy: ReadPolicy) -> Step | None:
+        """The first step within a policy's duration. Of a collection without known steps, storage is not asked:
+        nothing of it can be given up yet, and a runner that starts has hundreds."""
+        return self._maintenance.young(state.place, policy) if state.upper else None
 
     def _downgrade(self, collection: CollectionState) -> None:
         """Let since follow the read capabilities, of a collection that this instance feeds."""

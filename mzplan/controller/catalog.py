@@ -32,6 +32,7 @@ class Catalog:
         self.exports: dict[GlobalId, ExportState] = {}
         self.prepared: dict[GlobalId, CreateExportToken] = {}
         self.kept: frozenset[Place] = frozenset()
+        self._dropped: set[tuple[str, GlobalId]] = set()
 
     def collection(self, id_: GlobalId) -> CollectionState:
         """Raises IdentifierMissingError."""
@@ -79,7 +80,7 @@ class Catalog:
         knows."""
         there: Mapping[GlobalId, object] = self.collections if kind == "source" else self.exports
         for id_ in ids:
-            if id_ not in there and not was(kind, id_):
+            if id_ not in there and (kind, id_) not in self._dropped and not was(kind, id_):
                 raise IdentifierMissingError(kind, id_)
 
     def create_collections(self, given: Sequence[tuple[GlobalId, CollectionDescription]]) -> None:
@@ -173,9 +174,16 @@ class Catalog:
             frontiers.hold(self.collection(token.from_id), token.id, token.step)
         self.cancel(token)
 
+    def drop_collection(self, id_: GlobalId) -> None:
+        """Forget a collection, but for that it was here; no error when it is not there."""
+        if self.collections.pop(id_, None) is not None:
+            self._dropped.add(("source", id_))
+
     def drop_export(self, id_: GlobalId) -> None:
-        """Forget an export and what it holds; no error when it is not there."""
+        """Forget an export and what it holds, but for that it was here; no error when it is not there."""
         dropped = self.exports.pop(id_, None)
+        if dropped is not None:
+            self._dropped.add(("sink", id_))
         if dropped is not None and dropped.description.from_id in self.collections:
             frontiers.release(self.collections[dropped.description.from_id], id_)
 

@@ -243,7 +243,7 @@ class Controller:
     def drop_sources_unvalidated(self, ids: Sequence[GlobalId]) -> None:
         self._attached()
         for id_ in ids:
-            self.catalog.collections.pop(id_, None)
+            self.catalog.drop_collection(id_)
         self.wake()
 
     def drop_sinks(self, ids: Sequence[GlobalId]) -> None:

@@ -25,10 +25,11 @@ def implied(policy: ReadPolicy, upper: Step, young: Step | None) -> Step:
             assert_never(policy)
 
 
-def set_policy(state: CollectionState, policy: ReadPolicy) -> None:
-    """Take a policy: it downgrades the implied capability at once, and never recovers it."""
+def set_policy(state: CollectionState, policy: ReadPolicy, young: Step | None = None) -> None:
+    """Take a policy: it downgrades the implied capability at once, and never recovers it. `young`: see
+    `implied`."""
     state.policy = policy
-    advance(state)
+    advance(state, young)
 
 
 def advance(state: CollectionState, young: Step | None = None) -> None:

@@ -108,6 +108,17 @@ class Maintenance:
             id_ = places[due]
             self._survey = (due, self._start(self._look, id_, collections[id_], readers(id_)))
 
+    def young(self, place: Place, policy: ReadPolicy) -> Step | None:
+        """The first step within a policy's duration, as storage has it now; None where it has none, or storage
+        does not answer: the next survey asks again."""
+        if not isinstance(policy, LagDuration):
+            return None
+        try:
+            return self.storage.first_young(place, time.time() - policy.seconds)
+        except OSError as problem:
+            log.warning("collection %s g%d: %s", *place, problem)
+            return None
+
     def maintain(self, address: Address, place: Place, since: Step) -> None:
         """Let storage give up what only earlier steps need, of the collection of a source. One at a time; a
         later look asks again."""
@@ -131,7 +142,6 @@ class Maintenance:
 
     def _look(self, id_: GlobalId, state: CollectionState, readers: Mapping[GlobalId, Place]) -> Surveyed:
         place, policy, now = state.place, state.policy, time.time()
-        lag = policy.seconds if isinstance(policy, LagDuration) else None
         hold = max_hold(state.description.query)
         return Surveyed(
             id=id_,
@@ -139,6 +149,6 @@ class Maintenance:
             extent=self.storage.extent(place),
             needed={export: self.storage.needed(reader, place) for export, reader in readers.items()},
             policy=policy,
-            young=self.storage.first_young(place, now - lag) if lag is not None else None,
+            young=self.young(place, policy),
             limit=self.storage.first_young(place, now - seconds(hold)) if hold is not None else 0,
         )

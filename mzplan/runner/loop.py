@@ -39,6 +39,7 @@ from mzplan.runner.commands import (
     wanted_of,
 )
 from mzplan.runner.gates import Gates
+from mzplan.runner.settings import SettingsWatch
 from mzplan.schema.description import Description
 from mzplan.store.claims import places_of
 from mzplan.store.limits import limited
@@ -64,6 +65,7 @@ class Runner:
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,
         committed: Callable[[State], None] = lambda state: None,
+        settings: SettingsWatch | None = None,
     ):
         attached = controller.attached()
         assert attached is not None
@@ -72,6 +74,7 @@ class Runner:
         self.instance, self.epoch = attached.lease.instance, attached.lease.epoch
         self.clock = clock
         self.committed = committed
+        self.settings = settings
         self.handover, self.canaries = gates
         self.answering = Answering(store, controller.validate, self.instance, pool, controller.wake)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
@@ -101,6 +104,7 @@ class Runner:
         attached = self.controller.attached()
         if attached is not None and attached.lost is not None:  # before the store, which may be the cause
             await self.controller.process()
+        self._configure()
         await self._follow()
         answering = self._attempt("proposals", self.answering.look, False)
         self._attempt("the runners of other instances", self.handover.look, None)
@@ -131,6 +135,11 @@ class Runner:
             await self.controller.ready()
 
     # --- what is wanted
+
+    def _configure(self) -> None:
+        changed = self.settings.look(self.controller.parameters) if self.settings is not None else None
+        if changed is not None:
+            self.controller.update_configuration(changed)
 
     async def _follow(self) -> None:
         """Take in what is committed. Where it can't be read (a store that is not reached, a state that was

@@ -22,7 +22,6 @@ from mzplan.controller.core import Controller
 from mzplan.controller.executor import ExecutorContext
 from mzplan.controller.memory import InMemoryExecutor, InMemoryStorageController
 from mzplan.controller.pools import WorkPool
-from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import write_durably
@@ -33,6 +32,7 @@ from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
+from mzplan.runner.settings import SettingsWatch, parameters_of
 from mzplan.runner.wake import WakeListener, runtime_file, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.keys import own_key
@@ -53,9 +53,11 @@ def run(
     stand_by: bool = True,
     metrics: MetricsPlace | None = None,
     policy: Policy | None = None,
+    watch: SettingsWatch | None = None,
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
-    (embedded, where two commands may have started one each) leave at once."""
+    (embedded, where two commands may have started one each) leave at once. `watch`: where the settings
+    may change meanwhile."""
     own_key()  # an error of it ends the runner, not each query
     store = open_store(settings)
     stopping = threading.Event()
@@ -66,7 +68,8 @@ def run(
     if lease is None:
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
-    return _serve(settings, store, lease, stopping, metrics or settings.metrics.get(instance), policy)
+    place = metrics or settings.metrics.get(instance)
+    return _serve(settings, store, lease, stopping, place, policy, watch)
 
 
 def run_dry(settings: ProjectSettings, instance: str) -> None:
@@ -86,7 +89,7 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         Secrets(settings.directory),
         pool,
         InMemoryExecutor(settings.project, store.read_status(instance)),
-        parameters=_parameters(settings),
+        parameters=parameters_of(settings),
         gates=gates,
     )
     controller.create_instance(instance)
@@ -99,12 +102,6 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         runner.tick()
     finally:
         store.leases.renew(lease, released=True)
-
-
-def _parameters(settings: ProjectSettings) -> StorageParameters:
-    retries = settings.retries
-    pace = Pace(first=retries.first, last=retries.last, budget=retries.budget)
-    return StorageParameters(retain_dropped=settings.retain_dropped, pace=pace)
 
 
 def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:
@@ -140,6 +137,7 @@ def _serve(
     stopping: threading.Event,
     metrics: MetricsPlace | None,
     policy: Policy | None,
+    watch: SettingsWatch | None,
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
     fatal = runtime_file(settings, lease.instance, "error.json")
@@ -150,13 +148,13 @@ def _serve(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
     )
     secrets = GuardedSecrets(settings.directory, guard)
-    parameters = _parameters(settings)
+    parameters = parameters_of(settings)
     pool = WorkPool(parameters.parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)
     controller = _controller(settings, store, secrets, pool, lease.instance, parameters, gates)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    runner = Runner(store, controller, gates, pool, committed=partial(_committed, guard))
+    runner = Runner(store, controller, gates, pool, committed=partial(_committed, guard), settings=watch)
     grant = guard.grant if isinstance(guard, Committed) else lambda flows: None
     socket = runtime_file(settings, lease.instance, "sock")
     listener = WakeListener(socket, secrets, controller.woken, grant)

@@ -284,6 +284,18 @@ def test_sources_are_dropped(world: World) -> None:
         controller.collection("a")
 
 
+def test_what_was_dropped_before_anything_was_recorded_of_it_can_be_dropped_again(world: World) -> None:
+    controller = world.controller()
+    source = local_source("a")
+    create(controller, source)
+    create_sink(controller, sink_of(source, "k"))
+    for _ in range(2):
+        controller.drop_sinks(["k"])
+        controller.drop_sources(["a"])
+    with pytest.raises(IdentifierMissingError):
+        controller.drop_sinks(["a"])
+
+
 def test_a_drop_after_a_crash_is_validated_against_the_durable_history(world: World) -> None:
     controller = world.controller()
     create(controller, local_source("a"))
@@ -533,6 +545,22 @@ def test_read_policies_downgrade_at_once_and_never_recover(world: World) -> None
     with pytest.raises(IdentifierMissingError):
         controller.set_read_policy([("b", LagSteps(steps=0)), ("nobody", LagSteps(steps=1))])
     assert controller.collection("b").policy == RetainFrom(step=0)
+
+
+def test_a_policy_of_time_moves_since_at_once(world: World) -> None:
+    controller = world.controller()
+    create(controller, local_source("a"))
+    for step in range(3):
+        controller.append([appending("a", step, *rows(step, 1))]).result(20)
+    play(controller, "a", 3)
+    controller.update_write_frontiers([("a", 3)])
+    state = controller.collection("a")
+    controller.set_read_policy([("a", LagDuration(seconds=86_400.0 * 36_500))])
+    assert state.since == 0
+    controller.set_read_policy([("a", LagDuration(seconds=0.0))])
+    assert state.since == 2  # the newest can always be read
+    controller.set_read_policy([("a", LagDuration(seconds=86_400.0 * 36_500))])
+    assert state.since == 2
 
 
 def test_since_follows_the_least_of_all_capabilities(world: World) -> None:
