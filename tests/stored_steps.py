@@ -145,6 +145,10 @@ class StoredSource:
             *({"remove": {"path": p.name, "dataChange": False, "deletionTimestamp": 3}} for p in paths),
         )
 
+    def vacuum(self) -> None:
+        """The version in which Delta says that it has removed what no version needs; removes nothing."""
+        self._commit({"commitInfo": {"operation": "VACUUM END", "timestamp": 4}})
+
     def _metadata(self) -> dict[str, Any]:
         return {
             "metaData": {

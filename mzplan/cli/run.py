@@ -55,8 +55,8 @@ def command_run(
     policy: str | None,
 ) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
-    from mzplan.runner.logs import configure_logging
     from mzplan.config.files import PROJECT_FILE
+    from mzplan.runner.logs import configure_logging
     from mzplan.runner.main import run
     from mzplan.runner.settings import SettingsWatch
     from mzplan.secrets.policy import read_policy
@@ -68,7 +68,7 @@ def command_run(
     configure_logging(log_format)
     place = MetricsPlace(port=port) if port is not None else None
     allowed = read_policy(policy) if policy else None
-    file = str(Path(settings.directory) / PROJECT_FILE)
+    file = Path(settings.directory) / PROJECT_FILE
     watch = SettingsWatch(file, lambda: invocation.project().settings)
     return run(settings, instance, stand_by=standby, metrics=place, policy=allowed, watch=watch)
 

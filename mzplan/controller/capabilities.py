@@ -93,8 +93,8 @@ class Capabilities:
         )
 
     def _young(self, state: CollectionState, policy: ReadPolicy) -> Step | None:
-        """The first step within a policy's duration. Of a collection without known steps, storage is not asked:
-        nothing of it can be given up yet, and a runner that starts has hundreds."""
+        """The first step within a policy's duration. Storage is not asked of a collection without known
+        steps: nothing of it can be given up yet, and a runner that starts has hundreds."""
         return self._maintenance.young(state.place, policy) if state.upper else None
 
     def _downgrade(self, collection: CollectionState) -> None:

@@ -109,8 +109,8 @@ class Maintenance:
             self._survey = (due, self._start(self._look, id_, collections[id_], readers(id_)))
 
     def young(self, place: Place, policy: ReadPolicy) -> Step | None:
-        """The first step within a policy's duration, as storage has it now; None where it has none, or storage
-        does not answer: the next survey asks again."""
+        """The first step within a policy's duration, as storage has it now; None where it has none, or
+        storage does not answer: the next survey asks again."""
         if not isinstance(policy, LagDuration):
             return None
         try:

@@ -15,6 +15,7 @@ from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
 from mzplan.schema.description import writes_all
 from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
@@ -144,6 +145,8 @@ def _compare(
                     found = compared(record)
             except GoneError as problem:
                 problems.append(_gone(address, record, str(problem)))
+            except DamagedError as problem:
+                problems.append(_damaged(address, record, str(problem)))
             else:
                 if isinstance(found, Difference):
                     difference = found
@@ -284,9 +287,11 @@ def _in_range(history: StepHistory, address: Address, wanted: Range | None) -> l
 
 @contextmanager
 def _readable(address: Address) -> Iterator[None]:
-    """Turns a failure of the storage into an error for people."""
+    """Turns a failure of the storage into an error for people; damage of a single file stays what it is."""
     try:
         yield
+    except DamagedError:
+        raise
     except OSError as problem:
         raise error(
             "MZ090",
@@ -303,6 +308,17 @@ def _gone(address: Address, record: StepRecord, why: str) -> Diagnostic:
         summary=f"Step {record.step} of {address} can't be replayed",
         detail=why,
         hint="verify later steps with --steps, or expire those that nobody needs: mzplan expire.",
+        address=address,
+    )
+
+
+def _damaged(address: Address, record: StepRecord, why: str) -> Diagnostic:
+    return Diagnostic(
+        code="MZ135",
+        summary=f"Step {record.step} of {address} is damaged",
+        detail=f"{why}.",
+        hint="restore that file from a backup of the warehouse. Without one, `mzplan apply --replace` of the "
+        "source reads everything again, as far as its upstream still has it.",
         address=address,
     )
 

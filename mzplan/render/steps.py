@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.render.text import Paint, cut, safe
 
 if TYPE_CHECKING:
+    from mzplan.model.diagnostics import Diagnostic
     from mzplan.operations.steps import Difference, ShownSteps, Verified
     from mzplan.warehouse.step_record import StepRecord
 
@@ -155,8 +157,18 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
     if found.difference:
         lines.append(paint(_difference_line(found.address, found.difference), "red"))
     if found.problems:
-        lines.append(paint(f"{count(len(found.problems), 'step')} can't be replayed.", "red"))
+        lines.append(paint(f"{_counted(found.problems)}.", "red"))
     return "\n".join(lines)
+
+
+def _counted(problems: Sequence[Diagnostic]) -> str:
+    damaged = sum(problem.code == "MZ135" for problem in problems)
+    gone = len(problems) - damaged
+    parts = [
+        f"{count(damaged, 'step')} {'is' if damaged == 1 else 'are'} damaged" if damaged else "",
+        f"{count(gone, 'step')} can't be replayed" if gone else "",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 _CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."

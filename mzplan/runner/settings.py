@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from mzplan.controller.reconcile import Pace
 from mzplan.controller.types import StorageParameters
@@ -25,7 +25,7 @@ def parameters_of(settings: ProjectSettings, now: StorageParameters | None = Non
 class SettingsWatch:
     """Reads the settings again when their file has changed. `read` raises MzplanError."""
 
-    def __init__(self, path: str, read: Callable[[], ProjectSettings]):
+    def __init__(self, path: Path, read: Callable[[], ProjectSettings]):
         self._path = path
         self._read = read
         self._seen = self._version()
@@ -49,7 +49,7 @@ class SettingsWatch:
 
     def _version(self) -> tuple[int, int, int] | None:
         try:
-            found = os.stat(self._path)
+            found = self._path.stat()
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino

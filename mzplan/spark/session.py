@@ -141,6 +141,8 @@ def _defaults(application: str) -> dict[str, str]:
         # The defaults, 200 and 50, are for large tables: with them a micro-batch of ten rows takes seconds.
         "spark.sql.shuffle.partitions": str(max(cores, 2)),
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Also in an object store: by it, verify tells files that VACUUM has removed from lost ones.
+        "spark.databricks.delta.vacuum.logging.enabled": "true",
         # Streaming queries can't use it, and each start would warn of that.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",

@@ -42,6 +42,7 @@ class Commit:
     removes: tuple[str, ...] = ()
     transaction: tuple[str, int] | None = None
     merged: int | None = None
+    is_vacuum: bool = False
     changes: tuple[str, ...] = ()
 
     @property
@@ -81,18 +82,23 @@ class CollectionLog:
         """The versions after one (-1: all), in order, as far as the log reaches back."""
         found = self.commit(version + 1)
         if found is None:
-            version = min((v for v in self._versions() if v > version), default=version + 1) - 1
+            version = min((v for v in self.versions() if v > version), default=version + 1) - 1
         while (found := self.commit(version + 1)) is not None:
             yield found
             version += 1
 
+    def place(self, name: str) -> str:
+        """The path or URI of a file, by its name in the log."""
+        return _file(self.collection, name)
+
     def oldest(self) -> int | None:
         """The first version whose entry is still there; None where there is no log."""
-        return min(self._versions(), default=None)
+        return min(self.versions(), default=None)
 
-    def _versions(self) -> list[int]:
+    def versions(self) -> list[int]:
+        """The versions whose entries are there."""
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
-        return [int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal()]
+        return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
@@ -170,6 +176,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
         removes=tuple(removes),
         transaction=transaction,
         merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
+        is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
         changes=tuple(_file(collection, file["path"]) for file in changes),
     )
 

@@ -29,7 +29,7 @@ def clean_log(collection: str, version: int) -> int:
     for what the storage did."""
     folder = _log(collection)
     names = folder.names()
-    limit = min(version, _vacuumed(folder))
+    limit = min(version, last_vacuumed(collection))
     first = max((one for one in _versions(names, _CHECKPOINT) if one <= limit), default=0)
     gone = [name for name in names if (found := _ENTRY.fullmatch(name)) and int(found[1]) < first]
     for name in gone:  # oldest first: stopped half-way, the log is as whole as it was
@@ -50,10 +50,10 @@ def tidy_log(collection: str) -> int:
     return len(old)
 
 
-def _vacuumed(folder: Folder) -> int:
-    """The last version that is older than what the last VACUUM was to keep: the next one looks through
-    the log from there on. -1 when there was none."""
-    data = folder.read(_VACUUMED)
+def last_vacuumed(collection: str) -> int:
+    """The last version that is older than what the last VACUUM … LITE was to keep: the next one looks through
+    the log from there on. -1 when there was none. Raises OSError."""
+    data = _log(collection).read(_VACUUMED)
     try:
         return int(json.loads(data)["latestCommitVersionOutsideOfRetentionWindow"]) if data else -1
     except (ValueError, KeyError, TypeError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT
 from mzplan.warehouse.collection_log import Add, CollectionLog, Commit, versions_between
 from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.damage import DamagedError, GoneError, missing
 from mzplan.warehouse.folder import file_system
 from mzplan.warehouse.step_record import StepRecord
 
@@ -23,13 +24,9 @@ _ALL = 2**63
 _ROWS = 65_536  # of a batch
 
 
-class GoneError(Exception):
-    """A step can't be replayed from the collection any more. The message is a sentence that says why."""
-
-
 def read_batches(place: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one of Spark's Parquet files, read without Spark. Raises
-    FileNotFoundError, OSError (also for one that is no Parquet)."""
+    """The rows of one of Spark's Parquet files, read without Spark. Raises FileNotFoundError, OSError, and
+    DamagedError for one that is no Parquet or can't be decoded."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -38,8 +35,24 @@ def read_batches(place: str) -> Iterator[pa.RecordBatch]:
         # Spark stores timestamps as INT96, which would be read in nanoseconds and overflow.
         with parquet.ParquetFile(path, filesystem=system, coerce_int96_timestamp_unit="us") as file:
             yield from file.iter_batches(_ROWS)
-    except pa.ArrowInvalid as problem:
-        raise OSError(f"{place} is damaged: {problem}") from None
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as problem:
+        if isinstance(problem, OSError) and not _can_be_read(system, path):
+            raise  # the storage, not what is in the file
+        first = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise DamagedError(f"{place} is damaged: {first.rstrip('.')}") from None
+
+
+def _can_be_read(system: Any, path: str) -> bool:
+    """Whether all bytes of a file come: pyarrow's errors of decoding are OSErrors as well."""
+    try:
+        with system.open_input_stream(path) as stream:
+            while stream.read(1 << 20):
+                pass
+    except OSError:
+        return False
+    return True
 
 
 def logged(log: CollectionLog, version: int) -> Commit:
@@ -68,7 +81,7 @@ def commit_of(log: CollectionLog, record: StepRecord) -> Commit:
 
 def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBatch]:
     """The step's rows, `_position` among them, as they were written; of a keyed collection what it changed,
-    with `_change`. Raises GoneError, OSError."""
+    with `_change`. Raises GoneError, DamagedError, OSError."""
     commit = commit_of(log, record)
     for file in commit.changes or commit.files:
         try:
@@ -77,10 +90,7 @@ def collection_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.Re
             else:
                 yield from map(_changed, read_batches(file))
         except FileNotFoundError:
-            raise GoneError(
-                f"{file} is gone: step {record.step} was merged with others (OPTIMIZE), and VACUUM has then "
-                "removed what it had written."
-            ) from None
+            raise missing(log, file, f"which step {record.step} has written") from None
 
 
 def _changed(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -161,7 +171,7 @@ def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBa
         try:
             yield from read_batches(file)
         except FileNotFoundError:
-            raise GoneError(f"{file} is gone: VACUUM has removed what step {record.step} has read.") from None
+            raise missing(log, file, f"which step {record.step} has read") from None
 
 
 def step_hash(log: CollectionLog, record: StepRecord, columns: Sequence[str]) -> ContentHash:

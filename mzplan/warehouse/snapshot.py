@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog, Commit
+from mzplan.warehouse.damage import missing
 from mzplan.warehouse.folder import is_there
 from mzplan.warehouse.replay import GoneError, commit_of
 from mzplan.warehouse.step_history import StepHistory
@@ -117,7 +118,8 @@ class TableSnapshot:
         except (DeltaError, pa.ArrowException, OSError) as problem:
             for file in self._table.file_uris():
                 if not is_there(file):
-                    raise GoneError(f"{file}, of version {self.version}, is gone: it was vacuumed.") from None
+                    why = missing(CollectionLog(self.place), file, f"of version {self.version}")
+                    raise GoneError(f"{str(why).rstrip('.')}.") from None
             damaged = "Parquet error" in str(problem) and "predicate" not in str(problem)
             if where is not None and not isinstance(problem, OSError) and not damaged:
                 raise ConditionError(_first(problem)) from None

@@ -126,6 +126,8 @@ def test_verify_names_the_first_difference(shop: Shop, kind: str) -> None:
 
 def test_verify_says_which_steps_are_gone_and_goes_on(shop: Shop) -> None:
     shop.steps(4)
+    shop.source.merge()
+    shop.source.vacuum()
     shop.source.data(1)[0].unlink()
     document = shop.run("verify", "source.orders", "--json")
     assert document.code == 1
@@ -135,6 +137,29 @@ def test_verify_says_which_steps_are_gone_and_goes_on(shop: Shop) -> None:
     ran = shop.run("verify", "source.orders")
     assert "error[MZ091]: Step 1 of source.orders can't be replayed" in ran.err
     assert ran.out.endswith("1 step can't be replayed.\n")
+
+
+def test_verify_names_step_and_file_of_damage_and_goes_on(shop: Shop) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    shop.steps(5)
+    lost, cut, torn = (shop.source.data(step)[0] for step in (0, 1, 3))
+    lost.unlink()
+    cut.write_bytes(cut.read_bytes()[:-7])
+    data = bytearray(torn.read_bytes())
+    data[4:40] = bytes(36)  # the header of its first page: the footer is whole
+    torn.write_bytes(data)
+    with pytest.raises((OSError, pa.ArrowException)):
+        parquet.read_table(torn)
+    ran = shop.run("verify", "source.orders")
+    assert ran.code == 1
+    assert ran.out.splitlines()[0].startswith("source.orders: 2 steps as recorded")
+    assert ran.out.endswith("3 steps are damaged.\n")
+    assert "VACUUM" not in ran.err
+    for step, file in ((0, lost), (1, cut), (3, torn)):
+        assert f"error[MZ135]: Step {step} of source.orders is damaged" in ran.err
+        assert file.name in ran.err
 
 
 def test_verify_counts_rows_where_no_hash_is_recorded(shop: Shop) -> None:

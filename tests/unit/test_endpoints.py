@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from mzplan.connectors.adapter.rows import Rows
+from mzplan.connectors.local import endpoint as local
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStepError
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build
@@ -294,6 +296,38 @@ def test_damaged_files_are_told_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "expired.json").write_text('{"start": 0, "i')
     with pytest.raises(OSError, match=r"expired\.json is damaged"):
         steps.steps()
+
+
+def test_looking_for_steps_does_not_read_the_ids_that_were_ever_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_DISCARD", 1)
+    steps = LocalSteps(str(tmp_path))
+    for number in range(3):
+        steps.append(pa.table({"id": [number]}), f"a{number}")
+    steps.expire(2)
+    (tmp_path / "expired-ids.json").write_text("{")  # who reads it stumbles
+    again = LocalSteps(str(tmp_path))
+    assert again.steps() == range(2, 3) and again.read(2).num_record_batches == 1
+    with pytest.raises(OSError, match=r"expired-ids\.json is damaged"):
+        again.append(pa.table({"id": [0]}), "a0")
+
+
+def test_ids_that_an_earlier_version_kept_with_the_step_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_DISCARD", 1)
+    steps = LocalSteps(str(tmp_path))
+    for number in range(3):
+        steps.append(pa.table({"id": [number]}), f"a{number}")
+    steps.expire(1)
+    ids = json.loads((tmp_path / "expired-ids.json").read_text())
+    (tmp_path / "expired-ids.json").unlink()
+    (tmp_path / "expired.json").write_text(json.dumps({"start": 1, "ids": ids}))
+    assert steps.append(pa.table({"id": [0]}), "a0").repeated
+    steps.expire(2)
+    assert "ids" not in json.loads((tmp_path / "expired.json").read_text())
+    assert [steps.append(pa.table({"id": [n]}), f"a{n}").repeated for n in range(3)] == [True] * 3
 
 
 def test_an_append_may_say_which_step_it_expects(tmp_path: Path) -> None:

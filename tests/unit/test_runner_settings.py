@@ -17,13 +17,13 @@ TEXT = "version: 1\nproject: shop\n"
 def write(folder: Path, more: str) -> None:
     file = folder / "mzplan.yaml"
     file.write_text(TEXT + more)
-    at = os.stat(file).st_mtime_ns + 1_000_000
+    at = file.stat().st_mtime_ns + 1_000_000
     os.utime(file, ns=(at, at))
 
 
 def test_changed_retries_and_retention_are_taken_over(tmp_path: Path) -> None:
     write(tmp_path, "")
-    watch = SettingsWatch(str(tmp_path / "mzplan.yaml"), lambda: load_project(str(tmp_path)))
+    watch = SettingsWatch(tmp_path / "mzplan.yaml", lambda: load_project(str(tmp_path)))
     now = replace(parameters_of(load_project(str(tmp_path))), parallelism=3)
     assert watch.look(now) is None
     write(tmp_path, "retain_dropped: 5m\nretries: {first: 2s, last: 9s, budget: 4}\n")
@@ -36,7 +36,7 @@ def test_changed_retries_and_retention_are_taken_over(tmp_path: Path) -> None:
 
 def test_a_file_with_a_mistake_changes_nothing_until_it_is_mended(tmp_path: Path) -> None:
     write(tmp_path, "retain_dropped: 5m\n")
-    watch = SettingsWatch(str(tmp_path / "mzplan.yaml"), lambda: load_project(str(tmp_path)))
+    watch = SettingsWatch(tmp_path / "mzplan.yaml", lambda: load_project(str(tmp_path)))
     now = parameters_of(load_project(str(tmp_path)))
     write(tmp_path, "retain_dropped: [\n")
     assert watch.look(now) is None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mzplan.warehouse import step_index as index_module
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog, versions_between
+from mzplan.warehouse.damage import DamagedError
 from mzplan.warehouse.folder import Data, LocalFolder
 from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash, versions_of
 from mzplan.warehouse.step_history import Steps, needed_by
@@ -311,10 +312,13 @@ def test_a_step_that_was_vacuumed_or_whose_log_is_gone_says_so(tmp_path: Path) -
     for i in range(3):
         source.run(named(i, i + 1))
     vacuumed, unlogged, moved = source.history.read().records
-    source.data(0)[0].unlink()
+    (file,) = source.data(0)
+    source.merge()
+    source.vacuum()
+    file.unlink()
     (source.collection / "_delta_log" / f"{2:020}.json").unlink()
     log = source.history.collection
-    with pytest.raises(GoneError, match=r"merged with others \(OPTIMIZE\), and VACUUM"):
+    with pytest.raises(GoneError, match=r"version 4 has taken it out .*, and the VACUUM of version 5"):
         collection_hash(log, vacuumed)
     with pytest.raises(GoneError, match=r"log of version 2 .* is gone"):
         collection_hash(log, unlogged)
@@ -322,8 +326,31 @@ def test_a_step_that_was_vacuumed_or_whose_log_is_gone_says_so(tmp_path: Path) -
     with pytest.raises(GoneError, match="holds step 2"):
         collection_hash(log, other)
     source.data(2)[0].write_bytes(b"PAR1 no more")
-    with pytest.raises(OSError, match="is damaged"):
+    with pytest.raises(DamagedError, match="is damaged"):
         collection_hash(source.history.collection, moved)
+
+
+def test_a_missing_file_is_not_explained_by_a_vacuum_that_the_log_does_not_show(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    for i in range(2):
+        source.run(named(i, i + 1))
+    (file,) = source.data(0)
+    data = file.read_bytes()
+    file.unlink()
+    record = source.history.read().records[0]
+    source.vacuum()
+    with pytest.raises(DamagedError, match=f"{file}, which step 0 .* no version has taken it out"):
+        collection_hash(source.history.collection, record)
+    file.write_bytes(data)
+    source.merge()
+    file.unlink()
+    with pytest.raises(DamagedError, match="has no VACUUM that would have removed it"):
+        collection_hash(source.history.collection, record)
+    (source.collection / "_delta_log" / "_last_vacuum_info").write_text(
+        '{"latestCommitVersionOutsideOfRetentionWindow": 9}'
+    )
+    with pytest.raises(GoneError, match="the VACUUM has removed it"):
+        collection_hash(source.history.collection, record)
 
 
 def test_what_a_sink_still_needs(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
     <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
     <storage>/00000000000000000008-<hash of the id>+1.arrow  step 8, of the append that began with step 7
-    <storage>/expired.json                                   the first step that is not expired, and the ids
-                                                             of expired appends, to recognise repeated ones
+    <storage>/expired.json                                   the first step that is not expired
+    <storage>/expired-ids.json                               the ids of expired appends, to recognise repeated
+                                                             ones; only an append looks at them
 
 A step is there when its file and those of all steps before it are. Each file is written under another name,
 fsynced, renamed; an append of several steps writes the first one last, so it is there whole or not at all.
@@ -18,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.local.passed import passed_step
@@ -36,6 +38,7 @@ RESERVED = "mzplan:"
 """Ids that begin so are those of steps that mzplan makes itself."""
 _DIGITS = 20
 _EXPIRED = "expired.json"
+_IDS = "expired-ids.json"
 KEPT_IDS = 100_000
 """Number of expired appends, the newest, whose ids are kept."""
 # Expired steps are removed when there are so many of them, or so many bytes.
@@ -72,16 +75,20 @@ class StaleStepError(Exception):
         self.next_step = next_step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _View:
-    """The content of the folder: the steps that are not expired, the file of each, expired ids, and the files
-    after a missing step, which are of a killed or running append."""
+    """The content of the folder: the steps that are not expired, the file of each, expired ids (read when
+    first asked for), and the files after a missing step, which are of a killed or running append."""
 
     start: Step
     stop: Step
     files: Mapping[Step, str]
-    expired: Mapping[str, Any] = field(default_factory=dict)
+    ids: Callable[[], Mapping[str, Any]]
     left: Mapping[Step, str] = field(default_factory=dict)
+
+    @cached_property
+    def expired(self) -> Mapping[str, Any]:
+        return self.ids()
 
 
 class LocalSteps:
@@ -180,7 +187,9 @@ class LocalSteps:
                 if one >= view.start:
                     ids[_key_of(view.files[one])] = [one, *self._summary(view.files[one])]
             kept = dict(sorted(ids.items(), key=lambda item: item[1][0])[-KEPT_IDS:])
-            self.folder.write(_EXPIRED, json.dumps({"start": until, "ids": kept}).encode())
+            # First: an append that no longer finds a step's file finds its id here.
+            self.folder.write(_IDS, json.dumps(kept).encode())
+            self.folder.write(_EXPIRED, json.dumps({"start": until}).encode())
             for one in old:
                 self.folder.delete(view.files[one])
 
@@ -190,16 +199,20 @@ class LocalSteps:
     def _look(self) -> _View:
         # The files first: when what is expired is read later, none that was discarded is thought missing.
         files = {step: name for name in self.folder.names() if (step := _step_of(name)) is not None}
-        data = self.folder.read(_EXPIRED)
-        try:
-            expired: dict[str, Any] = json.loads(data) if data is not None else {"start": 0, "ids": {}}
-        except ValueError as problem:
-            raise OSError(f"{_EXPIRED} is damaged: {problem}") from None
-        start = stop = int(expired["start"])
+        expired = self._json(_EXPIRED)
+        start = stop = int(expired.get("start", 0))
         while stop in files:
             stop += 1
         left = {step: files.pop(step) for step in sorted(files) if step >= stop}
-        return _View(start, stop, files, expired["ids"], left)
+        earlier = expired.get("ids", {})  # of mzplan 0.1, which kept both in one file
+        return _View(start, stop, files, lambda: earlier | self._json(_IDS), left)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        data = self.folder.read(name)
+        try:
+            return dict(json.loads(data)) if data is not None else {}
+        except ValueError as problem:
+            raise OSError(f"{name} is damaged: {problem}") from None
 
     def find(self, view: _View, key: str) -> tuple[Step, int, str] | None:
         """Step, rows and digest of the append whose id has this hash; None where there is none."""
