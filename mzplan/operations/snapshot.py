@@ -11,8 +11,8 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
 from mzplan.warehouse.step_history import StepHistory, Steps
 

@@ -15,9 +15,9 @@ from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address
 from mzplan.schema.description import writes_all
 from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.damage import DamagedError
+from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import GoneError, collection_batches, collection_hash
+from mzplan.warehouse.replay import collection_batches, collection_hash
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
 

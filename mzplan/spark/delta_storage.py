@@ -27,8 +27,8 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Place
 from mzplan.schema.source_columns import keys_of
 from mzplan.warehouse.checkpoints import Checkpoint, places_below
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.delta_log import clean_log, tidy_log
-from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.snapshot import small_files, snapshot_batches
 from mzplan.warehouse.step_history import StepHistory, needed_by
 from mzplan.warehouse.step_record import StepRecord

@@ -1,6 +1,6 @@
 """Steps of a sink verified: what its target has recorded, and the collection's rows made into its rows again.
 
-Spark is only needed where the sink has a select or a where, or an upsert leaves out rows: what such
+Spark is only needed where the sink computes or filters, or an upsert leaves out rows of a step: what such
 expressions mean, no other engine agrees with in every corner.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.outputs import outputs_without_spark
+from mzplan.connectors.api.outputs import outputs_without_spark, plain_columns
 from mzplan.connectors.api.protocols import Recorded, ResolvedQuery, SinkConnector, resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.latest import latest_rows
@@ -24,7 +24,8 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark.streams import project
 from mzplan.warehouse.begun import Begun, History
 from mzplan.warehouse.content_hash import ContentHash
-from mzplan.warehouse.replay import GoneError, files_of, step_hash, versions_of
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.replay import files_of, step_hash, versions_of
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 
@@ -98,9 +99,13 @@ class Downstream:
         query = self._as_begun(begun) if begun is not None else self._query
         if query.keys:
             return self._by_spark(lambda: self._changes(record, query))
-        if query.body.get("select") or "where" in query.body or self._recorded.keys:
-            return self._by_spark(lambda: self._rows(record, query))
-        return step_hash(self._history.collection, record, [column.name for column in query.columns])
+        plain = plain_columns(query)
+        found = (
+            step_hash(self._history.collection, record, plain, self._recorded.keys)
+            if plain is not None
+            else None
+        )
+        return found if found is not None else self._by_spark(lambda: self._rows(record, query))
 
     def _by_spark(self, made: Callable[[], DataFrame]) -> ContentHash:
         from mzplan.connectors.frames.row_hash import content_hash

@@ -23,8 +23,8 @@ from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import is_there
-from mzplan.warehouse.replay import GoneError
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ its source's collection that the step has read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _TYPE = "_change_type"  # the column in which a file of Delta's change feed says what became of a row
 _ALL = 2**63
 _ROWS = 65_536  # of a batch
+_MOST_KEYS = 200_000  # of a step, that are compared in memory
 
 
 def read_batches(place: str) -> Iterator[pa.RecordBatch]:
@@ -174,13 +175,44 @@ def step_batches(log: CollectionLog, record: StepRecord) -> Iterator[pa.RecordBa
             raise missing(log, file, f"which step {record.step} has read") from None
 
 
-def step_hash(log: CollectionLog, record: StepRecord, columns: Sequence[str]) -> ContentHash:
-    """The content hash of these columns, of all rows. Raises GoneError, OSError."""
-    wanted = {name.lower() for name in columns}
-    return content_hash(
-        batch.select([name for name in batch.schema.names if name.lower() in wanted])
-        for batch in step_batches(log, record)
-    )
+def step_hash(
+    log: CollectionLog, record: StepRecord, columns: Mapping[str, str], keys: Sequence[str] = ()
+) -> ContentHash | None:
+    """The content hash of these columns, by the names that they get, of all rows. Raises GoneError, OSError.
+    None where rows have the same `keys`, or may have: which of them counts is not decided here."""
+    total, seen = ContentHash(), set[tuple[Any, ...]]()
+    for batch in step_batches(log, record):
+        made = _renamed(batch, columns)
+        total += content_hash([made])
+        if keys:
+            fresh = _keys_of(made, keys)
+            if fresh is None or len(seen) + len(fresh) > _MOST_KEYS:
+                return None
+            seen.update(fresh)
+            if len(seen) != total.rows:
+                return None
+    return total
+
+
+def _renamed(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
+    """Columns that a file does not have yet are left out: they are NULL."""
+    there = {name.lower(): index for index, name in enumerate(batch.schema.names)}
+    found = {name: there[column.lower()] for name, column in columns.items() if column.lower() in there}
+    return batch.select(list(found.values())).rename_columns(list(found))
+
+
+def _keys_of(batch: pa.RecordBatch, keys: Sequence[str]) -> list[tuple[Any, ...]] | None:
+    """The key of each row; None where Python might find equal what Spark does not, or the reverse."""
+    import pyarrow as pa
+
+    names = {name.lower(): index for index, name in enumerate(batch.schema.names)}
+    found = []
+    for key in keys:
+        column = batch.column(names[key.lower()]) if key.lower() in names else None
+        if column is None or not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
+            return None
+        found.append(column.to_pylist())
+    return list(zip(*found, strict=True))
 
 
 def _snapshot(log: CollectionLog, version: int) -> list[Add]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog, Commit
-from mzplan.warehouse.damage import missing
+from mzplan.warehouse.damage import GoneError, missing
 from mzplan.warehouse.folder import is_there
-from mzplan.warehouse.replay import GoneError, commit_of
+from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from mzplan.connectors.catalogue import Connectors
 from mzplan.schema.description import Description
 from mzplan.spark.source_verification import SparkUpstream
 from mzplan.warehouse.content_hash import ContentHash, content_hash
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import local_path
-from mzplan.warehouse.replay import GoneError, collection_batches
+from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory
 from mzplan.warehouse.step_record import StepRecord
 from tests.integration.spark_lab import until

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,11 @@ from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address
 from mzplan.operations.steps import Verified, _compare, _with_target
 from mzplan.render.steps import render_verified, verified_to_json
+from mzplan.schema.columns import parse_columns
+from mzplan.spark.sink_verification import Downstream
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
+from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.reporters import SilentReporter
 
 
@@ -43,6 +49,28 @@ def verified(target: Changed) -> Verified:
 @pytest.mark.parametrize("wrote", [Changed.before, Changed.after])
 def test_a_step_that_was_pushed_under_the_one_or_the_other_is_as_recorded(wrote: ContentHash) -> None:
     assert (verified(Changed(wrote)).equal, verified(Changed(wrote)).difference) == ((0, 1, 2), None)
+
+
+@pytest.mark.parametrize("body", [{}, {"select": ["name AS who", "ID"]}, {"select": ["*"]}])
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_a_sink_that_computes_nothing_needs_no_spark(
+    tmp_path: Path, body: dict[str, Any], keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = StoredSource(tmp_path)
+    source.run(named(0, 3))
+    sink = StoredSink(source)
+    sink.run(2)
+    query: Any = SimpleNamespace(
+        body=body, columns=parse_columns("id BIGINT, name STRING"), keys=(), checkpoint=None
+    )
+    target: Any = SimpleNamespace(keys=keys)
+    monkeypatch.setattr(Downstream, "_session", lambda _: pytest.fail("Spark was started"))
+    found = Downstream(query, target, sink.history, "", lambda _: query)
+    (record,) = sink.history.read().records
+    assert found.content_hash(record).rows == 3
+    query.body = {**body, "where": "id > 1"}
+    with pytest.raises(pytest.fail.Exception, match="Spark was started"):
+        found.content_hash(record)
 
 
 def test_a_step_that_is_neither_is_told_with_its_cause() -> None:

@@ -16,7 +16,7 @@ from mzplan.endpoints.interface import (
     StepError,
 )
 from mzplan.warehouse.content_hash import ContentHash, content_hash
-from mzplan.warehouse.replay import GoneError
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.step_record import StepRecord
 
 if TYPE_CHECKING:

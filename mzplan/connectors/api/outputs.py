@@ -31,6 +31,24 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
     return tuple(found)
 
 
+def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
+    """What a sink writes, as columns of the collection by the names that they get; None where it computes or
+    filters anything."""
+    if "where" in query.body:
+        return None
+    found: dict[str, str] = {}
+    for item in query.body.get("select") or ["*"]:
+        if item.strip() == "*":
+            found |= {column.name: column.name for column in query.columns}
+            continue
+        match = _PLAIN.match(item)
+        column = _column(_unquoted(match[1], match[2]), query.columns) if match else None
+        if match is None or column is None:
+            return None
+        found[_unquoted(match[3], match[4]) or column.name] = column.name
+    return found
+
+
 def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     """Names of what a sink writes that is never NULL for certain: columns as they are that say NOT NULL, or
     are of the collection's key where a record without a value for it is malformed (`x-key-certain`)."""

@@ -9,7 +9,8 @@ from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.warehouse.content_hash import content_hash
-from mzplan.warehouse.replay import GoneError, read_batches
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.replay import read_batches
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

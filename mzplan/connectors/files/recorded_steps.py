@@ -13,8 +13,8 @@ from mzplan.connectors.files.manifest import LOG, listed_path
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
+from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import open_folder, read_text
-from mzplan.warehouse.replay import GoneError
 
 
 class FilesRecorded:
