@@ -145,6 +145,8 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
     if found.equal:
         span = _span((found.equal[0], found.equal[-1]))
         lines.append(f"{found.address}: {count(len(found.equal), 'step')} as recorded ({span}).")
+        if found.address.kind == "sink":
+            lines.append(_NOT_SEEN)
     elif not found.difference and not found.problems:
         lines.append(f"{found.address} has no steps to verify.")
     if found.by_rows:
@@ -171,6 +173,7 @@ def _counted(problems: Sequence[Diagnostic]) -> str:
     return ", ".join(part for part in parts if part)
 
 
+_NOT_SEEN = "Not looked for: what others have added, changed or deleted in the target since then."
 _CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."
 
 
