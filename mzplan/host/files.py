@@ -58,10 +58,12 @@ def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = No
 
 
 def create_durably(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Make a file that is not there yet. Raises OSError: FileExistsError where it is, also for a link."""
+    """Make a file that is not there yet. Raises OSError: FileExistsError where it is, also for a link. What
+    fails leaves none."""
     with _created(path, mode, durable=True) as stream:
         stream.write(data)
-    sync_folder(path.parent)
+    with _removed_on_failure(path):
+        sync_folder(path.parent)
 
 
 def put_in_place(fresh: Path, path: Path, *, durable: bool = True) -> None:

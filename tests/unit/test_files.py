@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -50,6 +51,18 @@ def test_a_file_is_created_once_and_never_through_a_link(tmp_path: Path) -> None
             files.create_durably(tmp_path / name, b"two")
     assert (tmp_path / "key").read_bytes() == b"one" and not (tmp_path / "elsewhere").exists()
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_whose_folder_cannot_be_synced_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "sync_folder", fails)
+    with pytest.raises(OSError, match="No space"):
+        files.create_durably(tmp_path / "key", b"one")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
