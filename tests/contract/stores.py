@@ -93,7 +93,10 @@ class ObjectServer:
 
     refuse: bool = False  # as a full disk does
     read_only: bool = False  # as keys do that may only read and list
+    fails_at: int = -1  # the request of this number (in `requests`) fails
+    late: bool = False  # it fails after it was done, as where the answer is lost
     requests: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     _server: Any = None
 
     def start(self) -> None:
@@ -108,6 +111,13 @@ class ObjectServer:
 
         def app(environ: Any, start_response: Any) -> Iterable[bytes]:
             self.requests.append(environ["REQUEST_METHOD"])
+            self.paths.append(environ["PATH_INFO"])
+            if len(self.requests) - 1 == self.fails_at:
+                if self.late:
+                    b"".join(inner(environ, lambda *_: None))
+                status = "500 Internal Server Error" if self.late else "403 Forbidden"  # 403 is not retried
+                start_response(status, [("Content-Length", "0")])
+                return [b""]
             if self.refuse and environ["REQUEST_METHOD"] in ("PUT", "POST"):
                 start_response("507 Insufficient Storage", [("Content-Length", "0")])
                 return [b""]

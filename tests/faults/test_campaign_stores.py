@@ -1,0 +1,136 @@
+"""Requests of the object store that fail, many applies at once on each backend, and signals."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.contract import stores
+from tests.contract.stores import Case, ObjectServer
+from tests.faults.campaigns import SIZE, Before, goes_on
+from tests.faults.forks import Forks
+from tests.unit.cli_runs import apply, mzplan, write
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    server = ObjectServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as process:
+        yield process
+
+
+def case_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Case:
+    folder.mkdir(exist_ok=True)
+    if kind == "postgres":
+        database = request.getfixturevalue("database")("campaign")
+        return stores.postgres(folder, request.getfixturevalue("postgres"), database)
+    if kind == "object-store":
+        server = request.getfixturevalue("server")
+        return stores.object_store(folder, server, request.node.name.partition("[")[0].replace("_", "-"))
+    return stores.local(folder)
+
+
+def checkout(folder: Path, case: Case) -> Path:
+    """The project, applied; its broker is a variable."""
+    write(folder, broker="${var.broker}")
+    with (folder / "mzplan.yaml").open("a") as file:
+        file.write(f"variables: {{broker: {{default: a}}}}\nstate: {json.dumps(case.make.args[1])}\n")  # type: ignore[attr-defined]
+    apply(folder)
+    return folder
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["refused", "answer lost"])
+def test_a_request_of_the_object_store_that_fails(server: ObjectServer, tmp_path: Path, late: bool) -> None:
+    case = stores.object_store(tmp_path, server, f"requests-{late}".lower())
+    folder = checkout(tmp_path, case)
+    began = len(server.requests)
+    apply(folder, "--var", "broker=b")
+    count = len(server.requests) - began
+    mistaken = list[tuple[str, str]]()
+    for number, at in enumerate(sorted(random.Random(7).sample(range(count), min(count, 14 * SIZE)))):
+        before = Before(folder, case.make())
+        server.late, server.fails_at = late, len(server.requests) + at
+        with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0):
+            ran = mzplan(folder, "apply", "--auto-approve", "--var", f"broker=c{number}", "--json")
+        what = f"{at}: {server.requests[server.fails_at]} {server.paths[server.fails_at]}"
+        server.fails_at = -1
+        if what.endswith("/lock") and (held := before.store.holder()):
+            assert ran.code in (1, 8), (what, ran)
+            before.store.backend.delete("lock")  # as `state unlock`, once this process has ended
+            assert held.command == "apply"
+        try:
+            before.holds(ran)
+            goes_on(folder)
+        except AssertionError as problem:
+            mistaken.append((what, str(problem)[:1500]))
+    assert not mistaken
+
+
+@pytest.mark.parametrize("kind", ["local", "object-store"])
+def test_a_signal_at_any_moment_of_an_apply(
+    request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
+) -> None:
+    case = case_of(kind, request, tmp_path)
+    folder = checkout(tmp_path, case)
+
+    def command(broker: str) -> list[str]:
+        return ["-C", str(folder), "apply", "--auto-approve", "--json", "--var", f"broker={broker}"]
+
+    began = time.monotonic()
+    assert forks.run(command("b"))[0].code == 0
+    took = time.monotonic() - began
+    moments = random.Random(19)
+    for number in range(15 * SIZE):
+        before = Before(folder, case.make())
+        sent = SIGNALS[number % 3]
+        (ran,) = forks.run(command(f"c{number}"), number=sent, delay=moments.uniform(0, took))
+        assert "Traceback" not in ran.err and "MZ079" not in ran.out + ran.err, ran
+        if ran.code == -sent:  # before the command line took it
+            assert not before.is_committed
+            before.stands()
+        else:
+            assert ran.code in (0, 130), ran
+            before.holds(ran)
+    goes_on(folder)
+
+
+@pytest.mark.parametrize("kind", ["local", "postgres", "object-store"])
+def test_twenty_applies_at_once(
+    request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
+) -> None:
+    """Each of something else: each serial is one of theirs, and what was told to be committed is there."""
+    case = case_of(kind, request, tmp_path)
+    folder = checkout(tmp_path, case)
+    before = Before(folder, case.make())
+    options = ("--auto-approve", "--wait", "10s", "--json", "--var")
+    ended = forks.run(*(["-C", str(folder), "apply", *options, f"broker=c{n}"] for n in range(20)))
+    committed = {}
+    for number, ran in enumerate(ended):
+        assert "Traceback" not in ran.err and "MZ079" not in ran.out + ran.err, ran
+        assert ran.code in (0, 5, 6, 8), ran
+        if ran.code in (0, 8):
+            committed[ran.json()["serial"]] = f"c{number}:9092"
+    before.stands()
+    store = case.make()
+    last = store.read_state()
+    assert sorted(committed) == list(range(2, last.serial + 1))
+    for serial, broker in committed.items():
+        state = last if serial == last.serial else store.read_serial(serial)
+        assert state is not None and broker in str(next(iter(state.resources.values())).body)
+    goes_on(folder)
