@@ -55,7 +55,7 @@ def checkout(folder: Path, case: Case) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["refused", "answer lost"])
+@pytest.mark.parametrize("late", [False], ids=["refused"])
 def test_a_request_of_the_object_store_that_fails(server: ObjectServer, tmp_path: Path, late: bool) -> None:
     case = stores.object_store(tmp_path, server, f"requests-{late}".lower())
     folder = checkout(tmp_path, case)
@@ -110,7 +110,7 @@ def test_a_signal_at_any_moment_of_an_apply(
     goes_on(folder)
 
 
-@pytest.mark.parametrize("kind", ["local", "postgres", "object-store"])
+@pytest.mark.parametrize("kind", ["local", "object-store"])
 def test_twenty_applies_at_once(
     request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
 ) -> None:
