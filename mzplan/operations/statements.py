@@ -126,7 +126,9 @@ def _renamed(
 
 
 def same_value(resource: Resource, edit: PropertyEdit) -> bool:
-    """Whether the edit sets what is set already, or a default."""
+    """Whether the edit sets what is set already, or a default; what is only assumed is not set."""
+    if edit.path in resource.assumed:
+        return False
     kind = resource_kind(resource.address.kind, resource.type)
     now, then = kind.normalise(resource.body), kind.normalise(edited(resource.body, [edit]))
     return now == then and not edit.remove

@@ -18,6 +18,7 @@ PATH = "<statement>"
 _TEXT = re.compile(r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*(?:'|\Z)|"[^"]*(?:"|\Z)""", re.S)
 # What stands behind an option with a secret's name, or behind SECRET, up to the next action.
 _BEHIND = re.compile(r"(?i)\b(?:PASSWORD|SECRET|TOKEN|KEY)\b[^,;]*")
+_UNSURE = re.compile(r"(?i)['\"]|--|/\*|\bSECRET\b")
 _QUOTED = re.compile(r"""('[^']*'|"[^"]*")""")
 _WORD = re.compile(r"[^\s,()=\[\];'\"]+")
 _KEYWORDS = (
@@ -87,8 +88,9 @@ def masked(text: str, shown: Iterable[At] = ()) -> str:
 
 def masked_broken(text: str) -> str:
     """The same for a statement that can't be parsed, so that it is unknown what its quotes enclose: from the
-    first quote or comment on, only keywords, words of options and references are shown."""
-    first = min((at for sign in ("'", '"', "--", "/*") if (at := text.find(sign)) >= 0), default=len(text))
+    first quote, comment or SECRET on, only keywords, words of options and references are shown."""
+    found = _UNSURE.search(text)
+    first = found.start() if found is not None else len(text)
     return _without_words(text[:first]) + _WORD.sub(_unknown, text[first:])
 
 

@@ -301,10 +301,10 @@ def test_a_file_that_somebody_changed_meanwhile_is_left_alone_and_told(folder: P
 
 
 def test_a_link_stays_one_and_rights_stay(folder: Path) -> None:
-    file, real = folder / "pipeline.yaml", folder / "real.txt"
+    file, real = folder / "pipeline.yaml", folder / "real.yml"
     file.rename(real)
     real.chmod(0o640)
-    file.symlink_to("real.txt")
+    file.symlink_to("real.yml")
     assert alter(folder, SET, "--auto-approve").code == 0
     assert file.is_symlink() and "b:9092" in real.read_text() and real.stat().st_mode & 0o777 == 0o640
 

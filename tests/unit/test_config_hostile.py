@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from mzplan.config import findings, load_configuration, masking
-from mzplan.config.checks import validators
 from mzplan.config.files import MAX_FILE_BYTES
 from mzplan.config.yaml import builder, positions
 from mzplan.model.diagnostics import MzplanError
+from mzplan.schema import validators
 from mzplan.schema.kinds import load_schema
 from tests.unit.config_files import PROJECT, SHOP, brief, errors, write
 
@@ -177,7 +177,7 @@ def test_a_mistake_at_the_end_costs_no_more_than_the_items_before_it() -> None:
                 looked_at[0] += 1
                 yield item
 
-    body = {"type": "kafka", "brokers": Items(["a:1"] * 20_000 + ["x"])}
+    body = {"type": "kafka", "brokers": Items([*(f"a:{port}" for port in range(1, 20_001)), "x"])}
     schema = load_schema("connection.kafka")
     ((path, _),) = validators.errors_of("connection.kafka", schema, body)
     assert path == ("brokers", 20_000)

@@ -117,7 +117,7 @@ def test_only_these_lines_change(name: str, edits: list[PropertyEdit], lines: li
     assert changed(BLOCK, name, *edits) == lines
 
 
-FLOW = """\
+NEIGHBOURS = """\
 connections:
   k: {
     type: postgres,
@@ -148,7 +148,7 @@ connections:
         (
             "k",
             "application_name",
-            ["-    user: u, application_name: a,  # both", "+    user: u,  # both"],
+            ["-    user: u, application_name: a,  # both", "+    user: u, # both"],
         ),
         (
             "k",
@@ -166,19 +166,19 @@ connections:
                 "-  j: {type: postgres, host: h, # the host",
                 "-      port: 5433}",
                 "+  j: {type: postgres, host: h # the host",
-                "+      }",
+                "+}",
             ],
         ),
         ("j", "type", ["-  j: {type: postgres, host: h, # the host", "+  j: {host: h, # the host"]),
     ],
 )
 def test_comments_of_neighbours_stay_in_a_flow_mapping(name: str, path: str, lines: list[str]) -> None:
-    assert changed(FLOW, name, drop(path)) == lines
+    assert changed(NEIGHBOURS, name, drop(path)) == lines
 
 
 def test_commas_at_the_start_of_lines(tmp_path: Path) -> None:
     for path in ("host", "port", "user"):
-        after = rewrite(FLOW, "connections", "i", [drop(path)])
+        after = rewrite(NEIGHBOURS, "connections", "i", [drop(path)])
         for other, comment in (("host", "# no comma yet"), ("port", "# one before")):
             assert other == path or comment in after
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.model.diagnostics import MzplanError
-from mzplan.sql.parser import parse_statement
+from mzplan.sql.parser import parse_statements
 from tests.unit.cli_runs import apply, mzplan, write
 
 STATE = Path("state") / "mzplan.state.json"
@@ -69,7 +69,7 @@ def test_a_literal_after_secret_is_never_echoed(folder: Path, statement: str) ->
 
 def test_what_is_not_after_secret_is_still_shown() -> None:
     with pytest.raises(MzplanError) as caught:
-        parse_statement("ALTER CONNECTION k SIT HOST 'h'")
+        parse_statements("ALTER CONNECTION k SIT HOST 'h'")
     assert caught.value.diagnostics[0].summary == "Unexpected SIT"
 
 
