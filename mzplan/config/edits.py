@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mzplan.config.declarations import value_at
-from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file, read_bytes
+from mzplan.config.files import SECTIONS, SourceFile, find_files, is_allowed, project_file, read_bytes
 from mzplan.config.findings import Findings
 from mzplan.config.locations import locate
 from mzplan.config.project import excluded_folders, read_settings
@@ -155,10 +155,11 @@ def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) ->
 
 
 def is_declaring(directory: str, location: str) -> bool:
-    """Whether a real path is that of a file that the project's loader reads."""
+    """Whether a real path is that of a file that the project's loader reads: none that a link of the project
+    leads out to, or to what git and mzplan keep in it."""
     excluded = excluded_folders(directory, read_settings(directory))
     files = [project_file(directory), *find_files(directory, excluded, Findings())]
-    return any(os.path.realpath(file.full_path) == location for file in files)
+    return any(os.path.realpath(file.full_path) == location and is_allowed(file) for file in files)
 
 
 Position = tuple[int, int]

@@ -221,6 +221,17 @@ def read_bytes(file: SourceFile) -> bytes:
     return data
 
 
+def is_allowed(file: SourceFile) -> bool:
+    """Whether it is no link, or one that may be followed."""
+    if not Path(file.full_path).is_symlink():
+        return True
+    try:
+        _check_link(file.full_path, file.root)
+    except ReadError:
+        return False
+    return True
+
+
 def _check_link(path: str, root: str) -> None:
     """Raise ReadError for a link that leads out of the project, to what git and mzplan keep in it for
     themselves, or to what would not be read by its own name: git may ignore it, and it hold secrets."""

@@ -10,6 +10,7 @@ A key is written before the edit that names it, so a crash leaves at most a file
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,8 +87,8 @@ class NewKeys:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             ignore = path.parent / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text(_IGNORE)
+            if not os.path.lexists(ignore):
+                create_durably(ignore, _IGNORE.encode())
             for file, half, mode in (
                 (path, key.export_private_key(), 0o600),
                 (public, key.export_public_key(), 0o644),

@@ -107,8 +107,11 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
     if serial is None:
         project.store.read_state()  # raises for one that is lost, or another than the latest
     blob = project.store.backend.read(STATE_KEY if serial is None else serial_key(serial))
-    if blob is None and serial is not None and project.store.read_state().serial == serial:
-        blob = project.store.backend.read(STATE_KEY)  # the history has only what came before
+    if blob is None and serial is not None:
+        # The history has only what came before the state, which may be damaged.
+        with suppress(MzplanError):
+            if project.store.read_state().serial == serial:
+                blob = project.store.backend.read(STATE_KEY)
     if blob is None and serial is not None:
         raise _no_serial(project, serial)
     if blob is None:

@@ -7,7 +7,8 @@ form of a description.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mzplan.model.address import Address, Kind
@@ -19,6 +20,7 @@ from mzplan.schema.kinds import ResourceKind, is_type, resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.validators import Path, validator
 
+_UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _SHOWN = 80  # characters of a key that somebody may have chosen
 
 
@@ -86,13 +88,35 @@ def _body_faults(address: Address, type_: str, body: Body) -> Iterator[str]:
     if not is_type(kind, type_):
         yield f"{_cut(type_)} is no type of a {kind} here"
         return
+    if place := _unusable_text(body):
+        yield f"{address}{_where(place)}: a control character, which no file can hold"
+        return
     for error in validator(f"{kind}.{type_}").iter_errors(body):
         yield f"{address}{_where(tuple(error.instance_path))}: {_rule(error)}"
         return
-    for name, schema in resource_kind(kind, type_).schema["properties"].items():
-        given = body.get(name)
-        reserved = schema.get("x-reserved", {})
-        yield from (f"{address}.{name}: {key} can't be set" for key in reserved if key in (given or ()))
+    for name, schema in resource_kind(kind, type_).restricted:
+        given, allowed, reserved = body.get(name), schema.get("x-allowed"), schema.get("x-reserved", {})
+        for key in given if isinstance(given, dict) else ():
+            if key in reserved or (allowed is not None and key not in allowed):
+                yield f"{address}.{name}: {_cut(key)} can't be set"
+
+
+def _unusable_text(value: Any, place: Path = ()) -> Path | None:
+    """Where a text has a character that YAML refuses: a library that takes it for the end of the text would
+    go elsewhere than where the text seems to lead. The key of a mapping counts as its place."""
+    if isinstance(value, str):
+        return place if _UNUSABLE.search(value) else None
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        entries = value.items()
+    elif isinstance(value, list | tuple):
+        entries = enumerate(value)
+    for key, inner in entries:
+        if _UNUSABLE.search(str(key)):
+            return (*place, key)
+        if (found := _unusable_text(inner, (*place, key))) is not None:
+            return found
+    return None
 
 
 def _expression_faults(address: Address, body: Body) -> Iterator[str]:

@@ -121,6 +121,10 @@ def sink_writer(
     return connector.write(rows, run)
 
 
+# What calls a method of any class by its name, in each of its forms.
+_REFLECTION = "CallMethodViaReflection"
+
+
 def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
 
@@ -133,9 +137,25 @@ def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
     try:
         if "where" in query.body:
             rows = rows.where(query.body["where"])
-        return rows.selectExpr(*items, POSITION)
+        projected = rows.selectExpr(*items, POSITION)
     except Exception as problem:
         raise _refused(query, problem) from None
+    if _REFLECTION in _analysed(projected, "where" in query.body):
+        raise error(
+            "MZ058",
+            f"select or where of {query.address} calls Java code",
+            "It would run with the rights of the runner, whatever name the function has.",
+            "use functions of Spark SQL.",
+            address=query.address,
+        )
+    return projected
+
+
+def _analysed(projected: DataFrame, filtered: bool) -> str:
+    """The expressions of a projection, and of the filter below it, as Spark understands them."""
+    plan: Any = projected._jdf.queryExecution().analyzed()
+    found = [plan.expressions(), *([plan.child().expressions()] if filtered else [])]
+    return "".join(some.apply(i).toJSON() for some in found for i in range(some.size()))
 
 
 def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:

@@ -114,7 +114,8 @@ def test_a_lost_state_comes_back_as_the_error_says(
             ran = mzplan(folder, *command, "--json")
             assert ran.code == 1 and ran.error()["code"] == "MZ030", command
         assert ran is not None
-        fix = re.findall(r"mzplan (state (?:pull|push)[^,;]*)", ran.error()["hint"])
+        _, _, without_backup = ran.error()["hint"].partition("; or ")
+        fix = re.findall(r"mzplan (state (?:pull|push)[^,;:]*)", without_backup)
         copy = str(tmp_path / "copy.json")
         for command in fix:
             ran = mzplan(folder, *command.replace("FILE", copy).split())

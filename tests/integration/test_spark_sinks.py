@@ -90,8 +90,10 @@ def test_console_shows_rows_with_their_step(
         ({"select": ["sum(amount)"]}, ""),
         ({"where": "amount"}, "amount"),
         ({"where": "id ="}, ""),
+        ({"select": ["id", "`reflect`('java.lang.System', 'nanoTime') AS n"]}, "rights of the runner"),
+        ({"where": "try_reflect('java.lang.System', 'nanoTime') > '0'"}, "rights of the runner"),
     ],
-    ids=["unknown", "aggregate", "no condition", "syntax"],
+    ids=["unknown", "aggregate", "no condition", "syntax", "java in select", "java in where"],
 )
 def test_select_and_where_are_checked_before_they_run(
     lab: Lab, database: Make, body: dict[str, Any], said: str

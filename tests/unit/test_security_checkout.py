@@ -126,6 +126,18 @@ def test_a_journal_writes_only_yaml_files_of_the_project(
     assert ran.code == 1 and "MZ076" in ran.err and "is no YAML file of this project" in ran.err
 
 
+@pytest.mark.parametrize("outside", ["../outside.yaml", ".git/x.yaml"])
+def test_a_journal_writes_through_no_link_of_the_repository(folder: Path, outside: str) -> None:
+    git(folder, "init", "-q")
+    target = folder / outside
+    target.write_text("a: 1\n")
+    (folder / "evil.yaml").symlink_to(target)
+    put_journal(folder, "evil.yaml", "a: 2\n")
+    ran = mzplan(folder, "apply", "--auto-approve")
+    assert target.read_text() == "a: 1\n"
+    assert ran.code == 1 and "MZ076" in ran.err
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"after": ""}, {"before": "0" * 64}, {"serial": 0}, {"path": "mzplan.yaml"}, {"checksum": None}],

@@ -330,6 +330,7 @@ def with_link(**changed: Any) -> Callable[[Description], Description]:
     return lambda d: replace(d, connections={"connection": replace(d.connections["connection"], **changed)})
 
 
+PG = {"type": "postgres", "database": "d", "user": "u"}
 KAFKA = {
     "type": "kafka",
     "brokers": ["a:1"],
@@ -347,6 +348,8 @@ KAFKA = {
         (with_body(select=["id", "`java_method`('a', 'b') AS x"]), "select[1]: java_method calls Java"),
         (with_body(where="try_reflect('a', 'b') = 'c'"), "where: try_reflect calls Java"),
         (with_body(where="id IN (SELECT 1)"), "where: "),
+        (with_link(body={**PG, "host": "evil\0.shop.internal"}), "connection.pg.host: a control character"),
+        (with_body(table={"a": ["x", "y\x1b"]}), "sink.orders_pg.table.a[1]: a control character"),
         (lambda d: replace(d, type="nowhere"), "nowhere is no type of a sink"),
         (lambda d: replace(d, type="../../etc"), "is no type of a sink"),
         (lambda d: replace(d, connections={}), "has no connection"),
@@ -373,6 +376,9 @@ def test_a_source_is_checked_too_with_what_may_not_be_set() -> None:
     assert fault_of(reads) == ""
     link = replace(reads.connections["connection"], body=KAFKA)
     assert "sasl.jaas.config can't be set" in fault_of(replace(reads, connections={"connection": link}))
+    # What Java's client would take for a command to read the runner's environment.
+    link = replace(link, body={**KAFKA, "options": {"config.providers": "1", "client.id": "${1:P}"}})
+    assert "config.providers can't be set" in fault_of(replace(reads, connections={"connection": link}))
     body = {**reads.body, "format": {"type": "json", "schema": "id BIGINT; DROP TABLE"}}
     assert "is not Spark DDL" in fault_of(replace(reads, body=body))
 

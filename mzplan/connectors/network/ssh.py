@@ -330,8 +330,10 @@ def _trusted(hop: Hop) -> tuple[Callable[[str, str, int | None], Any], list[str]
     try:
         pinned = [asyncssh.import_public_key(text) for text in hop.host_keys]
         known = asyncssh.import_known_hosts(hop.known_hosts)
-    except (asyncssh.KeyImportError, ValueError) as problem:
-        raise TunnelError(hop, "host-key", f"the keys to trust can't be read: {problem}") from None
+    except (asyncssh.KeyImportError, ValueError):
+        # Not what asyncssh says: it repeats the line, and the file may be any that this process can read.
+        what = "the keys to trust can't be read: they are no known hosts"
+        raise TunnelError(hop, "host-key", what) from None
 
     def match(host: str, addr: str, port: int | None) -> Any:
         keys, authorities, revoked, *_ = known.match(host, addr, port)

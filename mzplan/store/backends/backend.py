@@ -185,8 +185,8 @@ def lost_error(place: str, what: str, newest: int, seen: int) -> MzplanError:
     hint = "take FILE, the latest, from version control or a backup, then mzplan state push FILE --force"
     if newest:
         hint += (
-            f"; or mzplan state pull --serial {newest} --out FILE, then push that: then `mzplan plan` shows "
-            "what came after that serial"
+            f"; or mzplan state pull --serial {newest} --out FILE, then mzplan state push FILE --force: "
+            "then `mzplan plan` shows what came after that serial"
         )
     hint += "."
     return error("MZ030", f"{place} {what}", f"{detail} Nothing was changed.", hint)
