@@ -52,7 +52,10 @@ ROWS: list[tuple[str, Configuration, str, str]] = [
         "sink.orders_pg",
         KEEPS,
     ),
-    ("postgres connection: tls", shop(pg=postgres(tls={"mode": "require"})), "sink.orders_pg", KEEPS),
+    *(
+        ("postgres connection: tls, `cleartext_login`", shop(pg=postgres(**changed)), "sink.orders_pg", KEEPS)
+        for changed in ({"tls": {"mode": "require"}}, {"cleartext_login": "never"})
+    ),
     ("postgres connection: database", shop(pg=postgres(database="other")), "sink.orders_pg", REPLACES),
     (
         "kafka source: connection (same cluster)",
@@ -224,7 +227,7 @@ FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
     ),
     *(
         (
-            "schema-registry connection: everything",
+            "schema-registry connection: everything but `cleartext_login`",
             _registered(_registry()),
             _registered(_registry(**changed)),
             "source.orders",
@@ -238,7 +241,7 @@ FROM_OTHERS: list[tuple[str, Configuration, Configuration, str, str]] = [
     ),
     *(
         (
-            "schema-registry connection: everything",
+            "schema-registry connection: everything but `cleartext_login`",
             _registered_avro(_registry(user="u", password="${env:P}")),
             _registered_avro(_registry(**changed)),
             "source.orders",
