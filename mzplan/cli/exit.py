@@ -8,6 +8,8 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -16,6 +18,9 @@ from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 
 INTERRUPTED = 130  # what a shell makes of SIGINT
+
+
+_signals: list[int] = []  # that have interrupted this command
 
 
 class Declined(Exception):  # noqa: N818 - an answer, not an error
@@ -36,10 +41,16 @@ def ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
 def _interrupted_by_signals() -> None:
     """Let SIGTERM (a CI job that is cancelled) and SIGHUP (a terminal that is closed) take the way of
     Ctrl-C, so that locks are given back. What is ignored stays so (nohup)."""
+    _signals.clear()
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    _signals.append(number)
+    raise KeyboardInterrupt
 
 
 def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
@@ -71,6 +82,8 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as problem:  # a panic of a library written in Rust is no Exception
+        if _signals:  # a library that calls Python makes something else of an interrupt
+            return _interrupted(invocation)
         if invocation.verbose:
             invocation.end_progress()
             invocation.output.err("".join(traceback.format_exception(problem)))

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from types import TracebackType
 from typing import Any
 
 from tests.unit.cli_runs import Ran
+
+SENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Forks:
@@ -41,11 +44,14 @@ class Forks:
 
 
 def _begin(arguments: list[str], out: Any, err: Any) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
     from mzplan.cli.main import main
 
+    # One that comes before the child is ready would end it without a word.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SENT)
+    pid = os.fork()
+    if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT)
+        return pid
     code = 1
     try:
         # As in a terminal; where tests run in the background they may be ignored.
@@ -53,11 +59,14 @@ def _begin(arguments: list[str], out: Any, err: Any) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.dup2(out.fileno(), 1)
         os.dup2(err.fileno(), 2)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT)
         main(arguments)
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 1
     except KeyboardInterrupt:  # before, or after, the command line took it
         code = 130
+    except BaseException:
+        traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -237,6 +237,24 @@ def test_an_unforeseen_error_is_told_without_what_it_says(
         assert "geheim" not in out and ("geheim" in err) == shown
 
 
+def test_an_interrupt_that_a_library_makes_something_else_of_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException):
+        """As libraries written in Rust raise, when the Python that they call is interrupted."""
+
+    def serials(self: Store) -> list[int]:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise PanicException("called `Result::unwrap()` on an `Err` value") from None
+        return []
+
+    monkeypatch.setattr(Store, "serials", serials)
+    ran = mzplan(folder, "apply", "--auto-approve")
+    assert ran.code == 130 and "MZ079" not in ran.err and "nothing was changed" in ran.err
+
+
 def test_an_error_after_the_commit_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise MzplanError(Diagnostic(code="MZ062", summary="no runner"))
