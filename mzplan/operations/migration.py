@@ -64,7 +64,7 @@ def collect_records(store: Store, lineage: str) -> bytes | None:
     for key in filter(_KEY.fullmatch, keys):
         blob = store.backend.read(key)
         if blob is not None and blob.data.strip():
-            found[key] = blob.data.decode()
+            found[key] = blob.data.decode(errors="replace")  # what is damaged is refused when it is read
     epoch = newest_epoch(store.backend)
     if not found and not epoch:
         return None

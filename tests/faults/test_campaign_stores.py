@@ -113,7 +113,7 @@ def test_a_signal_at_any_moment_of_an_apply(
     goes_on(folder)
 
 
-@pytest.mark.parametrize("kind", ["local", "object-store"])
+@pytest.mark.parametrize("kind", ["local", "object-store", "postgres"])
 def test_twenty_applies_at_once(
     request: pytest.FixtureRequest, forks: Forks, tmp_path: Path, kind: str
 ) -> None:
