@@ -106,7 +106,6 @@ def test_mutated_files_of_a_store(tmp_path: Path) -> None:
         ("drift",),
         ("state", "list"),
         ("state", "pull"),
-        ("show", "saved.plan"),
     )
     for number in range(8 * SIZE):
         for name in stored:
