@@ -80,7 +80,7 @@ def command_run(
 @POLICY
 def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> int:
     """Start the runner of this machine, detached."""
-    from mzplan.runner.wake import runtime_file
+    from mzplan.host.local_folder import runtime_file
     from mzplan.secrets.policy import read_policy
 
     project = invocation.project()

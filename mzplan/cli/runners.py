@@ -38,8 +38,8 @@ class LocalRunners:
         if not self._is_to_start(instance):
             return
         require_extra(RUNNER)
+        from mzplan.host.local_folder import runtime_file
         from mzplan.runner.embedded import start
-        from mzplan.runner.wake import runtime_file
         from mzplan.spark.java import require_java
 
         with self.reporter.working("looking for Java"):

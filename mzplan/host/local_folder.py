@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
+from mzplan.model.resources import ProjectSettings
 
 FOLDER = ".mzplan"
 _GIT_WAIT = 10.0  # seconds
@@ -100,3 +101,11 @@ def _is_tracked(directory: str) -> bool | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return bool(ran.stdout) if ran.returncode == 0 else None
+
+
+def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:
+    """`.mzplan/<instance>.<suffix>`: the socket, log or last error of a runner. Runners of states that
+    variables tell apart have each its own: what is meant for one, values of secrets too, must not reach
+    the other."""
+    name = f"{instance}-{settings.variant}" if settings.variant else instance
+    return Path(settings.directory).resolve() / FOLDER / f"{name}.{suffix}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.canary import Canary, Verdict
-from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance
+from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource
 from mzplan.model.stored import KEY, OPTIONAL, SPARSE, FromMinusOne, Id, InstanceName, Positive, stored
 
 FORMAT_VERSION = 1
@@ -55,6 +55,11 @@ class ResourceState:
     digest: str = field(default="", metadata=OPTIONAL)
     override: Literal["paused", "resumed"] | None = None
     restart_token: int = field(default=0, metadata=OPTIONAL)
+
+    @property
+    def declared(self) -> Resource:
+        """As files that say what is committed would declare it."""
+        return Resource(address=self.address, type=self.type, body=self.body, references=self.references)
 
     @property
     def place(self) -> Place:

@@ -1,6 +1,10 @@
-"""Words around numbers, in texts for people."""
+"""Words around numbers, in texts for people; and what no text may hold."""
 
 from __future__ import annotations
+
+import re
+
+_UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -17,3 +21,9 @@ def size(number: int) -> str:
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{number} B"
+
+
+def unusable_character(text: str) -> str:
+    """The first control character or half surrogate pair of a text; "" when there is none."""
+    bad = _UNUSABLE.search(text)
+    return bad.group() if bad else ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mzplan.host.local_folder import runtime_file
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.operations.project import Project, unknown_address
@@ -48,7 +49,7 @@ def read_logs(project: Project, address: Address | None, since: float | None) ->
             or set(project.settings.instances)
         )
     )
-    places = {name: Path(project.settings.directory) / ".mzplan" / f"{name}.log" for name in names}
+    places = {name: runtime_file(project.settings, name, "log") for name in names}
     there = {name: place for name, place in places.items() if place.is_file()}
     if not there:
         raise _elsewhere(project, names)

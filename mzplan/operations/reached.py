@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mzplan.model.address import Address
+from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.description import InlinedConnection, describe
 
@@ -23,10 +24,8 @@ class Reach:
 
 def unused(state: State) -> list[Address]:
     """The connections that nothing uses, at any depth."""
-    used: set[Address] = set()
-    for query in state.resources.values():
-        if query.address.kind != "connection":
-            used |= set(_connections(describe(query, state.resources).connections))
+    queries = [a for a in state.resources if a.kind != "connection"]
+    used = DependencyGraph.of(state.resources).requirements(queries)
     return sorted(a for a in state.resources if a.kind == "connection" and a not in used)
 
 

@@ -76,10 +76,7 @@ class _Reading:
         self.project, self.state, self.text = project, state, text
         self.directory = project.settings.directory
         self.edits: Edits = Edits(self.directory)
-        self.committed = {
-            a: Resource(address=a, type=r.type, body=r.body, references=r.references)
-            for a, r in state.resources.items()
-        }
+        self.committed = {address: record.declared for address, record in state.resources.items()}
         self.files, self.mistakes = self._files()
         self.named: dict[Address, Resource] = dict(self.files.resources if self.files else self.committed)
         self.wanted: list[Wanted] = []

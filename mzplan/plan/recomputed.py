@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.plan import Change, Plan
-from mzplan.model.resources import Configuration, Resource
+from mzplan.model.resources import Configuration
 from mzplan.model.state import State
 from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.freshness import refuse_stale
@@ -47,11 +47,7 @@ def _of_the_plan(plan: Plan, configuration: Configuration, state: State) -> Conf
     """The configuration as far as the plan goes: everything that it does not touch is as committed."""
     former = {change.before.address for change in plan.changes if change.before is not None}
     resources = {
-        record.address: Resource(
-            address=record.address, type=record.type, body=record.body, references=record.references
-        )
-        for record in state.resources.values()
-        if record.address not in former
+        record.address: record.declared for record in state.resources.values() if record.address not in former
     }
     for change in plan.changes:
         if change.address in configuration.resources:

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mzplan.host.files import read_regular
-from mzplan.host.local_folder import FOLDER, refuse_unused
+from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file
 from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.model.state import Lease
-from mzplan.runner.wake import runtime_file, runtime_folder
+from mzplan.runner.wake import runtime_folder
 from mzplan.secrets.policy import POLICY_VARIABLE
 from mzplan.store.leases import is_of_here
 from mzplan.store.store import Store

@@ -25,6 +25,7 @@ from mzplan.controller.pools import WorkPool
 from mzplan.controller.types import NotAttachedError, ReplicaLocation, StorageParameters
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import write_durably
+from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 from mzplan.model.state import Lease, State
@@ -33,7 +34,7 @@ from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.settings import SettingsWatch, parameters_of
-from mzplan.runner.wake import WakeListener, runtime_file, runtime_folder
+from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.keys import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy

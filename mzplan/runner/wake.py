@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from mzplan.host.files import make_private_folder
-from mzplan.host.local_folder import FOLDER, why_foreign, why_unused
+from mzplan.host.local_folder import FOLDER, runtime_file, why_foreign, why_unused
 from mzplan.model.resources import ProjectSettings
 from mzplan.secrets.policy import Flow
 from mzplan.secrets.references import Secrets
@@ -52,14 +52,6 @@ def _is_own_socket(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
-
-
-def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:
-    """`.mzplan/<instance>.<suffix>`: the socket, log or last error of a runner. Runners of states that
-    variables tell apart have each its own: what is meant for one, values of secrets too, must not reach
-    the other."""
-    name = f"{instance}-{settings.variant}" if settings.variant else instance
-    return Path(settings.directory).resolve() / ".mzplan" / f"{name}.{suffix}"
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ form of a description.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mzplan.model.address import Address, Kind
 from mzplan.model.resources import Body
+from mzplan.model.words import unusable_character
 from mzplan.schema.columns import DdlError
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.expressions import parse_select, parse_where
@@ -20,7 +20,6 @@ from mzplan.schema.kinds import ResourceKind, is_type, resource_kind
 from mzplan.schema.source_columns import columns_of
 from mzplan.schema.validators import Path, validator
 
-_UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _SHOWN = 80  # characters of a key that somebody may have chosen
 
 
@@ -105,14 +104,14 @@ def _unusable_text(value: Any, place: Path = ()) -> Path | None:
     """Where a text has a character that YAML refuses: a library that takes it for the end of the text would
     go elsewhere than where the text seems to lead. The key of a mapping counts as its place."""
     if isinstance(value, str):
-        return place if _UNUSABLE.search(value) else None
+        return place if unusable_character(value) else None
     entries: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         entries = value.items()
     elif isinstance(value, list | tuple):
         entries = enumerate(value)
     for key, inner in entries:
-        if _UNUSABLE.search(str(key)):
+        if unusable_character(str(key)):
             return (*place, key)
         if (found := _unusable_text(inner, (*place, key))) is not None:
             return found

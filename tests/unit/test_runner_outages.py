@@ -15,9 +15,10 @@ import pytest
 
 from mzplan.config import load_project
 from mzplan.controller.types import NotAttachedError
+from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
-from mzplan.runner.wake import WakeListener, runtime_file, send_wake
+from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, open_store

@@ -6,7 +6,6 @@ mistake that is met here (a key twice, a limit) has its place at once.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -27,13 +26,12 @@ from mzplan.config.yaml.events import (
 from mzplan.config.yaml.scalars import SPECIAL_START, TAGS, ScalarError, resolve, resolve_tagged
 from mzplan.model.address import Address, is_valid_name
 from mzplan.model.suggestions import did_you_mean
+from mzplan.model.words import unusable_character
 
 MAX_DEPTH = 64
 # Keys and values of all files of a project; and of these, those that aliases and merges repeat in one file.
 MAX_NODES = 8_000_000
 MAX_REPEATED = 1_000_000
-# What a value may not hold once its escapes are resolved; nor half a surrogate pair.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass(slots=True)
@@ -69,13 +67,6 @@ def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:
                 above[id(value)] = (container, key)
                 below.append(value)
     return above
-
-
-def _unusable_character(text: str) -> str:
-    """The first control character or half surrogate pair of a text; "" when there is none."""
-    if bad := _CONTROL.search(text):
-        return bad.group()
-    return next((char for char in text if "\ud800" <= char <= "\udfff"), "")
 
 
 class StopError(Exception):
@@ -190,7 +181,7 @@ class Builder:
             self.anchors[event.anchor] = (word, 1)
         if event.tag is not None and TAGS.get(event.tag) != "str":
             self._unknown_tag(event)
-        if _unusable_character(word):
+        if unusable_character(word):
             self._stop(event, "Control character in a key", "A key is printable text.", "remove the escape.")
         if word == "<<" and event.implicit[0]:
             return _MERGE
@@ -222,7 +213,7 @@ class Builder:
         kind = TAGS.get(event.tag or "", "")
         if event.tag not in (None, "!") and kind in ("", "map", "seq"):
             self._unknown_tag(event)
-        if bad := _unusable_character(value):
+        if bad := unusable_character(value):
             self._bad(event, f"The text holds the control character U+{ord(bad):04X}.", "remove the escape.")
             value = ""
         elif kind or (event.implicit[0] and event.tag is None):

@@ -9,6 +9,7 @@ hold something like rand() or current_timestamp().
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mzplan.connectors.api.protocols import SinkRun
 from mzplan.endpoints.replay import LATER
@@ -36,15 +37,8 @@ def differs(address: Address, text: str) -> Diagnostic:
 
 def refused(address: Address, text: str) -> MzplanError:
     """The same, with `compare: fail`."""
-    return MzplanError(
-        Diagnostic(
-            code="MZ088",
-            summary=f"A step of {address} is pushed again and is not what it was",
-            detail=_WHY.format(text=_sentence(text)),
-            hint="what is written stays as it is; look at it, then let the sink go on with compare: warn.",
-            address=address,
-        )
-    )
+    hint = "what is written stays as it is; look at it, then let the sink go on with compare: warn."
+    return MzplanError(replace(differs(address, text), severity="error", hint=hint))
 
 
 def later_steps(run: SinkRun, text: str) -> Diagnostic:
