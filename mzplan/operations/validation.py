@@ -114,8 +114,8 @@ def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
 
 
 def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
-    """Check queries from this process, without Spark: with its network, environment and files. Where the
-    warehouse is not on this machine, checkpoints are left to the runner."""
+    """Check queries, or connections alone, from this process, without Spark: with its network, environment
+    and files. Where the warehouse is not on this machine, checkpoints are left to the runner."""
     from mzplan.connectors.catalogue import Connectors
     from mzplan.connectors.checks import check_description
     from mzplan.secrets.references import Secrets
@@ -190,33 +190,18 @@ def reach_alone(
     if not able:
         return []
     names = ", ".join(map(str, able))
+    asked = tuple(as_description(state.resources[address], state.resources) for address in able)
     if from_here:
         reporter.stage(f"Nothing uses {names}: reaching it from here")
-        return _reach_from_here(project, state, able)
+        return check_here(asked, project.settings.directory, state.warehouse)
     for instance in state.instances.values():
         if instance.type != "dry" and project.store.leases.leader(instance.name) is not None:
             reporter.stage(f"Nothing uses {names}: the runner of instance {instance.name} reaches it")
-            asked = tuple(as_description(state.resources[address], state.resources) for address in able)
             return _by_runner(project, runners, instance, asked, handed)
     reporter.detail(
         f"nothing uses {names}, and no runner is alive: not reached (--live reaches it from here)"
     )
     return []
-
-
-def _reach_from_here(project: Project, state: State, connections: Sequence[Address]) -> list[Diagnostic]:
-    from mzplan.connectors.connection_checks import check_connection
-    from mzplan.schema.description import inline_connection
-    from mzplan.secrets.references import Secrets
-
-    directory = project.settings.directory
-    secrets = Secrets(directory)
-
-    def check(address: Address) -> tuple[Diagnostic, ...]:
-        inlined = inline_connection(state.resources[address], state.resources)
-        return check_connection(inlined, secrets, directory) or ()
-
-    return _each([(address, partial(check, address)) for address in connections])
 
 
 def _each(checks: Sequence[tuple[Address, Callable[[], tuple[Diagnostic, ...]]]]) -> list[Diagnostic]:

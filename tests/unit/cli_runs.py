@@ -89,3 +89,14 @@ def apply(folder: Path, *arguments: str) -> Ran:
     ran = mzplan(folder, "apply", "--auto-approve", "--json", *arguments)
     assert ran.code == 0, ran
     return ran
+
+
+def applied_with_another(folder: Path) -> Path:
+    """A project on a dry instance, with another connection and another source, applied."""
+    write(folder)
+    (folder / "more.yaml").write_text(
+        "connections:\n  k2: {type: kafka, brokers: ['z:9092']}   # another\n"
+        "sources:\n  second: {connection: k, topic: second, format: {type: json, schema: 'id BIGINT'}}\n"
+    )
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    return folder

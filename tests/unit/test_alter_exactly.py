@@ -15,21 +15,14 @@ from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.operations.follower import Follower
 from mzplan.schema.description import Description
 from tests.unit.cli_runner import following
-from tests.unit.cli_runs import Ran, run, write
+from tests.unit.cli_runs import Ran, applied_with_another, run, write
 
 SET = "ALTER CONNECTION k SET BROKERS = ('b:9092')"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project on a dry instance, applied."""
-    write(tmp_path)
-    (tmp_path / "more.yaml").write_text(
-        "connections:\n  k2: {type: kafka, brokers: ['z:9092']}   # another\n"
-        "sources:\n  second: {connection: k, topic: second, format: {type: json, schema: 'id BIGINT'}}\n"
-    )
-    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
-    return tmp_path
+    return applied_with_another(tmp_path)
 
 
 def alter(folder: Path, statement: str, *options: str, **more: Any) -> Ran:
