@@ -10,6 +10,7 @@ from mzplan.controller.memory import InMemoryExecutor, InMemoryStorage, InMemory
 from mzplan.model.state import Lease
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
+from mzplan.runner.values import HandedValues
 from mzplan.secrets.references import Secrets
 from mzplan.store.store import Store
 
@@ -21,10 +22,13 @@ def runner_in_memory(
     pool: Pool,
     clock: Callable[[], float] = time.monotonic,
     storage: InMemoryStorage | None = None,
+    secrets: Secrets | None = None,
+    values: HandedValues | None = None,
 ) -> Runner:
     """A runner that leads under this lease, which nobody renews."""
     gates = gates_of(store, lease.instance, clock)
-    controller = InMemoryStorageController(store, Secrets("."), pool, executor, storage, clock, gates=gates)
+    secrets = secrets or Secrets(".")
+    controller = InMemoryStorageController(store, secrets, pool, executor, storage, clock, gates=gates)
     controller.create_instance(lease.instance)
     controller.attach(lease.instance, lease)
-    return Runner(store, controller, gates, pool, clock)
+    return Runner(store, controller, gates, pool, clock, values=values)

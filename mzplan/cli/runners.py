@@ -12,7 +12,8 @@ from mzplan.model.resources import Instance, ProjectSettings
 from mzplan.store.store import Store
 
 if TYPE_CHECKING:
-    from mzplan.operations.project import Handed, Reporter
+    from mzplan.operations.project import Reporter
+    from mzplan.secrets.handed import Handed
 
 
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
@@ -50,18 +51,19 @@ class LocalRunners:
             lease = start(self.settings, self.store, instance.name, packages, self.policy)
         self.reporter.detail(f"it is process {lease.pid}, epoch {lease.epoch}; Spark takes some seconds more")
 
-    def wake(self, instance: Instance, handed: Handed) -> None:
+    def wake(self, instance: Instance, handed: Handed) -> int | None:
         if instance.type != "embedded":
-            return
+            return None
         from mzplan.runner.wake import send_wake
 
-        heard = send_wake(self.settings, instance.name, handed.values, handed.flows)
+        number = send_wake(self.settings, instance.name, handed)
         with_values = f", with values of {', '.join(handed.values)}" if handed.values else ""
         self.reporter.detail(
             f"woke the runner of instance {instance.name}{with_values}"
-            if heard
+            if number is not None
             else f"the runner of instance {instance.name} can't be woken: it looks by itself"
         )
+        return number
 
     def settle(self, instance: Instance) -> None:
         if instance.type == "dry":

@@ -7,13 +7,12 @@ asks, by way of the secrets that a runner has.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from mzplan.connectors.catalogue import find_connector
 from mzplan.model.address import Address
@@ -33,6 +32,7 @@ from mzplan.secrets.references import Secrets, references_in
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
+_NO_VALUES: Mapping[str, str] = {}
 
 
 class GuardedSecrets(Secrets):
@@ -43,8 +43,8 @@ class GuardedSecrets(Secrets):
         self._guard = guard
         self._are_proposed = False
 
-    def proposed(self) -> Secrets:
-        other = copy.copy(self)  # with the same environment: it changes
+    def proposed(self, values: Mapping[str, str] = _NO_VALUES) -> Self:
+        other = super().proposed(values)
         other._are_proposed = True
         return other
 

@@ -61,6 +61,7 @@ log = logging.getLogger("mzplan.controller")
 LOCAL = "local"  # the type of sources that are appended to
 BUSY = 0.05  # seconds between looks while something is under way
 SHOWN = 10  # places in a line of the log
+_NO_VALUES: Mapping[str, str] = {}
 
 
 class Controller:
@@ -378,10 +379,18 @@ class Controller:
         self.catalog.kept = frozenset(places)
         self.wake()
 
-    def validate(self, description: Description) -> CheckResult:
-        secrets = self.secrets.proposed()
+    def validate(self, description: Description, values: Mapping[str, str] = _NO_VALUES) -> CheckResult:
+        secrets = self.secrets.proposed(values)
         secrets.permit(description)
         return self.executor.check(description, secrets)
+
+    def renew_values(self, values: Mapping[str, str]) -> None:
+        environment = self.secrets.environment
+        changed = {f"${{env:{name}}}" for name in values if environment.get(name) != values[name]}
+        environment.update(values)
+        if changed and self.queries is not None:
+            self.queries.forgive(changed)
+            self.wake()
 
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
         gone = self.executor.missing(description)

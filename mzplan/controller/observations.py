@@ -125,7 +125,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
     """Whether there is something to report: always for a condition, now and then for rates alone."""
     if old.serial != new.serial or old.observations.keys() != new.observations.keys():
         return True
-    if (old.secrets, old.canaries, old.foreign) != (new.secrets, new.canaries, new.foreign):
+    if _beside(old) != _beside(new):
         return True
     if rates_too:
         return old.observations != new.observations
@@ -133,6 +133,10 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
         _essential(observation) != _essential(old.observations[address])
         for address, observation in new.observations.items()
     )
+
+
+def _beside(status: Status) -> tuple[Any, ...]:
+    return (status.secrets, status.canaries, status.foreign, status.handed)
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:

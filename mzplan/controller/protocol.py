@@ -190,9 +190,14 @@ class StorageController(Protocol):
         """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
         purpose. (Not in the seed.)"""
 
-    def validate(self, description: Description) -> CheckResult:
-        """Try a description as its query would, without changing anything; any thread may. (Not in the seed:
-        its caller validates before it commands.)"""
+    def validate(self, description: Description, values: Mapping[str, str] = ...) -> CheckResult:
+        """Try a description as its query would, without changing anything; any thread may. `values`: of
+        `${env:NAME}` references by name, for this check alone. (Not in the seed: its caller validates before
+        it commands.)"""
+
+    def renew_values(self, values: Mapping[str, str]) -> None:
+        """Use these values of `${env:NAME}` references, by name, from now on. What has failed and refers to
+        one that is another now is tried again at once. (Not in the seed.)"""
 
     def inspect(self, description: Description, whole: bool = True) -> tuple[Diagnostic, ...]:
         """Whether a query that runs still has what it goes on from: its checkpoint and collection, and (the

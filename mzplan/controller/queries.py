@@ -7,7 +7,7 @@ a server.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ from mzplan.controller.reconcile import (
     Switch,
     decide,
     fallback_failed,
+    forgiven,
     key_of,
     rejected,
     start_failed,
@@ -93,6 +94,7 @@ class Queries:
         self.running_ids = RunningIds()
         self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._accepted_changed = False
+        self._outdated: set[Address] = set()  # under way, with values of secrets that are others now
 
     def desired(self) -> dict[Address, Desired]:
         """What is to run on this instance."""
@@ -104,7 +106,9 @@ class Queries:
             done = self.under_way.pop(address).result()
             if done.upstream is not None:
                 self.upstreams[address] = done.upstream
-            if isinstance(done.command, Switch):
+            outdated = address in self._outdated
+            self._outdated.discard(address)
+            if isinstance(done.command, Switch) and not (outdated and done.problem is not None):
                 self._remember(address, done.command, done)
 
     def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
@@ -171,6 +175,17 @@ class Queries:
             return replace(decision, command=replace(decision.command, check=False))
         return decision
 
+    def forgive(self, references: Set[str]) -> None:
+        """These references have other values now: what has failed, and uses one, is tried again at once, as
+        if it had not. A start that is under way may still have the former values."""
+        for address, one in self.desired().items():
+            if self._references_of(address, one.description).isdisjoint(references):
+                continue
+            if address in self.under_way:
+                self._outdated.add(address)
+            if (memory := self.memories.get(address)) is not None:
+                self.memories[address] = forgiven(memory)
+
     def reclaim(self, wanted: Mapping[Address, Desired], decisions: Mapping[Address, Decision]) -> None:
         """Remove storage that nothing claims or reads any more, once it is due."""
         descriptions = {a: d.description for a, d in wanted.items()}
@@ -183,12 +198,16 @@ class Queries:
         """Digests of the secrets' values that the queries run with, by reference."""
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
-        for address, one in wanted.items():  # once for each description: to look through it takes its time
-            if address not in self._references or self._references[address][0] is not one.description:
-                self._references[address] = (one.description, references_of(one.description))
         return self.secrets_used.digests(
-            {address: self._references[address][1] for address, one in wanted.items() if not one.paused}
+            {a: self._references_of(a, one.description) for a, one in wanted.items() if not one.paused}
         )
+
+    def _references_of(self, address: Address, description: Description) -> set[str]:
+        """Kept for each description: to look through it takes its time."""
+        kept = self._references.get(address)
+        if kept is None or kept[0] is not description:
+            kept = self._references[address] = (description, references_of(description))
+        return kept[1]
 
     def _carry_out(self, command: Command) -> None:
         match command:

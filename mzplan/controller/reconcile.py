@@ -143,8 +143,7 @@ def decide(
     others = tuple(r for r in reports if r is not current)
     if desired.paused:
         command = Stop(address=address, names=_names(reports)) if reports else None
-        kept = replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None)
-        shown = active[0] if active else None
+        shown, kept = active[0] if active else None, forgiven(memory)
         return Decision(command=command, memory=kept, condition="running" if shown else "paused", shown=shown)
     if current is not None:
         return _current(address, desired.description, current, others, memory, now)
@@ -152,6 +151,11 @@ def decide(
     if dead is not None:
         return _ended(address, dead, reports, memory, now, pace)
     return _absent(address, desired.description, reports, memory, now, pace)
+
+
+def forgiven(memory: Memory) -> Memory:
+    """Without failures: it is tried again at once."""
+    return replace(memory, failures=0, retry_at=0.0, verdict=None, error=None, error_code=None)
 
 
 def rejected(memory: Memory, error: str, code: str, now: float, pace: Pace = DEFAULT_PACE) -> Memory:

@@ -169,7 +169,8 @@ class Observation:
 class Status:
     """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
     `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first;
-    `foreign` are queries in its application that it has not started, by name."""
+    `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
+    commands have handed to this runner, and that it uses."""
 
     instance: InstanceName
     epoch: int
@@ -179,6 +180,7 @@ class Status:
     secrets: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
     canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
     foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    handed: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ state or the new one, and a runner that converges to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
@@ -14,16 +14,18 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.plan import Change, Plan
+from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
-from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.model.state import Observation, State, Status
 from mzplan.operations.follower import Follower, Outcome
 from mzplan.operations.plan import plan_configuration, validate
-from mzplan.operations.project import Handed, Project, Reporter, Runners, committing, read_state
+from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
 from mzplan.operations.resumption import resumed_queries
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
+from mzplan.secrets.handed import Handed
 from mzplan.store.limits import limiting
+from mzplan.store.store import Store, digest_of_state
 
 LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 
@@ -147,7 +149,9 @@ def carry_out(
         if not plan.is_empty:
             approve(plan)
             state = _commit(project, runners, reporter, plan, state, options, around)
-    return _follow(project, runners, reporter, plan, state, statuses, options.wait)
+        taken = _hand_over(store, runners, state, _touched(plan, state))
+        failpoint(Failpoint.APPLY_WOKEN)
+    return _follow(project, runners, reporter, plan, state, statuses, taken, options.wait)
 
 
 def _settle(project: Project, reporter: Reporter) -> None:
@@ -190,7 +194,7 @@ def _commit(
     options: ApplyOptions,
     around: Callable[[State], AbstractContextManager[None]],
 ) -> State:
-    """Validate live, then commit, then wake. The caller holds the lock."""
+    """Validate live, then commit. The caller holds the lock."""
     from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
     from mzplan.plan.canaries import without_passed
@@ -199,17 +203,11 @@ def _commit(
     new = apply_changes(state, plan)
     if new.canaries:
         new = without_passed(new, store.read_statuses())
-    changed = [c for c in plan.changes if c.address.kind != "connection"]
-    going_on = [new.resources[address] for address in plan.goes_on if address in new.resources]
-    instances = {i.name: i for i in _touched(new, state, changed, going_on)}
-    handed = _handed(new)
-    needed = _instances_used(new)
+    needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
     for name in sorted(needed):  # also those that `_follow` starts after the commit
         runners.require(_instance(new, name))
-    for instance in instances.values():
-        if instance.name in needed:  # no Spark is started just to find nothing to stop
-            runners.ensure(instance, packages_of(new.resources))
-        runners.wake(instance, handed)
+    for name in sorted(needed & touched):  # no Spark is started just to find nothing to stop
+        runners.ensure(_instance(new, name), packages_of(new.resources))
     if options.live is not False:
         from_here = options.live is True
         found = reach_changed(project, runners, reporter, plan, new, handed, from_here=from_here)
@@ -218,13 +216,26 @@ def _commit(
         for notice in found:
             reporter.stage(f"{notice.severity}: {notice.summary}")
     failpoint(Failpoint.APPLY_VALIDATED)
+    # Before the commit, as a runner may see that before it hears of it; taken over only with this very state.
+    for name in sorted(needed | touched):
+        runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
     with limiting(store, new.serial, options.parallelism), around(new), committing(reporter, new.serial):
         store.commit(new, state)
     failpoint(Failpoint.APPLY_COMMITTED)
-    for instance in instances.values():
-        runners.wake(instance, handed)
-    failpoint(Failpoint.APPLY_WOKEN)
     return new
+
+
+def _hand_over(store: Store, runners: Runners, state: State, touched: set[str]) -> dict[str, tuple[int, int]]:
+    """Wake the runners of what is committed, with the values that it has here: also where nothing was to be
+    committed, as a query may have failed for want of one. Returns by instance the epoch, and the `handed` of
+    its Status, from which on they are in use."""
+    taken, handed = {}, _handed(state)
+    for name in sorted(_instances_used(state) | touched):
+        lease = store.leases.leader(name)
+        number = runners.wake(_instance(state, name), handed)
+        if lease is not None and number is not None:
+            taken[name] = (lease.epoch, number)
+    return taken
 
 
 def _follow(
@@ -234,6 +245,7 @@ def _follow(
     plan: Plan,
     state: State,
     statuses: Mapping[str, Status],
+    taken: Mapping[str, tuple[int, int]],
     wait: float,
 ) -> Applied:
     """Wait for what the plan touched, and for whatever else has not converged yet."""
@@ -249,7 +261,7 @@ def _follow(
         elif instance.type != "dry" and project.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing is to run
         runners.settle(instance)
-        follower = Follower(project.store, state, name, touched)
+        follower = Follower(project.store, state, name, touched, taken.get(name, (0, 0)))
         outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
     with reporter.working("counting what was read since"):
         resumed = resumed_queries(project.store, state, plan, outcomes, before)
@@ -271,32 +283,17 @@ def _instances_used(state: State) -> set[str]:
     return {r.instance for r in state.resources.values() if r.address.kind != "connection"}
 
 
-def _touched(
-    new: State, old: State, changes: Sequence[Change], going_on: Sequence[ResourceState]
-) -> Iterator[Instance]:
-    names = {resource.instance for resource in going_on}
-    for change in changes:
-        names |= {r.instance for r in (change.before, change.after) if r is not None}
-    for name in sorted(names):
-        declared = new.instances.get(name) or old.instances.get(name)
-        if declared is not None:
-            yield declared
+def _touched(plan: Plan, new: State) -> set[str]:
+    """The instances on which something starts or stops."""
+    changed = [c for c in plan.changes if c.address.kind != "connection"]
+    found = {resource.instance for c in changed for resource in (c.before, c.after) if resource is not None}
+    return found | {new.resources[a].instance for a in plan.goes_on if a in new.resources}
 
 
 def _handed(state: State) -> Handed:
-    """The values that this process has of the environment variables the state refers to, and where the state
-    sends secrets: who may commit decides that."""
-    import os
-
+    """The values that this process has for a state, and where that sends secrets: who may commit decides
+    that."""
     from mzplan.connectors.admission import flows_of_state
-    from mzplan.schema.kinds import resource_kind
-    from mzplan.secrets.references import REFERENCE
+    from mzplan.operations.values import values_here
 
-    names = {
-        match["name"]
-        for address, resource in state.resources.items()
-        for reference in resource_kind(address.kind, resource.type).secret_references(resource.body)
-        if (match := REFERENCE.fullmatch(reference)) and match["provider"] == "env"
-    }
-    values = {name: os.environ[name] for name in sorted(names) if name in os.environ}
-    return Handed(values=values, flows=flows_of_state(state))
+    return replace(values_here(state), flows=flows_of_state(state))

@@ -15,6 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.schema.description import Description
+from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
 
 ANSWER_WAIT = 60.0  # seconds for a runner to answer a proposal
@@ -51,14 +52,18 @@ def request_validation(
     instance: str,
     descriptions: tuple[Description, ...],
     *,
-    wake: Callable[[], None],
+    wake: Callable[[str], object],
     ended: Callable[[], MzplanError | None],
 ) -> list[Diagnostic]:
-    """Have an instance's runner validate descriptions. Raises MZ060 when it does not answer in time."""
-    proposal = store.proposals.make(instance, descriptions)
+    """Have an instance's runner validate descriptions. `wake` is given the id of the proposal: to hand over
+    values for it before it is there, and again to have it looked at. Raises MZ060 when there is no answer
+    in time."""
+    id_ = new_proposal_id()
+    wake(id_)
+    proposal = store.proposals.make(instance, descriptions, id_)
     failpoint(Failpoint.APPLY_PROPOSED)
     try:
-        wake()
+        wake(id_)
         until = time.monotonic() + ANSWER_WAIT
         while time.monotonic() < until:
             answer = store.proposals.read_answer(proposal)
@@ -83,11 +88,20 @@ class Follower:
     """Follows the status of one instance until each of its queries is as the state requires.
 
     `touched`: the queries of the plan. Others that have not converged yet are awaited too (an earlier apply
-    may have been killed), but their old failures are not this command's outcome.
+    may have been killed), but their old failures are not this command's outcome. `taken`: an epoch of the
+    runner, and the `handed` of its status from which on it uses what was handed over.
     """
 
-    def __init__(self, store: Store, state: State, instance: str, touched: set[Address]):
+    def __init__(
+        self,
+        store: Store,
+        state: State,
+        instance: str,
+        touched: set[Address],
+        taken: tuple[int, int] = (0, 0),
+    ):
         self.store = store
+        self.taken = taken
         self.state = state
         self.instance = instance
         declared = state.instances.get(instance)
@@ -153,6 +167,8 @@ class Follower:
             return None, False, problem
         if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
             status = None
+        if status is not None and status.epoch == self.taken[0] and status.handed < self.taken[1]:
+            status = None  # of before: what has failed for want of a value is tried again
         return status, leader is not None, None
 
     def _is_superseded(self, address: Address, status: Status | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,22 +21,10 @@ from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
     from mzplan.operations.follower import Outcome
-    from mzplan.secrets.policy import Flow
+    from mzplan.secrets.handed import Handed
 
 
 _AS_WRITTEN: Mapping[str, bytes] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
-    """What a command that commits gives the runners of its own machine: values of `${env:…}` references, and
-    where it sends secrets."""
-
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)
-    flows: Collection[Flow] = ()
-
-
-NOTHING_HANDED = Handed()
 
 
 class Runners(Protocol):
@@ -50,8 +38,9 @@ class Runners(Protocol):
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
         schema.description.packages_of). Does nothing for other types."""
 
-    def wake(self, instance: Instance, handed: Handed) -> None:
-        """Wake a local runner, and pass this to it."""
+    def wake(self, instance: Instance, handed: Handed) -> int | None:
+        """Wake a local runner, and hand this to it. Returns what its Status will have as `handed` once values
+        that it is to use at once are in use; None where it does not hear."""
 
     def settle(self, instance: Instance) -> None:
         """Have a dry instance take in the commit. Does nothing for other types."""

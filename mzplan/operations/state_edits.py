@@ -13,8 +13,9 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
-from mzplan.operations.project import NOTHING_HANDED, Project, Reporter, Runners, committing, read_state
+from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
 from mzplan.plan.state_edits import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
+from mzplan.secrets.handed import NOTHING_HANDED
 from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.store.store import Store, serial_key

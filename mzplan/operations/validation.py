@@ -21,11 +21,12 @@ from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
 from mzplan.operations.follower import request_validation
-from mzplan.operations.project import NOTHING_HANDED, Handed
 from mzplan.operations.reached import unused
+from mzplan.operations.values import values_here, whose_values
 from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.schema.kinds import resource_kind
+from mzplan.secrets.handed import NOTHING_HANDED, Handed
 from mzplan.secrets.policy import NOT_COMMITTED
 
 if TYPE_CHECKING:
@@ -50,15 +51,17 @@ def reach(
     reporter: Reporter,
     state: State,
     queries: Iterable[ResourceState],
-    handed: Handed = NOTHING_HANDED,
+    handed: Handed | None = None,
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
     """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
     Where no runner is alive: with `from_here` by this process, else not at all (the runner will do it before
-    it stops anything). `handed`: to runners of this machine, by a command that commits.
+    it stops anything). `handed`: to runners of this machine, for these questions; by default the values that
+    are known here.
     """
+    handed = handed or values_here(state)
     by_instance: dict[str, list[ResourceState]] = {}
     for query in queries:
         by_instance.setdefault(query.instance, []).append(query)
@@ -72,10 +75,10 @@ def reach(
         number = count(len(descriptions), "query", "queries")
         lease = project.store.leases.leader(name)
         if lease is not None:
-            reporter.stage(f"Validating {number} on instance {name}")
             reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with reporter.working(f"the runner of instance {name} validates {number}"):
-                answers = _by_runner(project, runners, instance, descriptions, handed)
+                asking = f"Validating {number} on instance {name}"
+                answers = _by_runner(project, runners, reporter, asking, instance, descriptions, handed)
             left = [d for d in descriptions if from_here and _is_left_out(d.address, answers)]
             found += [one for one in answers if one.address not in {d.address for d in left}]
             if left:
@@ -95,15 +98,25 @@ def reach(
 def _by_runner(
     project: Project,
     runners: Runners,
+    reporter: Reporter,
+    asking: str,
     instance: Instance,
     descriptions: tuple[Description, ...],
     handed: Handed,
 ) -> list[Diagnostic]:
+    told: list[str] = []
+
+    def wake(proposal: str) -> None:
+        heard = runners.wake(instance, replace(handed, proposal=proposal)) is not None
+        if not told:
+            told.append(asking + whose_values(descriptions, handed if heard else NOTHING_HANDED))
+            reporter.stage(told[0])
+
     return request_validation(
         project.store,
         instance.name,
         descriptions,
-        wake=lambda: runners.wake(instance, handed),
+        wake=wake,
         ended=lambda: runners.ended(instance),
     )
 
@@ -138,7 +151,7 @@ def reach_changed(
     reporter: Reporter,
     plan: Plan,
     new: State,
-    handed: Handed = NOTHING_HANDED,
+    handed: Handed | None = None,
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
@@ -174,7 +187,7 @@ def reach_alone(
     reporter: Reporter,
     state: State,
     connections: Sequence[Address],
-    handed: Handed = NOTHING_HANDED,
+    handed: Handed | None = None,
     *,
     from_here: bool,
 ) -> list[Diagnostic]:
@@ -196,8 +209,9 @@ def reach_alone(
         return check_here(asked, project.settings.directory, state.warehouse)
     for instance in state.instances.values():
         if instance.type != "dry" and project.store.leases.leader(instance.name) is not None:
-            reporter.stage(f"Nothing uses {names}: the runner of instance {instance.name} reaches it")
-            return _by_runner(project, runners, instance, asked, handed)
+            asking = f"Nothing uses {names}: the runner of instance {instance.name} reaches it"
+            handed = handed or values_here(state)
+            return _by_runner(project, runners, reporter, asking, instance, asked, handed)
     reporter.detail(
         f"nothing uses {names}, and no runner is alive: not reached (--live reaches it from here)"
     )

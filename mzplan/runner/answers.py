@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mzplan.controller.executor import CheckResult
+from mzplan.controller.protocol import StorageController
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.runner.values import HandedValues, Values
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import shortened
 from mzplan.store.proposals import Answer, Proposal
@@ -25,16 +26,16 @@ class Answering:
     def __init__(
         self,
         store: Store,
-        check: Callable[[Description], CheckResult],
+        controller: StorageController,
         instance: str,
         pool: Pool,
-        wake: Callable[[], None],
+        values: HandedValues,
     ):
         self.store = store
-        self.check = check
+        self.controller = controller
         self.instance = instance
         self.pool = pool
-        self.wake = wake
+        self.values = values
         # Answers wait for checks on the other pool, so they may not take its places.
         self._answers = ThreadPoolExecutor(2, thread_name_prefix="answer")
         self._under_way: dict[str, Future[None]] = {}
@@ -52,7 +53,8 @@ class Answering:
         self._answers.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, proposal: Proposal) -> None:
-        checks = [(d, self.pool.submit(self._check, d)) for d in proposal.descriptions]
+        values = self.values.proposed(proposal.id)
+        checks = [(d, self.pool.submit(self._check, d, values)) for d in proposal.descriptions]
         diagnostics: list[Diagnostic] = []
         upstreams: dict[Address, Any] = {}
         for description, future in checks:
@@ -65,11 +67,12 @@ class Answering:
             self.store.proposals.answer(answer)
         except MzplanError as problem:
             log.warning("%s", problem)
-        self.wake()
+        self.values.forget(proposal.id)
+        self.controller.wake()
 
-    def _check(self, description: Description) -> CheckResult:
+    def _check(self, description: Description, values: Values) -> CheckResult:
         try:
-            return self.check(description)
+            return self.controller.validate(description, values)
         except MzplanError as problem:
             return CheckResult(diagnostics=problem.diagnostics)
         except Exception as problem:  # a defect in a connector must not silence the answer

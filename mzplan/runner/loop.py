@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor as Pool
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, assert_never
 
 from mzplan.controller.connection_watch import ConnectionWatch
@@ -40,6 +41,7 @@ from mzplan.runner.commands import (
 )
 from mzplan.runner.gates import Gates
 from mzplan.runner.settings import SettingsWatch
+from mzplan.runner.values import HandedValues
 from mzplan.schema.description import Description
 from mzplan.store.claims import places_of
 from mzplan.store.limits import limited
@@ -55,7 +57,7 @@ STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 class Runner:
     """Drives the controller of one instance, which it leads. `gates` are those that the controller has;
-    `committed` takes each state before anything is done of it."""
+    `committed` takes each state before anything is done of it; `values` are what commands hand over."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         committed: Callable[[State], None] = lambda state: None,
         settings: SettingsWatch | None = None,
+        values: HandedValues | None = None,
     ):
         attached = controller.attached()
         assert attached is not None
@@ -76,7 +79,9 @@ class Runner:
         self.committed = committed
         self.settings = settings
         self.handover, self.canaries = gates
-        self.answering = Answering(store, controller.validate, self.instance, pool, controller.wake)
+        self.values = values or HandedValues()
+        self.handed = 0  # hand-overs whose values are in use
+        self.answering = Answering(store, controller, self.instance, pool, self.values)
         self.watch = UpstreamWatch(controller.inspect, pool, clock)
         self.connections = ConnectionWatch(controller.reach, pool, clock)
         self.measures: Sampler[Address, Description, Measured] = Sampler(controller.measure, pool, clock)
@@ -105,6 +110,8 @@ class Runner:
         if attached is not None and attached.lost is not None:  # before the store, which may be the cause
             await self.controller.process()
         self._configure()
+        due, self.handed = self.values.take()
+        self.controller.renew_values(due)
         await self._follow()
         answering = self._attempt("proposals", self.answering.look, False)
         self._attempt("the runners of other instances", self.handover.look, None)
@@ -181,6 +188,9 @@ class Runner:
             self._seen_state = version
             return
         self.committed(state)
+        # Before anything is started of it.
+        digest = partial(self.store.serial_digest, state.serial)
+        self.controller.renew_values(self.values.take_committed(digest))
         wanted = wanted_of(state, self.instance)
         first = self.serial < 0
         if first:
@@ -299,6 +309,7 @@ class Runner:
             secrets=self.overview.secrets,
             canaries=self.canaries.verdicts if decided is None else decided,
             foreign=self.overview.foreign,
+            handed=self.handed,
         )
         now = self.clock()
         self.observed, self.observed_at = status, now

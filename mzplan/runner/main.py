@@ -34,6 +34,7 @@ from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import serve_metrics
 from mzplan.runner.settings import SettingsWatch, parameters_of
+from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import packages_of
 from mzplan.secrets.keys import own_key
@@ -155,10 +156,11 @@ def _serve(
     controller = _controller(settings, store, secrets, pool, lease.instance, parameters, gates)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    runner = Runner(store, controller, gates, pool, committed=partial(_committed, guard), settings=watch)
-    grant = guard.grant if isinstance(guard, Committed) else lambda flows: None
+    values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
+    committed = partial(_committed, guard)
+    runner = Runner(store, controller, gates, pool, committed=committed, settings=watch, values=values)
     socket = runtime_file(settings, lease.instance, "sock")
-    listener = WakeListener(socket, secrets, controller.woken, grant)
+    listener = WakeListener(socket, values.receive, controller.woken)
     if is_private:
         listener.start()
     served = serve_metrics(runner, metrics) if metrics is not None else None

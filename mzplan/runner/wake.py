@@ -1,8 +1,9 @@
 """The wake-up socket of an embedded runner: `.mzplan/<instance>.sock`, mode 0600.
 
-It carries "look now", the values of `${env:…}` references, and where a command that is about to commit sends
-secrets: whoever may write to it is the runner's own user, who may read whatever the runner may. Correctness
-never depends on it: a runner that is not woken looks every half second, and one that lacks a value says so.
+It carries "look now", values of `${env:…}` references (mzplan.runner.values), and where a command that is
+about to commit sends secrets: whoever may write to it is the runner's own user, who may read whatever the
+runner may. Correctness never depends on it: a runner that is not woken looks every half second, and one that
+lacks a value says so.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.files import make_private_folder
 from mzplan.host.local_folder import FOLDER, runtime_file, why_foreign, why_unused
 from mzplan.model.resources import ProjectSettings
+from mzplan.secrets.handed import Handed
 from mzplan.secrets.policy import Flow
-from mzplan.secrets.references import Secrets
 
 log = logging.getLogger("mzplan.wake")
 _LIMIT = 16 << 20  # bytes of one message
@@ -68,19 +69,12 @@ def _short_path(path: Path) -> Iterator[str]:
 
 
 class WakeListener:
-    """Takes wake-up calls on a thread of its own. `grant` takes where secrets may go."""
+    """Takes wake-up calls on a thread of its own. `receive` takes what comes with them, and numbers it."""
 
-    def __init__(
-        self,
-        path: Path,
-        secrets: Secrets,
-        event: threading.Event,
-        grant: Callable[[Collection[Flow]], None] = lambda flows: None,
-    ):
+    def __init__(self, path: Path, receive: Callable[[Handed], int], event: threading.Event):
         self.path = path
-        self.secrets = secrets
+        self.receive = receive
         self.event = event
-        self.grant = grant
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
@@ -120,27 +114,39 @@ class WakeListener:
                 connection.settimeout(_TIMEOUT)
                 with connection.makefile("rb") as file:
                     message = json.loads(file.readline(_LIMIT))
-                values = message.get("env", {})
-                self.secrets.environment.update({str(k): str(v) for k, v in values.items()})
-                self.grant([Flow(str(name), tuple(map(str, way))) for name, way in message.get("flows", ())])
+                number = self.receive(
+                    Handed(
+                        values={str(k): str(v) for k, v in message.get("env", {}).items()},
+                        flows=[
+                            Flow(str(name), tuple(map(str, way))) for name, way in message.get("flows", ())
+                        ],
+                        proposal=str(message.get("proposal", "")),
+                        state=str(message.get("state", "")),
+                    )
+                )
                 self.event.set()
-                connection.sendall(b"ok\n")
+                connection.sendall(b"ok %d\n" % number)
 
 
-def send_wake(
-    settings: ProjectSettings, instance: str, environment: Mapping[str, str], flows: Collection[Flow] = ()
-) -> bool:
-    """Wake a runner of this machine; False when nobody listens (it will look by itself). `flows`: where it
-    may send secrets, whatever is committed."""
+def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int | None:
+    """Wake a runner of this machine. Returns the number of its hand-overs (`Status.handed`; 0 of an earlier
+    version's), None when nobody listens: it will look by itself."""
     path = runtime_file(settings, instance, "sock")
     if why_foreign(settings.directory) or not _is_own_socket(path):
-        return False
+        return None
+    message = {
+        "wake": True,
+        "env": dict(handed.values),
+        "flows": list(handed.flows),
+        "proposal": handed.proposal,
+        "state": handed.state,
+    }
     try:
         with _short_path(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(_TIMEOUT)
             client.connect(address)
-            message = {"wake": True, "env": dict(environment), "flows": list(flows)}
             client.sendall(json.dumps(message).encode() + b"\n")
-            return client.recv(16).startswith(b"ok")
-    except OSError:
-        return False
+            word, _, number = client.recv(32).strip().partition(b" ")
+            return int(number or 0) if word == b"ok" else None
+    except (OSError, ValueError):
+        return None

@@ -6,17 +6,19 @@ What is resolved is remembered (mzplan.secrets.resolved): nothing that leaves th
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.files import read_secret
 from mzplan.secrets.resolved import remember
 
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
+_NO_VALUES: Mapping[str, str] = {}
 Provider = Callable[[str], str | None]
 Place = tuple[str | int, ...]
 """Where a value stands in a body: keys and indexes, outermost first."""
@@ -92,9 +94,13 @@ class Secrets:
         to. Here it never does: a command is as trusted as who calls it. A runner's are
         connectors.admission.GuardedSecrets."""
 
-    def proposed(self) -> Secrets:
-        """The same, for descriptions that nobody has committed."""
-        return self
+    def proposed(self, values: Mapping[str, str] = _NO_VALUES) -> Self:
+        """The same, for descriptions that nobody has committed; with these values of the environment, which
+        are nowhere else."""
+        other = copy.copy(self)
+        if values:
+            other.environment = {**self.environment, **values}
+        return other
 
     def resolve(self, reference: str) -> str:
         """`"${env:X}"` → its value. Raises MzplanError, which names the reference, never a value: MZ056 where

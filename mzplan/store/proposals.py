@@ -63,9 +63,10 @@ class Proposals:
     def __init__(self, backend: Backend):
         self._backend = backend
 
-    def make(self, instance: str, descriptions: tuple[Description, ...]) -> Proposal:
+    def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
+        """`id_`: from new_proposal_id, where it had to be known before."""
         proposal = Proposal(
-            id=secrets.token_hex(8), instance=instance, created=time.time(), descriptions=descriptions
+            id=id_ or new_proposal_id(), instance=instance, created=time.time(), descriptions=descriptions
         )
         self._backend.write(f"proposals/{proposal.id}.json", proposal.encode(), durable=False)
         return proposal
@@ -107,3 +108,7 @@ class Proposals:
         """Remove a proposal and its answer."""
         self._backend.delete(f"proposals/{id_}.json")
         self._backend.delete(f"proposals/{id_}.answer.json")
+
+
+def new_proposal_id() -> str:
+    return secrets.token_hex(8)

@@ -18,8 +18,9 @@ from mzplan.controller.types import NotAttachedError
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.runner import embedded, main
+from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, send_wake
-from mzplan.secrets.references import Secrets
+from mzplan.secrets.handed import NOTHING_HANDED
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store, open_store
 from tests.unit.test_runner import ORDERS, SINK, World, make_state
@@ -195,7 +196,7 @@ def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None
     (tmp_path / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
     settings = load_project(tmp_path)
     woken = threading.Event()
-    listener = WakeListener(path, Secrets(str(tmp_path)), woken)
+    listener = WakeListener(path, HandedValues().receive, woken)
     listener.start()
     try:
         for data in (b"[" * 200_000, b"\xff", b"[]", json.dumps({"env": [1]}).encode()):
@@ -205,6 +206,6 @@ def test_nothing_that_is_sent_to_the_wake_socket_ends_it(tmp_path: Path) -> None
                 client.settimeout(5.0)
                 assert client.recv(16) == b""  # refused, and at once
         assert not woken.is_set()
-        assert send_wake(settings, "local", {}) and woken.is_set()
+        assert send_wake(settings, "local", NOTHING_HANDED) == 0 and woken.is_set()
     finally:
         listener.close()

@@ -29,9 +29,11 @@ from mzplan.model.resources import ProjectSettings, Resource
 from mzplan.model.state import State, Status
 from mzplan.runner.gates import gates_of
 from mzplan.runner.loop import Runner
+from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, send_wake
 from mzplan.schema.conformity import fault_of
 from mzplan.schema.description import Description, as_description, describe
+from mzplan.secrets.handed import NOTHING_HANDED, Handed
 from mzplan.secrets.policy import Committed, Flow, Guard, Policy, read_policy
 from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
@@ -451,7 +453,8 @@ class World:
             if isinstance(guard, Committed):
                 guard.take_in(flows_of_state(state))
 
-        self.runner = Runner(store, controller, gates, self.pool, committed=take_in)
+        values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
+        self.runner = Runner(store, controller, gates, self.pool, committed=take_in, values=values)
 
     def _check(self, description: Description, secrets: Secrets) -> CheckResult:
         found = resolve(description, secrets, ".")
@@ -554,24 +557,23 @@ def test_a_connection_that_nothing_uses_is_asked_for_its_secrets_alone(store: St
 
 def test_the_user_of_the_machine_may_allow_what_he_is_about_to_commit(world: World, tmp_path: Path) -> None:
     """What the first `apply` of a connection does, over the socket of the runner that it has started."""
-    guard = world.secrets._guard
-    assert isinstance(guard, Committed)
     path = tmp_path / ".mzplan" / "local.sock"
     path.parent.mkdir()
-    listener = WakeListener(path, world.secrets, threading.Event(), guard.grant)
+    listener = WakeListener(path, world.runner.values.receive, threading.Event())
     listener.start()
     try:
         world.commit(commit(project(kafka(), source())))
         wanted = shop(state=world.committed)
         assert [d.code for d in world.ask(query(wanted))] == ["MZ107"]
         here = ProjectSettings(directory=str(tmp_path), project="p", warehouse="w", state={}, instances={})
-        assert send_wake(here, "local", {"P": "handed over"}, flows_of_state(wanted))
+        handed = Handed(values={"P": "handed over"}, flows=flows_of_state(wanted))
+        assert send_wake(here, "local", handed) == 1
         assert world.ask(query(wanted)) == () and world.sent[-1] == "handed over"
         assert [d.code for d in world.ask(moved(query(wanted), host="evil"))] == ["MZ107"]
         for odd in (1, [1], [[1]], [["${env:P}", 5]], {"a": 1}):  # the listener survives
             message = json.dumps({"wake": True, "env": {}, "flows": odd}).encode()
             _say(listener.path, message)
-        assert send_wake(here, "local", {})
+        assert send_wake(here, "local", NOTHING_HANDED) == 1
     finally:
         listener.close()
 

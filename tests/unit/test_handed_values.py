@@ -1,0 +1,230 @@
+"""Values of `${env:…}` references that commands hand to a runner of this machine: in use only once they are
+validated and committed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.lease import LeaseKeeper
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.runner.loop import Runner
+from mzplan.runner.values import HandedValues
+from mzplan.runner.wake import WakeListener, runtime_folder
+from mzplan.schema.description import Description, references_of
+from mzplan.secrets.handed import Handed
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store
+from tests.runners import runner_in_memory
+from tests.unit.cli_runs import Ran, mzplan
+
+PROJECT = "version: 1\nproject: shop\n"
+PIPELINE = """\
+connections:
+  k: {type: kafka, brokers: ["a:9092"]}
+  pg: {type: postgres, host: db, database: shop, user: app, password: "${env:HANDED_PG}"}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}}
+sinks:
+  out: {from: orders, connection: pg, table: t}
+"""
+
+
+class Server(InMemoryExecutor):
+    """Queries that reach a server with a password."""
+
+    password = "right"
+
+    def check(self, description: Description, secrets: Secrets) -> CheckResult:
+        try:
+            self._sign_in(description, secrets)
+        except MzplanError as problem:
+            return CheckResult(diagnostics=problem.diagnostics)
+        return CheckResult()
+
+    def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
+        self._sign_in(description, secrets)
+        super().start(description, secrets, epoch)
+
+    def _sign_in(self, description: Description, secrets: Secrets) -> None:
+        for reference in references_of(description):
+            if secrets.resolve(reference) != self.password:
+                raise error("MZ051", "refused", address=description.address)
+
+
+class World:
+    def __init__(self, folder: Path, server: Server, runner: Runner, secrets: Secrets):
+        self.folder, self.server, self.runner, self.secrets = folder, server, runner, secrets
+
+    def apply(self, *options: str) -> Ran:
+        return mzplan(self.folder, "apply", "--auto-approve", "--json", "--wait", "2m", *options)
+
+    def conditions(self) -> dict[str, str]:
+        return {
+            q["address"]: q["condition"] for q in mzplan(self.folder, "status", "--json").json()["queries"]
+        }
+
+    def runs(self) -> dict[str, str]:
+        return {str(address): report.run_id for address, report in self.server.running().items()}
+
+
+@contextmanager
+def leading(folder: Path, environment: dict[str, str]) -> Iterator[World]:
+    """The runner of the embedded instance, in this process, with an environment of its own."""
+    store = Store(LocalBackend(folder / "state"), "shop")
+    server, secrets, values = Server("shop"), Secrets(str(folder), environment), HandedValues()
+    lease = store.leases.acquire("local", "test")
+    assert lease is not None
+    keeper = LeaseKeeper(store, lease, lambda _: None)
+    keeper.start()
+    stopping = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        runner = runner_in_memory(store, server, lease, pool, secrets=secrets, values=values)
+        assert runtime_folder(folder) is not None
+        path = folder / ".mzplan" / "local.sock"
+        listener = WakeListener(path, values.receive, runner.controller.woken)
+        listener.start()
+        thread = threading.Thread(target=runner.serve, args=(stopping,))
+        thread.start()
+        try:
+            yield World(folder, server, runner, secrets)
+        finally:
+            stopping.set()
+            listener.close()
+            runner.controller.wake()
+            thread.join(20)
+            runner.answering.close()
+            keeper.release()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mzplan.yaml").write_text(PROJECT)
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE)
+    return tmp_path
+
+
+@pytest.fixture
+def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setenv("HANDED_PG", "right")
+    with leading(folder, {"HANDED_PG": "right"}) as made:
+        assert made.apply().code == 0
+        yield made
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    file = folder / "pipeline.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_a_refused_apply_leaves_no_value_behind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = world.runs()
+    monkeypatch.setenv("HANDED_PG", "wrong")
+    refused = world.apply()
+    assert refused.code != 0 and [d["code"] for d in refused.json()["diagnostics"]] == ["MZ051"]
+    assert world.secrets.environment == {"HANDED_PG": "right"} and world.runs() == before
+    # What dies by itself comes back with the value that it had.
+    report = next(r for a, r in world.server.running().items() if a.kind == "sink")
+    world.server.end(report.name, "the server was restarted")
+    until = time.monotonic() + 120
+    while "sink.out" not in world.runs() or world.runs()["sink.out"] == before["sink.out"]:
+        assert time.monotonic() < until, world.conditions()
+        time.sleep(0.02)
+
+
+def test_a_new_value_is_validated_and_taken_over_with_the_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = world.runs()
+    world.server.password = "second"
+    monkeypatch.setenv("HANDED_PG", "second")
+    applied = world.apply()
+    assert applied.code == 0, applied
+    assert [c["address"] for c in applied.json()["changes"]] == ["sink.out"]
+    assert world.secrets.environment == {"HANDED_PG": "second"}
+    assert {a for a, run in world.runs().items() if before[a] != run} == {"sink.out"}
+
+
+def test_an_apply_without_changes_heals_what_failed_for_want_of_a_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HANDED_PG", raising=False)
+    with leading(folder, {}) as world:
+        failed = world.apply("--no-live")
+        assert failed.code == 8 and "MZ056" in failed.out
+        for value, code in (("wrong", 8), ("right", 0)):
+            monkeypatch.setenv("HANDED_PG", value)
+            applied = world.apply()
+            assert applied.json()["changes"] == [] and applied.code == code, applied
+        assert world.conditions()["sink.out"] == "running"
+        assert mzplan(folder, "plan", "--json").json()["changes"] == []
+
+
+def test_a_failure_that_was_under_way_is_not_told_of_a_new_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that has read the former value fails after the new one was handed over."""
+    monkeypatch.setenv("HANDED_PG", "right")
+    with leading(folder, {"HANDED_PG": "wrong"}) as world:
+        reading, go_on = threading.Event(), threading.Event()
+        check = world.server.check
+
+        def slow(description: Description, secrets: Secrets) -> CheckResult:
+            found = check(description, secrets)
+            if not found.ok:
+                reading.set()
+                go_on.wait(60)
+            return found
+
+        world.server.check = slow  # type: ignore[method-assign]
+        monkeypatch.delenv("HANDED_PG")
+        committing = threading.Thread(target=world.apply, args=("--no-live",))
+        committing.start()
+        assert reading.wait(60)
+        before = world.runner.handed
+        monkeypatch.setenv("HANDED_PG", "right")
+        world.runner.values.receive(Handed(values={"HANDED_PG": "right"}))
+        world.runner.controller.wake()
+        while world.runner.handed == before:
+            threading.Event().wait(0.01)
+        go_on.set()
+        committing.join(120)
+        assert world.conditions()["sink.out"] == "running"
+
+
+def test_validation_says_whose_values_it_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = mzplan(world.folder, "validate", "--live")
+    assert "on instance local, with HANDED_PG from here" in checked.err
+    monkeypatch.delenv("HANDED_PG")
+    checked = mzplan(world.folder, "validate", "--live")
+    assert "on instance local, with its runner's values of secrets" in checked.err
+    monkeypatch.setenv("HANDED_PG", "wrong")
+    checked = mzplan(world.folder, "validate", "--live", "--json")
+    assert [d["code"] for d in checked.json()["diagnostics"]] == ["MZ051"]
+    assert world.secrets.environment == {"HANDED_PG": "right"}
+
+
+def test_values_wait_for_their_own_state_and_no_other() -> None:
+    values = HandedValues()
+    assert values.receive(Handed(values={"A": "1"}, state="digest")) == 0
+    assert values.receive(Handed(values={"A": "2"}, proposal="p")) == 0
+    assert values.take() == ({}, 0) and values.proposed("p") == {"A": "2"}
+    assert values.take_committed(lambda: "another") == {}
+    assert values.take_committed(lambda: "digest") == {"A": "1"}
+    assert values.receive(Handed(values={"A": "3"})) == 1 and values.receive(Handed()) == 1
+    assert values.take() == ({"A": "3"}, 1) and values.take() == ({}, 1)
+    values.forget("p")
+    assert values.proposed("p") == {}
+    for number in range(100):
+        values.receive(Handed(values={"A": "x"}, proposal=str(number)))
+    assert sum(bool(values.proposed(str(number))) for number in range(100)) == 8
