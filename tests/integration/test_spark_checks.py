@@ -180,12 +180,11 @@ def test_privileges_come_with_their_grants(lab: Lab, database: Make) -> None:
         sink = lab.sink(
             lab.kafka_source("orders"), "postgres", body, table="inner_.orders", mode="upsert", key=["id"]
         )
-        found = lab.check(sink).diagnostics
-        assert [d.code for d in found] == ["MZ054", "MZ054"]
-        for diagnostic in found:
-            for line in diagnostic.hint.splitlines():
-                if line.startswith("GRANT"):
-                    lab.execute(shop, line)
+        (found,) = lab.check(sink).diagnostics
+        assert found.code == "MZ054"
+        for line in found.hint.splitlines():
+            if line.startswith("GRANT"):
+                lab.execute(shop, line)
         assert lab.check(sink).diagnostics == ()
         # The rows of a keyed collection go, too.
         keyed = lab.kafka_source("orders", envelope={"type": "upsert", "key": ["id"]})

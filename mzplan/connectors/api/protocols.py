@@ -119,9 +119,9 @@ class Recorded(Protocol):
         """Leave the server."""
 
 
-def empties_target(run: SinkRun) -> bool:
-    """Whether this run is of a new generation of a sink that wants its target emptied first."""
-    return run.query.description.generation > 1 and run.query.body.get("on_replace") == "truncate"
+def empties_target(query: ResolvedQuery) -> bool:
+    """Whether it is a new generation of a sink that wants its target emptied first."""
+    return query.description.generation > 1 and query.body.get("on_replace") == "truncate"
 
 
 class Routed(Protocol):

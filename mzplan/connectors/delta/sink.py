@@ -41,7 +41,7 @@ class DeltaSink:
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)
         use_s3(rows.sparkSession, run.query, path)
-        if run.begins and empties_target(run):
+        if run.begins and empties_target(run.query):
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.
             _empty(rows.sparkSession, path)
         if run.query.body["mode"] != "upsert":

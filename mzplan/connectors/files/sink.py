@@ -57,7 +57,7 @@ def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
     log = java.org.apache.hadoop.fs.Path(path, _LOG)
     if not system.exists(log):
         return
-    if not empties_target(run):
+    if not empties_target(run.query):
         raise error(
             "MZ057",
             f"Folder {folder} holds what another query wrote",

@@ -21,6 +21,11 @@ JOIN pg_namespace n ON n.oid = b.typnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
+_IN_PATH = (
+    "n.nspname = ANY(current_schemas(true)) "
+    "AND NOT (n.nspname = %(own)s AND (c.relname IN ('writers', 'steps') OR c.relname LIKE 'stage\\_%%'))"
+)
+
 _INDEXES = """
 SELECT array_agg(a.attname::text), i.indisprimary, i.indisreplident
 FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(attnum)
@@ -59,18 +64,20 @@ def split_name(table: str) -> tuple[str | None, str]:
     return (schema if dot else None), name
 
 
-def find_table(connection: Connection, table: str) -> Table | None:
-    """The table, found as PostgreSQL would (search_path, where no schema is given)."""
+def find_table(connection: Connection, table: str, own: str | None = None) -> Table | None:
+    """The table, found as PostgreSQL would (search_path, where no schema is given). In a schema of mzplan's
+    `own`, a table without a schema is looked for last, and mzplan's are not found."""
     schema, name = split_name(table)
-    # By name in the catalogue, where a schema is given: to_regclass fails without USAGE of the schema, and
-    # then nobody would learn which privilege is missing.
-    which = "n.nspname = %(schema)s AND c.relname = %(name)s" if schema else "c.oid = to_regclass(%(quoted)s)"
+    # By name in the catalogue: to_regclass fails without USAGE of a schema that is given, and then nobody
+    # would learn which privilege is missing.
+    which = "n.nspname = %(schema)s" if schema else _IN_PATH
     found = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, "
         "c.relkind IN ('r', 'p') AND NOT c.relhasrules AND NOT c.relrowsecurity "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        f"WHERE {which} AND c.relkind IN ('r', 'p', 'v', 'f')",
-        {"schema": schema, "name": name, "quoted": quoted(name)},
+        f"WHERE {which} AND c.relname = %(name)s AND c.relkind IN ('r', 'p', 'v', 'f') "
+        "ORDER BY n.nspname = %(own)s, array_position(current_schemas(true), n.nspname) LIMIT 1",
+        {"schema": schema, "name": name, "own": own or ""},
     ).fetchone()
     if found is None:
         return None

@@ -38,14 +38,19 @@ from mzplan.connectors.postgres.identity import record_target, take_target
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table, key_of
+from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table, find_target, key_of
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
-from mzplan.connectors.postgres.sink.staging import Move, position_of, staged_columns, staging_shape
+from mzplan.connectors.postgres.sink.staging import (
+    Move,
+    goes_straight,
+    position_of,
+    staged_columns,
+    staging_shape,
+)
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_task
-from mzplan.connectors.postgres.sink.writer import Writer
-from mzplan.connectors.postgres.tables import Connection, Table, find_table
-from mzplan.connectors.postgres.types import copies_straight
+from mzplan.connectors.postgres.sink.writer import Writer, writer_of
+from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.endpoints.replay import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
@@ -122,14 +127,7 @@ class _Batches:
     def __init__(self, run: SinkRun):
         self._run = run
         self._query = run.query
-        self._writer = Writer(
-            schema=run.query.body["staging_schema"],
-            sink=run.query.description.id,
-            address=str(run.query.address),
-            generation=run.query.description.generation,
-            epoch=run.epoch,
-            query_id="",
-        )
+        self._writer = writer_of(run.query, run.epoch)
         self._prepared: _Prepared | None = None
         self._conninfo = ""
         self._connection: Connection | None = None
@@ -186,8 +184,8 @@ class _Batches:
             hang_up(self._connection)
 
     def _prepare(self, connection: Connection, batch: DataFrame, step: int) -> _Prepared:
-        run, body = self._run, self._query.body
-        table = find_table(connection, body["table"])
+        run = self._run
+        table = find_target(connection, self._query)
         shape_before = _shape(connection, table) if table is not None else ""
         errors = [d for d in check_table(self._query, table, run.outputs) if d.severity == "error"]
         if errors or table is None:
@@ -195,11 +193,10 @@ class _Batches:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         writer = replace(self._writer, query_id=query_id or "")
         move = self._plan_move(writer, table, batch)
-        types = [output.type or "STRING" for output in run.outputs]
-        straight = not move.keys and table.takes_copy and copies_straight(types, move.targets)
+        straight = goes_straight(table, run.outputs, move.targets, move.keys)
         shape = None if straight else staging_shape(run.outputs, move.targets, move.position)
         goes_on = step if take_target(connection, self._query) else None
-        writer.register(connection, shape, table if empties_target(run) else None, goes_on)
+        writer.register(connection, shape, table if empties_target(self._query) else None, goes_on)
         record_target(connection, run.checkpoint)
         return _Prepared(writer=writer, move=move, straight=straight, shape=shape_before)
 

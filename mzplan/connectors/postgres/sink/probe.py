@@ -13,22 +13,16 @@ from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.probe import Check, ServerProbe
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
+from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
 from mzplan.connectors.postgres.tables import Connection, Table, find_table, split_name, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, created_type, fit, shown, why_not
 from mzplan.model.diagnostics import Diagnostic
 
-# Of the tables in the staging schema that all sinks share.
-_OWN_TABLES = {"writers": "SELECT, INSERT, UPDATE", "steps": "SELECT, INSERT, DELETE"}
-_HAS_ALL = """
-SELECT coalesce(bool_and(has_table_privilege(c.oid, p)), true) FROM pg_class c
-JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN unnest(%s::text[]) AS p
-WHERE n.nspname = %s AND c.relname = %s
-"""
-_STAGING = """
-SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
-       has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE')
-FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
+_READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
+# The schemas in which a name is looked for; first those that are not mzplan's own.
+_FIRST = """
+SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDER BY s = %(own)s, n LIMIT 1
 """
 _NULLABLE = """
 SELECT a.attname::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -56,10 +50,19 @@ class PostgresProbe:
 # ── the table and its columns
 
 
-def check_table(query: ResolvedQuery, table: Table | None, outputs: Sequence[Output]) -> list[Diagnostic]:
-    """Whether the table is there (MZ052) and takes the sink's columns (MZ053)."""
+def find_target(connection: Connection, query: ResolvedQuery) -> Table | None:
+    """The sink's table. Its staging schema may be in the search path, where that has `"$user"`: it is looked
+    at last, and mzplan's own tables there are none."""
+    return find_table(connection, query.body["table"], own=query.body["staging_schema"])
+
+
+def check_table(
+    query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None = None
+) -> list[Diagnostic]:
+    """Whether the table is there (MZ052) and takes the sink's columns (MZ053). `schema`: where it is to be
+    created, if its name does not say that."""
     name = query.body["table"]
-    expected = create_table(query, outputs)
+    expected = create_table(query, outputs, schema)
     if table is None:
         why = f"it has no table {name}; mzplan does not create target tables."
         return [diagnose(query, "MZ052", f"Table {name} does not exist", why, f"create it:\n{expected}")]
@@ -116,7 +119,7 @@ def _column_problems(
     return wrong, narrow
 
 
-def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
+def create_table(query: ResolvedQuery, outputs: Sequence[Output], schema: str | None = None) -> str:
     """The CREATE TABLE that the sink expects. `...` stands where only Spark knows the type."""
     keys = key_of(query)
     lines = [
@@ -125,7 +128,8 @@ def create_table(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
     if keys:
         lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
     body = ",\n".join(lines)
-    return f"CREATE TABLE {shown_table(query)} (\n{body}\n);"
+    name = f"{shown(schema)}.{shown_table(query)}" if schema else shown_table(query)
+    return f"CREATE TABLE {name} (\n{body}\n);"
 
 
 def key_of(query: ResolvedQuery) -> list[str]:
@@ -139,70 +143,55 @@ def shown_table(query: ResolvedQuery) -> str:
     return f"{shown(schema)}.{shown(name)}" if schema else shown(name)
 
 
-# ── what the role may do
+# ── the table, and what the role may do
 
 
 class _TargetCheck(Check):
     """What stands in the way of writing to the table, and to mzplan's own."""
 
     def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
-        table = find_table(self._connection, self._query.body["table"])
-        yield from check_table(self._query, table, outputs)
+        yield from self._read_only()
+        table, keys = find_target(self._connection, self._query), key_of(self._query)
+        yield from check_table(self._query, table, outputs, self._missing_schema(table))
+        lacks = PrivilegeCheck(self._connection, self._query).problem(table, outputs, keys)
+        if lacks is not None:
+            yield lacks
         if table is not None:
-            yield from self._privileges(table, outputs)
+            yield from self._captured(table)
             yield from _KeyCheck(self._connection, self._query).problems(table, outputs)
-        yield from self._staging_privileges()
 
-    def _privileges(self, table: Table, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
-        columns = [column.name for output in outputs if (column := table.column(output.name))]
-        wanted = ["INSERT", "SELECT", "UPDATE"] if key_of(self._query) else ["INSERT"]
-        granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
-        missing = [one for one in wanted if not self._may(granted, table.oid, one, columns)]
-        # What goes from its collection is deleted here.
-        if self._query.keys and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
-            missing.append("DELETE")
-        lacks, grants = list(missing), []
-        if not self._may("has_schema_privilege(%s, 'USAGE')", table.schema):
-            lacks.insert(0, f"USAGE of schema {table.schema}")
-            grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
-        if missing:
-            grants.append(f"GRANT {', '.join(missing)} ON {shown_table(self._query)} TO {self._role};")
-        if grants:
-            yield self._forbidden(f"table {self._query.body['table']} lacks {', '.join(lacks)}", *grants)
+    def _missing_schema(self, table: Table | None) -> str | None:
+        """In which schema a table without one would be looked for first."""
+        if table is not None or split_name(self._query.body["table"])[0]:
+            return None
+        found = self._rows(_FIRST, {"own": self._query.body["staging_schema"]})
+        return str(found[0][0]) if found else None
 
-    def _staging_privileges(self) -> Iterator[Diagnostic]:
-        """Whether mzplan's own tables can be made, or used where they are."""
-        name = self._query.body["staging_schema"]
-        schema, role = shown(name), self._role
-        database, may_create, there, usable, may_create_in = self._row(_STAGING, {"schema": name})
-        if not there:
-            if not may_create:
-                yield self._forbidden(
-                    f"staging schema {name} is missing and may not be created",
-                    f"GRANT CREATE ON DATABASE {shown(database)} TO {role};",
-                    f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
-                )
-            return
-        if not (usable and may_create_in):
-            grant = f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role};"
-            yield self._forbidden(f"staging schema {name} lacks USAGE or CREATE", grant)
-            return
-        grants = [
-            f"GRANT {privileges} ON {schema}.{table} TO {role};"
-            for table, privileges in _OWN_TABLES.items()
-            # One that is not there yet will be our own.
-            if not self._row(_HAS_ALL, (privileges.split(", "), name, table))[0]
-        ]
-        if grants:
-            yield self._forbidden(f"tables of staging schema {name} can't be written", *grants)
+    def _captured(self, table: Table) -> Iterator[Diagnostic]:
+        """`"$user"` in the search path is the schema that is called like the role: what a role mzplan creates
+        without a schema goes into mzplan's own, once that is there."""
+        if table.schema == self._query.body["staging_schema"]:
+            yield self._problem(
+                "MZ158",
+                f"Table {table.name} lies among mzplan's own tables",
+                f"it is in {table.schema}, the staging schema. PostgreSQL puts what a user creates without a "
+                "schema into the one that is called like the user.",
+                f"ALTER TABLE {shown(table.schema)}.{shown(table.name)} SET SCHEMA public;  -- with its rows",
+                severity="warning",
+            )
 
-    def _forbidden(self, what: str, *grants: str) -> Diagnostic:
-        return self._problem(
-            "MZ054",
-            f"{self._query.address} lacks a privilege in PostgreSQL",
-            f"for user {self._query.link.body['user']}, {what}.",
-            "as its owner or a superuser run:\n" + "\n".join(grants),
-        )
+    def _read_only(self) -> Iterator[Diagnostic]:
+        standby, read_only = self._row(_READ_ONLY)
+        if standby:
+            why, fix = "it is a standby", f"name the primary in host of {self._query.link.address}."
+        else:
+            role = f"ALTER ROLE {self._role} RESET default_transaction_read_only;"
+            why = "default_transaction_read_only is on, for the role, the database or the server"
+            fix = f"turn it off where it is on, for the role: {role}"
+        if standby or read_only:
+            yield self._problem(
+                "MZ159", f"The server of {self._query.address} takes no writes", f"{why}.", fix
+            )
 
 
 # ── the key, and the database

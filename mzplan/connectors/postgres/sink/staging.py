@@ -11,7 +11,13 @@ import psycopg
 from mzplan.connectors.api.protocols import Output
 from mzplan.connectors.frames.types import quoted as spark_quoted
 from mzplan.connectors.postgres.tables import Connection, Table
-from mzplan.connectors.postgres.types import TargetColumn, quoted, staged_as_json, staged_type
+from mzplan.connectors.postgres.types import (
+    TargetColumn,
+    copies_straight,
+    quoted,
+    staged_as_json,
+    staged_type,
+)
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:
@@ -150,6 +156,14 @@ class Move:
     @property
     def _there(self) -> str:
         return _position([name for name, _ in self.position].index(self.there or ""))
+
+
+def goes_straight(
+    table: Table, outputs: Sequence[Output], targets: Sequence[TargetColumn], keys: Sequence[object]
+) -> bool:
+    """Whether rows are copied into the table itself, without staging."""
+    types = [output.type or "STRING" for output in outputs]
+    return not keys and table.takes_copy and copies_straight(types, targets)
 
 
 def has_other_unique(connection: Connection, table: Table, keys: Sequence[TargetColumn]) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted
@@ -23,7 +24,7 @@ _KEPT_STEPS = 100_000
 _PRUNE_EVERY = 1_000
 
 # Columns that tables of earlier versions lack.
-_ADDED = (
+ADDED = (
     ("writers", "target text"),
     ("steps", "content_hash text"),
     ("steps", "source_first bigint"),
@@ -34,6 +35,18 @@ _SHAPE = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
+
+
+def writer_of(query: ResolvedQuery, epoch: int = 0) -> Writer:
+    """The writer of a sink, whose query's id is not known yet."""
+    return Writer(
+        schema=query.body["staging_schema"],
+        sink=query.description.id,
+        address=str(query.address),
+        generation=query.description.generation,
+        epoch=epoch,
+        query_id="",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,11 +235,13 @@ class Writer:
         )
 
     def _is_empty(self, connection: Connection, table: Table) -> bool:
+        """By its size, as that needs no privilege: who only adds rows need not be able to read them."""
         written = connection.execute(
             f"SELECT 1 FROM {self._steps} WHERE sink = %s AND generation = %s AND row_count > 0 LIMIT 1",
             (self.sink, self.generation),
         ).fetchone()
-        return bool(written) and connection.execute(f"SELECT 1 FROM {table.sql} LIMIT 1").fetchone() is None
+        size = connection.execute("SELECT pg_relation_size(%s::oid::regclass)", (table.oid,)).fetchone()
+        return bool(written) and size == (0,)
 
     def _gone(self, what: str) -> MzplanError:
         return error(
@@ -261,7 +276,7 @@ class Writer:
         for name, columns in tables.items():
             if connection.execute("SELECT to_regclass(%s)", (f"{schema}.{name}",)).fetchone() == (None,):
                 connection.execute(f"CREATE TABLE IF NOT EXISTS {schema}.{name} ({columns})")
-        for name, column in _ADDED:
+        for name, column in ADDED:
             shape = connection.execute(_SHAPE, (f"{schema}.{name}",)).fetchall()
             if column.split()[0] not in {found for found, _ in shape}:
                 connection.execute(f"ALTER TABLE {schema}.{name} ADD COLUMN IF NOT EXISTS {column}")

@@ -1,0 +1,185 @@
+"""Every privilege that a sink will need, from its first batch to its last: what is missing is found at once,
+and one script grants it.
+
+Each statement of Writer, Ledger and Move is behind one of these questions: who adds one, adds it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from mzplan.connectors.api.protocols import Output, ResolvedQuery, empties_target
+from mzplan.connectors.postgres.identity import written
+from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.sink.staging import goes_straight, staging_shape
+from mzplan.connectors.postgres.sink.writer import ADDED, writer_of
+from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.types import TargetColumn, shown
+from mzplan.model.diagnostics import Diagnostic
+
+# Of mzplan's own tables. `note` of the ledger updates steps.
+_OWN = {"writers": ("SELECT", "INSERT", "UPDATE"), "steps": ("SELECT", "INSERT", "UPDATE", "DELETE")}
+_STAGED = ("SELECT", "INSERT", "DELETE", "TRUNCATE")
+
+_SCHEMA = """
+SELECT current_database(), has_database_privilege(current_database(), 'CREATE'), n.oid IS NOT NULL,
+       has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE')
+FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
+"""
+# By name in the catalogue: to_regclass fails without USAGE of the schema.
+_TABLE = """
+SELECT pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner)::text,
+       ARRAY(SELECT p FROM unnest(%(wanted)s::text[]) AS p WHERE NOT has_table_privilege(c.oid, p)),
+       ARRAY(SELECT ARRAY[a.attname::text, format_type(a.atttypid, a.atttypmod)] FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(name)s
+"""
+# What fills in a column that the sink does not write (an identity needs nothing). A CASE, as conditions are
+# evaluated in any order, and the function fails for what is no sequence.
+_SEQUENCES = """
+SELECT n.nspname::text, s.relname::text FROM pg_attrdef d
+JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+JOIN pg_class s ON p.refclassid = 'pg_class'::regclass AND s.oid = p.refobjid
+JOIN pg_namespace n ON n.oid = s.relnamespace
+WHERE d.adrelid = %s AND a.attname <> ALL(%s)
+  AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE, UPDATE') ELSE false END
+"""
+
+
+class PrivilegeCheck(Check):
+    """What the role of one sink may not do."""
+
+    def __init__(self, connection: Connection, query: ResolvedQuery):
+        super().__init__(connection, query)
+        self._staging: str = query.body["staging_schema"]
+        self._lacks: list[str] = []
+        self._script: list[str] = []
+
+    def problem(
+        self, table: Table | None, outputs: Sequence[Output], keys: Sequence[str]
+    ) -> Diagnostic | None:
+        """MZ054 with all that is missing; None for nothing. `table`: where it is there."""
+        if table is not None:
+            self._target(table, [c for output in outputs if (c := table.column(output.name))], keys)
+        if self._own_schema():
+            for name, wanted in _OWN.items():
+                self._ledger(name, wanted)
+            if table is not None:
+                self._stage(table, outputs, keys)
+        if not self._lacks:
+            return None
+        return self._problem(
+            "MZ054",
+            f"{self._query.address} lacks a privilege in PostgreSQL",
+            f"for user {self._query.link.body['user']}, {'; '.join(self._lacks)}.",
+            "as its owner or a superuser run:\n" + "\n".join(self._script),
+        )
+
+    def _lack(self, what: str, *script: str) -> None:
+        self._lacks.append(what)
+        self._script += script
+
+    def _target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:
+        for schema in dict.fromkeys([table.schema, *(column.type_schema for column in columns)]):
+            if not self._may("has_schema_privilege(%s, 'USAGE')", schema):
+                grant = f"GRANT USAGE ON SCHEMA {shown(schema)} TO {self._role};"
+                self._lack(f"USAGE of schema {schema}", grant)
+        names = [column.name for column in columns]
+        granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
+        wanted = ["INSERT", "SELECT", "UPDATE"] if keys else ["INSERT"]
+        missing = [one for one in wanted if not self._may(granted, table.oid, one, names)]
+        # What goes from its collection is deleted here.
+        deletes = bool(self._query.keys) or (empties_target(self._query) and not self._has_begun())
+        if deletes and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
+            missing.append("DELETE")
+        if missing:
+            privileges, name = ", ".join(missing), f"{shown(table.schema)}.{shown(table.name)}"
+            self._lack(
+                f"{privileges} of table {table.name}", f"GRANT {privileges} ON {name} TO {self._role};"
+            )
+        for schema, name in self._rows(_SEQUENCES, (table.oid, names)):
+            grant = f"GRANT USAGE ON SEQUENCE {shown(schema)}.{shown(name)} TO {self._role};"
+            self._lack(f"USAGE of sequence {name}, a default", grant)
+
+    def _has_begun(self) -> bool:
+        try:
+            return written(self._connection, self._query) is not None
+        except psycopg.errors.InsufficientPrivilege:
+            return False
+
+    def _own_schema(self) -> bool:
+        """Whether it is there, with or without the privileges that it needs."""
+        schema, role = shown(self._staging), self._role
+        database, may_create, there, may_use = self._row(_SCHEMA, {"schema": self._staging})
+        if not there and not may_create:
+            self._lack(
+                f"CREATE of the database, for staging schema {self._staging}, which is missing",
+                f"GRANT CREATE ON DATABASE {shown(database)} TO {role};",
+                f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
+            )
+        if there and not may_use:
+            grant = f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role};"
+            self._lack(f"USAGE or CREATE of staging schema {self._staging}", grant)
+        return bool(there)
+
+    def _ledger(self, name: str, wanted: Sequence[str]) -> None:
+        found = self._table(name, wanted)
+        if found is None:
+            return  # it will be our own
+        is_owner, _, missing, columns = found
+        sql = self._sql(name)
+        if missing:
+            privileges = ", ".join(missing)
+            self._lack(f"{privileges} of {sql}", f"GRANT {privileges} ON {sql} TO {self._role};")
+        there = {column for column, _ in columns}
+        added = [one for table, one in ADDED if table == name and one.split()[0] not in there]
+        if added and not is_owner:
+            self._lack(
+                f"ownership of {sql}, which is of an earlier version",
+                *(f"ALTER TABLE {sql} ADD COLUMN {column};" for column in added),
+            )
+
+    def _stage(self, table: Table, outputs: Sequence[Output], keys: Sequence[str]) -> None:
+        """Where the connection has another user now, the staging table is the former one's. Only an owner can
+        make it anew, which other columns ask for."""
+        name = writer_of(self._query).stage
+        targets = [table.column(output.name) for output in outputs]
+        found_targets = [target for target in targets if target is not None]
+        if len(found_targets) < len(outputs) or goes_straight(table, outputs, found_targets, keys):
+            return
+        found = self._table(name, _STAGED)
+        if found is None:
+            return
+        is_owner, owner, missing, columns = found
+        there = [(column, type_) for column, type_ in columns if column.startswith("c")]
+        fits = _fits(outputs, staging_shape(outputs, found_targets, ()), there)
+        if is_owner or (fits and not missing):
+            return
+        sql = self._sql(name)
+        self._lack(
+            f"ownership of {sql}, which is {owner}'s",
+            f"ALTER TABLE {sql} OWNER TO {self._role};",
+            f"GRANT {', '.join(_STAGED)} ON {sql} TO {shown(owner)};  -- it may still write until then",
+        )
+
+    def _table(self, name: str, wanted: Sequence[str]) -> Any:
+        found = self._rows(_TABLE, {"schema": self._staging, "name": name, "wanted": list(wanted)})
+        return found[0] if found else None
+
+    def _sql(self, name: str) -> str:
+        return f"{shown(self._staging)}.{shown(name)}"
+
+
+def _fits(
+    outputs: Sequence[Output], wanted: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]]
+) -> bool:
+    """Whether the staging table can stay, as far as types are known without Spark."""
+    if len(wanted) != len(there):
+        return False
+    pairs = zip(outputs, wanted, there, strict=True)
+    return all(output.type is None or expected == found for output, expected, found in pairs)
