@@ -21,17 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
+from mzplan.spark.jars import BEFORE_SPARK, EXCLUDED, PACKAGES, is_as_pinned, local_jars, require_pinned
 from mzplan.spark.java import require_java
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-# The versions that work together with PySpark 4.0.x; see docs (platform).
-PACKAGES = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-    "io.delta:delta-spark_2.13:4.0.0",
-)
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # What Spark shows as asterisks in its UI and event log: its own default, which ours is beside.
@@ -50,10 +46,11 @@ def open_session(
     application: str, options: Mapping[str, str], further: Mapping[str, tuple[str, ...]] = _NOTHING
 ) -> SparkSession:
     """A session with Kafka and Delta, made or joined (5–20 s; the first time on a machine, Ivy downloads
-    46 MB of jars). `options` is Spark configuration that wins over everything; `further` are jars, and others
+    70 MB of jars). `options` is Spark configuration that wins over everything; `further` are jars, and others
     to leave out, beside those of always (see schema.description.packages_of).
 
-    Raises MzplanError: MZ061 when there is no usable Java, MZ062 for anything else.
+    Raises MzplanError: MZ061 when there is no usable Java, MZ114 or MZ115 for a jar that is not as
+    expected, MZ062 for anything else.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -68,7 +65,7 @@ def open_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not submitted and SparkContext._gateway is None:
         require_java()
-        _launch(configuration)
+        _start(configuration)
     try:
         session = SparkSession.builder.config(conf=configuration).getOrCreate()
         session.range(1).collect()
@@ -76,6 +73,8 @@ def open_session(
         raise _not_started(str(problem).splitlines()[:3]) from None
     if submitted:
         _require_packages(session)
+        jars = local_jars(session.sparkContext.getConf().get("spark.jars"))
+        require_pinned([jar for jar in jars if jar.is_file()], None, others=True)
     session.sparkContext.setLogLevel("WARN")
     _keep_jars_from_python(session)
     return session
@@ -175,8 +174,8 @@ def _configuration(
     wanted = {**defaults, **given, **options}
     packages = (*PACKAGES, *further.get("spark.jars.packages", ()))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
-    if excluded := further.get("spark.jars.excludes"):
-        wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
+    excluded = (*EXCLUDED, *further.get("spark.jars.excludes", ()))
+    wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (_DELTA_EXTENSION,))
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
     # Options of a Kafka sink or dead letters hold a key: Spark prints the options of a write.
@@ -235,9 +234,46 @@ def _given_by_submit() -> dict[str, str]:
     return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
 
 
-def _launch(conf: SparkConf) -> None:
-    """Start the JVM, and keep what it says meanwhile: Ivy's report is the only trace of a failure."""
+def _start(conf: SparkConf) -> None:
+    """Start the JVM, with jars that are as pinned. Raises MzplanError MZ062, MZ114, MZ115.
+
+    lz4-java must be on the class path when Java starts, and Ivy runs in there: the first start of a machine,
+    which downloads it, is made twice.
+    """
     from pyspark import SparkContext
+
+    given, named = conf.get("spark.driver.extraClassPath"), bool(conf.get("spark.jars"))
+    ivy = Path(conf.get("spark.jars.ivy") or Path.home() / ".ivy2.5.2")
+    first: Path | None = ivy / "jars" / BEFORE_SPARK
+    if first is not None and not is_as_pinned(first):
+        first = None
+    while True:
+        if first is not None:
+            conf.set("spark.driver.extraClassPath", os.pathsep.join(filter(None, (str(first), given))))
+        gateway = _launch(conf)
+        try:
+            jars = local_jars(gateway.jvm.java.lang.System.getProperty("spark.jars"))
+            require_pinned(jars, conf.get("spark.jars.packages"), named)
+        except BaseException:
+            _end(gateway)
+            raise
+        there = next((jar for jar in jars if jar.name == BEFORE_SPARK), None)
+        if there is None or first is not None:
+            break
+        first = there
+        _end(gateway)
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _end(gateway: Any) -> None:
+    """End a JVM that has no session yet."""
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # which it waits for
+    gateway.proc.wait(STOP_TIMEOUT_S)
+
+
+def _launch(conf: SparkConf) -> Any:
+    """Start a JVM, and keep what it says meanwhile: Ivy's report is the only trace of a failure."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
@@ -256,7 +292,7 @@ def _launch(conf: SparkConf) -> None:
         raise _not_started([line.decode(errors="replace") for line in lines]) from None
     os.close(writer)
     started.set()
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+    return gateway
 
 
 def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
@@ -291,7 +327,7 @@ def _not_started(lines: list[str]) -> MzplanError:
         return error(
             "MZ062",
             "Spark's jars could not be downloaded",
-            f"Not to be had: {listed} (46 MB in all, once).",
+            f"Not to be had: {listed} (70 MB in all, once).",
             "check the network; behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… "
             "-Dhttps.proxyPort=…; for a mirror set spark.jars.ivySettings or "
             "spark.jars.repositories in spark-defaults.conf.",

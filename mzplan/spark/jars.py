@@ -1,0 +1,112 @@
+"""The jars that Ivy resolves for Spark: which ones, and whether they are those that mzplan was tested with.
+
+Ivy compares a download with checksums of the same server only, and a POM may name any further jar. Here each
+jar that is used has its SHA-256 in jars.sha256 (`python -m tools.pin_jars` writes it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from mzplan.model.diagnostics import MzplanError, error
+
+# The versions that work together with PySpark 4.0.x. kafka-clients and lz4-java are newer than what Spark's
+# connector asks for: CVE-2025-27817, -27818, CVE-2026-35554; CVE-2025-12183, -66566.
+PACKAGES = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+    "io.delta:delta-spark_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "at.yawk.lz4:lz4-java:1.10.1",
+)
+# The same classes in an older version; and what kafka-clients wants, of which Spark has its own.
+EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
+# Spark has an lz4-java of its own, and what it has itself is loaded before what is added to it.
+BEFORE_SPARK = "at.yawk.lz4_lz4-java-1.10.1.jar"
+_PINS = Path(__file__).with_name("jars.sha256")
+_CHUNK = 1 << 20
+
+
+def pinned() -> dict[str, str]:
+    """SHA-256 (64 hex digits) by the name that Ivy gives a jar: `organisation_name-version.jar`."""
+    lines = _PINS.read_text(encoding="utf-8").splitlines()
+    pairs = (line.split() for line in lines if not line.startswith("#"))
+    return {name: digest for digest, name in pairs}
+
+
+def jar_name(package: str) -> str:
+    """`org:name:1.0` as Ivy names its jar: `org_name-1.0.jar`."""
+    organisation, name, version = (*package.strip().split(":"), "", "")[:3]
+    return f"{organisation}_{name}-{version}.jar"
+
+
+def local_jars(uris: str | None) -> list[Path]:
+    """The files of this machine in Spark's comma-separated list of jars (`spark.jars`)."""
+    parts = (urlsplit(uri) for uri in (uris or "").split(",") if uri)
+    return [Path(unquote(part.path)) for part in parts if part.scheme in ("", "file", "local")]
+
+
+def is_as_pinned(jar: Path) -> bool:
+    """Whether the file is there, and is what jars.sha256 says of its name."""
+    try:
+        return _sha256(jar) == pinned().get(jar.name)
+    except OSError:
+        return False
+
+
+def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = False) -> None:
+    """See that jars are those that mzplan was tested with (70 MB: 0.1 s). `packages`: what Ivy was asked for;
+    `others`: whether somebody else has named jars, too.
+
+    Raises MzplanError: MZ114 for a jar with another content than the pinned one; MZ115 for a jar that
+    nobody has asked for. What somebody else has asked for is his: it is not checked.
+    """
+    pins = pinned()
+    asked = [jar_name(package) for package in (packages or "").split(",") if package]
+    others = others or any(name not in pins for name in asked)
+    for jar in jars:
+        wanted = pins.get(jar.name)
+        if wanted is None and not others:
+            raise _unexpected(jar)
+        if wanted is not None and (found := _sha256(jar)) != wanted:
+            raise _changed(jar, found, wanted)
+
+
+def _sha256(jar: Path) -> str:
+    digest = hashlib.sha256()
+    with jar.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _changed(jar: Path, found: str, wanted: str) -> MzplanError:
+    return error(
+        "MZ114",
+        f"{jar.name} is not the jar that mzplan was tested with",
+        f"{jar} has SHA-256 {found}; expected is {wanted}. It was changed on this machine or by the server "
+        "that it came from, or its download broke off. Nothing of it has run.",
+        f"{_remove(jar)}, and start again; if the new one differs, too, the repository "
+        "that Spark downloads from (spark.jars.repositories, spark.jars.ivySettings) serves another jar.",
+    )
+
+
+def _unexpected(jar: Path) -> MzplanError:
+    return error(
+        "MZ115",
+        f"{jar.name} came along, and mzplan does not need it",
+        f"Ivy resolved {jar} for mzplan's own packages: the repository that it downloads from describes them "
+        "otherwise than Maven Central. Nothing of it has run.",
+        "look at spark.jars.repositories and spark.jars.ivySettings; if you want that jar, say so: "
+        "name its package in spark.jars.packages.",
+    )
+
+
+def _remove(jar: Path) -> str:
+    """Ivy takes a jar from its cache, beside the folder that Spark loads from: both copies must go."""
+    organisation, _, rest = jar.name.partition("_")
+    cache = jar.parent.parent / "cache" / organisation
+    name = next((p.name for p in sorted(cache.glob("*"), reverse=True) if rest.startswith(f"{p.name}-")), "")
+    return f"rm -r {jar} {cache / name}" if name else f"rm {jar}"

@@ -1,0 +1,119 @@
+"""mzplan.spark.jars: what Ivy has resolved is compared with what is pinned, before any of it runs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.schema.kinds import resource_kind
+from mzplan.spark import jars, session
+from mzplan.spark.jars import BEFORE_SPARK, EXCLUDED, PACKAGES, jar_name, local_jars, pinned, require_pinned
+from tools.pin_jars import BODIES
+
+OURS = "org.x:tool:1.0"
+NAME = "org.x_tool-1.0.jar"
+RIGHT = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"  # of b"x"
+
+
+@pytest.fixture
+def ivy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ivy's folder with one jar, which is pinned."""
+    pins = tmp_path / "jars.sha256"
+    pins.write_text(f"# pins\n{RIGHT}  {NAME}\n")
+    monkeypatch.setattr(jars, "_PINS", pins)
+    for folder in ("jars", "cache/org.x/tool/jars"):
+        (tmp_path / folder).mkdir(parents=True)
+        name = NAME if folder == "jars" else "tool-1.0.jar"
+        (tmp_path / folder / name).write_bytes(b"x")
+    return tmp_path
+
+
+def refusal(files: list[Path], packages: str) -> Diagnostic:
+    with pytest.raises(MzplanError) as caught:
+        require_pinned(files, packages)
+    return caught.value.diagnostics[0]
+
+
+def test_a_jar_that_is_not_the_pinned_one_is_refused(ivy: Path) -> None:
+    jar = ivy / "jars" / NAME
+    require_pinned([jar], OURS)
+    jar.write_bytes(b"y")
+    told = refusal([jar], OURS)
+    assert told.code == "MZ114" and NAME in told.summary and RIGHT in told.detail
+    assert refusal([jar], f"{OURS},org.other:own:2.0").code == "MZ114"  # ours, whoever else asks for some
+
+
+def test_what_the_refusal_says_removes_every_copy(ivy: Path) -> None:
+    jar = ivy / "jars" / NAME
+    jar.write_bytes(b"y")
+    command = refusal([jar], OURS).hint.partition(", and")[0]
+    subprocess.run(command.split(), check=True)
+    assert not list(ivy.rglob("*.jar"))
+
+
+def test_a_jar_that_nobody_asked_for_is_refused(ivy: Path) -> None:
+    more = ivy / "jars" / "org.evil_more-1.0.jar"
+    more.write_bytes(b"z")
+    told = refusal([ivy / "jars" / NAME, more], OURS)
+    assert told.code == "MZ115" and more.name in told.summary
+
+
+def test_what_a_user_has_asked_for_is_his(ivy: Path) -> None:
+    his = ivy / "jars" / "org.other_own-2.0.jar"
+    his.write_bytes(b"z")
+    require_pinned([ivy / "jars" / NAME, his], f"org.other:own:2.0,{OURS}")
+    require_pinned([his], OURS, others=True)
+
+
+def test_spark_s_list_of_jars() -> None:
+    given = "file:///a/b%20c.jar,/d.jar,hdfs://there/e.jar,spark://driver/f.jar"
+    assert local_jars(given) == [Path("/a/b c.jar"), Path("/d.jar")]
+    assert local_jars(None) == []
+
+
+def test_every_package_that_a_schema_names_is_pinned() -> None:
+    named = {
+        package
+        for type_, body in BODIES.items()
+        for package in resource_kind("connection", type_).packages(body)[0]
+    }
+    assert len(named) > 4
+    assert {jar_name(package) for package in (*PACKAGES, *named)} <= pinned().keys()
+    assert BEFORE_SPARK in {jar_name(package) for package in PACKAGES}
+    excluded = tuple(f"{name.replace(':', '_')}-" for name in EXCLUDED)
+    assert not [name for name in pinned() if name.startswith(excluded)]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_lz4_is_on_the_class_path_before_spark_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr(jars, "_PINS", tmp_path / "pins")
+    (tmp_path / "pins").write_text(f"{RIGHT}  {BEFORE_SPARK}\n")
+    jar = tmp_path / "jars" / BEFORE_SPARK
+    paths, ended = [], []
+
+    def launch(conf: Any) -> Any:
+        paths.append(conf.get("spark.driver.extraClassPath"))
+        jar.parent.mkdir(exist_ok=True)
+        jar.write_bytes(b"x")  # as Ivy downloads it
+        system = SimpleNamespace(getProperty=lambda name: jar.as_uri())
+        lang = SimpleNamespace(System=system)
+        return SimpleNamespace(jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)))
+
+    monkeypatch.setattr(session, "_launch", launch)
+    monkeypatch.setattr(session, "_end", ended.append)
+    monkeypatch.setattr("pyspark.SparkContext._ensure_initialized", lambda **given: None)
+    if there:
+        jar.parent.mkdir()
+        jar.write_bytes(b"x")
+    given = {"spark.jars.ivy": str(tmp_path), "spark.driver.extraClassPath": "/own"}
+    conf = session._configuration("a", given, {})
+    session._start(conf)
+    assert paths[-1] == f"{jar}:/own" and len(paths) == (1 if there else 2) and len(ended) == len(paths) - 1

@@ -1,0 +1,48 @@
+"""Write mzplan/spark/jars.sha256: what Ivy resolves for every set of packages that a state can need.
+
+Downloads into an empty folder, so that no cache of this machine has a say. Compare the difference before
+committing it: only what was meant to change should.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mzplan.schema.kinds import resource_kind
+from mzplan.spark import jars
+from mzplan.spark.session import _configuration, _launch
+
+HEADER = """\
+# SHA-256 of each jar that Ivy resolves for mzplan's packages; written by python -m tools.pin_jars.
+"""
+BODIES = {"files": {"path": "s3://lake", "aws": "cloud"}, "kafka": {"aws": "cloud"}}
+
+
+def main() -> None:
+    needs = [resource_kind("connection", type_).packages(body) for type_, body in BODIES.items()]
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in range(len(needs) + 1):
+            for chosen in itertools.combinations(needs, size):
+                wanted = json.dumps([folder, *([x for one in chosen for x in one[i]] for i in (0, 1))])
+                subprocess.run([sys.executable, "-m", "tools.pin_jars", wanted], check=True)
+        for jar in Path(folder).glob("jars/*.jar"):
+            found[jar.name] = hashlib.sha256(jar.read_bytes()).hexdigest()
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(found.items())]
+    Path(jars.__file__).with_name("jars.sha256").write_text(HEADER + "".join(lines), encoding="utf-8")
+    print(f"{len(found)} jars")
+
+
+def _resolve(folder: str, packages: list[str], excluded: list[str]) -> None:
+    further = {"spark.jars.packages": tuple(packages), "spark.jars.excludes": tuple(excluded)}
+    _launch(_configuration("pin", {"spark.jars.ivy": folder}, {}, further))
+
+
+if __name__ == "__main__":
+    _resolve(*json.loads(sys.argv[1])) if sys.argv[1:] else main()
