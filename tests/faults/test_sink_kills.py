@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Make = Callable[..., str]
 POINTS = [point for point in Failpoint if point.value.startswith("sink.")]
 SECONDS = 240.0
+TRIGGER = "trigger: {interval: 500ms}"
 
 
 class Copies(Doomed):
@@ -45,22 +46,50 @@ class Copies(Doomed):
         execute(self.dsn, "CREATE TABLE straight (id bigint, customer text, amount numeric(10,2))")
         execute(self.dsn, "CREATE TABLE staged (id bigint, customer jsonb)")
         self.lake = folder / "lake"
-        trigger = "trigger: {interval: 500ms}"
-        staged = "select: [id, \"to_json(named_struct('c', customer)) AS customer\"]"
-        connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
+        self.connections = kafka_connection("k", kafka.bootstrap) + postgres_connection("pg", postgres, name)
+        self.declare("customer")
+        self.produced = 0
+
+    def declare(self, customer: str, select: str = "") -> None:
+        """The sinks: `customer` is the expression of that column, `select` what those that take rows as they
+        come select."""
+        trigger = f"{select}{TRIGGER}"
+        staged = f"select: [id, \"to_json(named_struct('c', {customer})) AS customer\"], {TRIGGER}"
         self.project.write(
             "copy",
-            f"connections:\n{connections}"
+            f"connections:\n{self.connections}"
             f"  disk: {{type: files, path: {self.lake}}}\n"
             f"sources:\n{orders_source('s', 'k', self.input)}"
             "sinks:\n"
             f"  kafka: {{from: s, connection: k, topic: {self.output}, {trigger}}}\n"
             f"  straight: {{from: s, connection: pg, table: straight, {trigger}}}\n"
-            f"  staged: {{from: s, connection: pg, table: staged, {staged}, {trigger}}}\n"
+            f"  staged: {{from: s, connection: pg, table: staged, {staged}}}\n"
             f"  delta: {{type: delta, from: s, connection: disk, path: delta, {trigger}}}\n"
             f"  files: {{type: files, from: s, connection: disk, path: files, {trigger}}}\n",
         )
-        self.produced = 0
+
+    def change(self) -> None:
+        """From now on each customer is another one."""
+        self.declare("upper(customer)", 'select: [id, "upper(customer) AS customer", amount], ')
+
+    def customers(self) -> dict[str, dict[int, str]]:
+        """The customer of each id, in those targets that are read without a query of their own."""
+        import pyarrow.parquet as pq
+        from deltalake import DeltaTable
+
+        columns = ["id", "customer"]
+        delta = DeltaTable(str(self.lake / "delta")).to_pyarrow_table(columns=columns)
+        files = pq.ParquetDataset(committed_files(self.lake / "files")).read(columns=columns)
+        sent = [value for _, _, value in committed(self.kafka.bootstrap, self.output)]
+        return {
+            "kafka": {value["id"]: value["customer"] for value in sent},
+            "straight": dict(rows_of(self.dsn, "SELECT id, customer FROM straight")),
+            "staged": dict(rows_of(self.dsn, "SELECT id, customer ->> 'c' FROM staged")),
+            **{
+                name: dict(zip(table["id"].to_pylist(), table["customer"].to_pylist(), strict=True))
+                for name, table in (("delta", delta), ("files", files))
+            },
+        }
 
     def produce(self, count: int) -> None:
         produce_json(self.kafka.bootstrap, self.input, orders(self.produced, self.produced + count))
@@ -126,8 +155,17 @@ def test_killed_around_a_step(copies: Copies) -> None:
         copies.produce(50)
         doomed = copies.runner(point.value)
         assert doomed.wait(SECONDS) == -signal.SIGKILL, (copies.project.folder / "runner.log").read_text()
-    copies.project.run("up")
+    # The sinks are changed before the next start: what was under way is finished as it began.
+    assert POINTS[-1] is Failpoint.SINK_WRITTEN
+    copies.change()
+    copies.project.apply()
+    copies.produce(50)
     copies.arrives()
+    for name, customers in copies.customers().items():
+        # By the old or the new description, and never a mixture within a step.
+        found = [{customers[first + i][0] for i in range(50)} for first in range(0, copies.produced, 50)]
+        assert all(len(one) == 1 for one in found), (name, found)
+        assert (found[0], found[-1]) == ({"c"}, {"C"}), (name, found)
     # What was recorded of the steps is what is there, in the collection and in each target.
     copies.project.down()
     steps = copies.project.json("steps", "source.s")["steps"]
