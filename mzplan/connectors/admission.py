@@ -32,7 +32,6 @@ from mzplan.secrets.references import Secrets, references_in
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
-_NO_VALUES: Mapping[str, str] = {}
 
 
 class GuardedSecrets(Secrets):
@@ -43,7 +42,7 @@ class GuardedSecrets(Secrets):
         self._guard = guard
         self._are_proposed = False
 
-    def proposed(self, values: Mapping[str, str] = _NO_VALUES) -> Self:
+    def proposed(self, values: Mapping[str, str] | None = None) -> Self:
         other = super().proposed(values)
         other._are_proposed = True
         return other

@@ -61,7 +61,6 @@ log = logging.getLogger("mzplan.controller")
 LOCAL = "local"  # the type of sources that are appended to
 BUSY = 0.05  # seconds between looks while something is under way
 SHOWN = 10  # places in a line of the log
-_NO_VALUES: Mapping[str, str] = {}
 
 
 class Controller:
@@ -379,7 +378,7 @@ class Controller:
         self.catalog.kept = frozenset(places)
         self.wake()
 
-    def validate(self, description: Description, values: Mapping[str, str] = _NO_VALUES) -> CheckResult:
+    def validate(self, description: Description, values: Mapping[str, str] | None = None) -> CheckResult:
         secrets = self.secrets.proposed(values)
         secrets.permit(description)
         return self.executor.check(description, secrets)

@@ -190,7 +190,7 @@ class StorageController(Protocol):
         """Storage that is somebody's although nothing here runs on it: of other instances, or kept on
         purpose. (Not in the seed.)"""
 
-    def validate(self, description: Description, values: Mapping[str, str] = ...) -> CheckResult:
+    def validate(self, description: Description, values: Mapping[str, str] | None = None) -> CheckResult:
         """Try a description as its query would, without changing anything; any thread may. `values`: of
         `${env:NAME}` references by name, for this check alone. (Not in the seed: its caller validates before
         it commands.)"""

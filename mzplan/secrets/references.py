@@ -18,7 +18,6 @@ from mzplan.secrets.files import read_secret
 from mzplan.secrets.resolved import remember
 
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
-_NO_VALUES: Mapping[str, str] = {}
 Provider = Callable[[str], str | None]
 Place = tuple[str | int, ...]
 """Where a value stands in a body: keys and indexes, outermost first."""
@@ -94,7 +93,7 @@ class Secrets:
         to. Here it never does: a command is as trusted as who calls it. A runner's are
         connectors.admission.GuardedSecrets."""
 
-    def proposed(self, values: Mapping[str, str] = _NO_VALUES) -> Self:
+    def proposed(self, values: Mapping[str, str] | None = None) -> Self:
         """The same, for descriptions that nobody has committed; with these values of the environment, which
         are nowhere else."""
         other = copy.copy(self)

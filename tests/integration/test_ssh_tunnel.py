@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -29,6 +30,7 @@ from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
+from tests.executors import run_elsewhere
 from tests.support import eventually, execute, rows_of
 
 if TYPE_CHECKING:
@@ -293,8 +295,6 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
     door: SshServer, postgres: PostgresServer, database: Callable[..., str], tmp_path: Path
 ) -> None:
     """As on a cluster: the task gets nothing but what it is sent, and our own ports mean nothing to it."""
-    from pyspark import cloudpickle
-
     name = database()
     execute(postgres.dsn(name), "CREATE TABLE o (_attempt bigint, id bigint)")
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
@@ -305,11 +305,9 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
         conninfo=info, table=("public", "o"), columns=("id",), secret=postgres.password, elsewhere=elsewhere
     )
     task = staging_task(target, 0, None, None, "warn")
-    task = cloudpickle.loads(cloudpickle.dumps(task))
     batch = pa.RecordBatch.from_pydict({"id": [1, 2], HASH: pa.array([5, 6], pa.int64())})
-    (report,) = task(iter([batch]))
-    assert [row["staged"] for row in report.to_pylist()] == [2]
+    assert "'staged': 2" in run_elsewhere(task, [batch], tmp_path)
     assert rows_of(postgres.dsn(name), "SELECT id FROM o ORDER BY id") == [(1,), (2,)]
     door.stop()
-    with pytest.raises(RuntimeError, match=r"mzplan\[COPY\]: can't connect through connection.t\d+"):
-        list(task(iter([batch])))
+    printed = run_elsewhere(task, [batch], tmp_path)
+    assert re.search(r"mzplan\[COPY\]: can't connect through connection.t\d+", printed)

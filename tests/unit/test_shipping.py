@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,20 +26,7 @@ from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.arrow import arrow_schema
 from mzplan.endpoints.replay import Written
 from mzplan.schema.columns import parse_columns
-
-PROGRAM = """\
-import pickle, sys
-class NoMzplan:
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in ("mzplan", "pandas"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoMzplan())
-task, given = pickle.load(open(sys.argv[1], "rb"))
-try:
-    print([one.to_pylist() if given else one for one in task(given)])
-except RuntimeError as problem:
-    print(problem)
-"""
+from tests.executors import run_elsewhere
 
 
 def kafka() -> Callable[..., object]:
@@ -130,15 +114,6 @@ GIVEN = {
 def test_tasks_run_where_there_is_no_mzplan(
     make: Callable[[], Callable[..., object]], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark import cloudpickle
-
     monkeypatch.setattr("mzplan.connectors.kafka.transaction._ANSWER_S", 1.0)
-    (tmp_path / "task").write_bytes(cloudpickle.dumps((make(), [GIVEN[make]] if make in GIVEN else ())))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "task")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
-    assert done.returncode == 0, done.stderr
-    if make in (kafka, kafka_with_a_token):
-        assert said in done.stdout
-    else:
-        assert said in " ".join(done.stdout.split())
+    printed = run_elsewhere(make(), [GIVEN[make]] if make in GIVEN else (), tmp_path)
+    assert said in (printed if make in (kafka, kafka_with_a_token) else " ".join(printed.split()))
