@@ -20,6 +20,8 @@ from tests.support import eventually, execute
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
+pytestmark = pytest.mark.faults
+
 Database = Callable[..., str]
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"

@@ -222,6 +222,7 @@ def test_a_recreated_topic(crew: Crew, kafka: KafkaBroker) -> None:
     crew.is_clean()
 
 
+@pytest.mark.faults
 def test_a_restored_database(crew: Crew, postgres: PostgresServer) -> None:
     """Its tables are from before the last step, under a sink that runs and has nothing to write."""
     dsn = postgres.dsn("drifting")

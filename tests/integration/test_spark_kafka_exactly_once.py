@@ -204,6 +204,7 @@ def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) 
     lab.stop(pipe.source, pipe.sink)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("compare", ["warn", "fail", "off"])
 def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> None:
     pipe = Pipe(lab, topic, where="id < 10", compare=compare)
@@ -246,6 +247,7 @@ def test_a_step_that_is_not_what_it_was(lab: Lab, topic: Make, compare: str) -> 
     lab.stop(pipe.source, pipe.sink)
 
 
+@pytest.mark.faults
 def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     pipe.produce(10)
@@ -276,6 +278,7 @@ def test_a_record_that_kafka_has_forgotten(lab: Lab, topic: Make) -> None:
     lab.stop(pipe.source, pipe.sink)
 
 
+@pytest.mark.faults
 def test_a_topic_that_was_made_anew_and_a_checkpoint_that_is_older(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     pipe.produce(10)

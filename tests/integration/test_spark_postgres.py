@@ -139,6 +139,7 @@ def test_a_task_that_is_tried_twice_doubles_nothing(
         assert lab.rows(shop, f'SELECT count(*) FROM mzplan."{stage}"') == [(0,)]
 
 
+@pytest.mark.faults
 def test_a_crash_of_the_server_loses_and_doubles_nothing(
     lab: Lab, topic: Make, own_postgres: PostgresServer
 ) -> None:
@@ -192,6 +193,7 @@ def test_an_older_runner_is_fenced(lab: Lab, topic: Make, database: Make) -> Non
     lab.stop(source, sink)
 
 
+@pytest.mark.faults
 def test_a_table_or_a_checkpoint_from_a_backup_is_noticed(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -269,6 +271,7 @@ def test_steps_long_past_are_forgotten(lab: Lab, topic: Make, database: Make) ->
             assert (lab.rows(shop, "SELECT count(*) FROM mzplan.steps")[0][0] > 0) is left
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("way", ["straight", "staged"])
 def test_a_step_that_is_pushed_again(lab: Lab, topic: Make, database: Make, way: str) -> None:
     name, shop = topic(partitions=1), database()
@@ -323,6 +326,7 @@ def test_a_step_that_is_pushed_again(lab: Lab, topic: Make, database: Make, way:
     lab.stop(source, sink)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("statement", ["TRUNCATE orders", "DROP TABLE orders; " + TABLE])
 def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: Make, statement: str) -> None:
     name, shop = topic(), database()
@@ -388,6 +392,7 @@ def test_a_table_that_is_altered_or_dropped_meanwhile(lab: Lab, topic: Make, dat
     lab.stop(source, sink)
 
 
+@pytest.mark.faults
 def test_a_checkpoint_that_is_behind_its_table_is_told(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(partitions=1), database()
     lab.execute(shop, TABLE)

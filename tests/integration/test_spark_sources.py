@@ -135,6 +135,7 @@ def test_another_topic_of_the_same_name_is_refused(lab: Lab, topic: Make) -> Non
     assert caught.value.diagnostics[0].code == "MZ043"
 
 
+@pytest.mark.faults
 def test_another_cluster_is_refused(lab: Lab, topic: Make, own_kafka: KafkaBroker) -> None:
     name = topic(partitions=1)
     create_topic(own_kafka.bootstrap, name, 1)

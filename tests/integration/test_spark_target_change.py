@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
+pytestmark = pytest.mark.faults
+
 Make = Callable[..., str]
 TABLE = "CREATE TABLE orders (id bigint, customer text)"
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mzplan.schema.description import Description
     from tests.integration.spark_lab import Lab
 
+pytestmark = pytest.mark.faults
+
 Make = Callable[..., str]
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000  # milliseconds since the epoch

@@ -83,6 +83,7 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     assert lab.waits(sink) == {"steps": 0, "rows": 0}
 
 
+@pytest.mark.faults
 def test_what_a_crash_left_out_is_filled_in(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
@@ -119,6 +120,7 @@ def _essence(record: StepRecord) -> Any:
     return record.step, record.start, record.end, record.rows, record.version, record.digest
 
 
+@pytest.mark.faults
 def test_a_step_that_runs_again_after_a_crash_is_recorded_once(lab: Lab, topic: Make) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
