@@ -98,7 +98,7 @@ def _unexpected(jar: Path) -> MzplanError:
         "MZ115",
         f"{jar.name} came along, and mzplan does not need it",
         f"Ivy resolved {jar} for mzplan's own packages: the repository that it downloads from describes them "
-        "otherwise than Maven Central. Nothing of it has run.",
+        "otherwise than the public one. Nothing of it has run.",
         "look at spark.jars.repositories and spark.jars.ivySettings; if you want that jar, say so: "
         "name its package in spark.jars.packages.",
     )
