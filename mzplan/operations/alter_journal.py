@@ -35,6 +35,7 @@ from mzplan.host.local_folder import FOLDER, journal_path, refuse_unused, why_un
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.edit_journal import EditedFile, Journal, digest_of, edited_file
+from mzplan.store.backends.backend import UnknownWriteError
 
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
@@ -111,6 +112,8 @@ def committing(
         failpoint(Failpoint.ALTER_JOURNALED)
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
+    except UnknownWriteError:
+        raise  # the commit may be there yet: the next command looks again
     except BaseException:
         # Whatever went wrong: what the store holds decides.
         with contextlib.suppress(MzplanError, OSError):

@@ -18,14 +18,17 @@ from pathlib import Path
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
 from mzplan.store.backends.backend import (
+    ANY,
     Backend,
     ConflictError,
+    Expected,
     LockInfo,
+    UnknownWriteError,
     locked_error,
     lost_error,
     misplaced_error,
@@ -150,10 +153,8 @@ class Store:
         failpoint(Failpoint.COMMIT_BEFORE_HISTORY)
         if current is not None:
             self._keep(there, current.data)
-        try:
-            self.backend.write(STATE_KEY, encode_state(new), expected=current.version if current else None)
-        except ConflictError:
-            raise _stale(planned_on, self.read_state()) from None
+        if not self._put(new, current.version if current else None):
+            raise _stale(planned_on, self.read_state())
 
     def replace_damaged(self, new: State) -> None:
         """Put a whole state in the place of one that can't be read, and keep that in the history. The caller
@@ -161,7 +162,23 @@ class Store:
         current = self.backend.read(STATE_KEY)
         if current is not None:
             self.backend.write(f"history/damaged-before-{new.serial:08d}.json", current.data)
-        self.backend.write(STATE_KEY, encode_state(new))
+        self._put(new, ANY)
+
+    def _put(self, new: State, expected: Expected) -> bool:
+        """Write the state; False where another one is in its place. Raises MZ175 (exit 8) where that can't be
+        known: neither that it is committed may be said then, nor that nothing was changed."""
+        data = encode_state(new)
+        try:
+            self.backend.write(STATE_KEY, data, expected=expected)
+        except UnknownWriteError as problem:
+            raise _unknown(new.serial, problem) from None
+        except ConflictError:
+            # Perhaps it was written, its answer lost, and somebody has committed upon it since.
+            try:
+                return self.serial_digest(new.serial) == hashlib.sha256(data).hexdigest()
+            except MzplanError as problem:
+                raise _unknown(new.serial, problem) from None
+        return True
 
     def _keep(self, state: State, data: bytes) -> None:
         """Put the state, whose file holds `data`, into the history: once, a crash may have done it."""
@@ -288,6 +305,20 @@ def _stale(planned_on: State, there: State) -> Exception:
         f"{detail} Nothing was changed.",
         "plan again.",
         exit_code=ExitCode.STALE,
+    )
+
+
+def _unknown(serial: int, problem: MzplanError) -> UnknownWriteError:
+    (why, *_) = problem.diagnostics
+    return UnknownWriteError(
+        Diagnostic(
+            code="MZ175",
+            summary=f"Serial {serial} was being committed, and it is not known whether it is",
+            detail=f"{why.summary}: {why.detail}",
+            hint="when the store can be reached again, `mzplan plan` shows whether it is; if not, run the "
+            "command again.",
+            exit_code=ExitCode.NOT_CONVERGED,
+        )
     )
 
 

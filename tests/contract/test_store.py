@@ -119,6 +119,15 @@ def test_compare_and_swap(make: Make) -> None:
     assert backend.list("a/") == []
 
 
+def test_of_two_that_write_the_same_bytes_one_has_written(make: Make) -> None:
+    """An epoch is handed out once, though all that it says is its number."""
+    one, other = make().backend, make().backend
+    version = one.write("a/b", b"4", expected=None)
+    one.write("a/b", b"5", expected=version)
+    with pytest.raises(ConflictError):
+        other.write("a/b", b"5", expected=version)
+
+
 def _increment(make_: Make, times: int) -> None:
     for _ in range(times):
         while True:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mzplan.host.processes import is_alive, pid_space
 from mzplan.model.codec import decode, encode
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.stored import SPARSE
 from mzplan.schema.kinds import load_schema, takes_secret
@@ -37,6 +37,13 @@ class ConflictError(Exception):
 
 class CommittedError(MzplanError):
     """The state is replaced, and whoever reads sees it; but something has failed after that (exit 8)."""
+
+
+class UnknownWriteError(MzplanError):
+    """A write, or the removal of a key, whose answer was lost: it may have been done, or be done yet.
+    `undone`: what it is where a look shows that it was not done, and will not be."""
+
+    undone: MzplanError | None = None
 
 
 class _Any:
@@ -89,7 +96,7 @@ class LockInfo:
 class Backend(Protocol):
     """Blobs by key. Keys are relative paths with `/`. Every method raises MzplanError (MZ030 for reads,
     MZ035 for writes, MZ095 where it can't be reached) when the backend itself fails; the old content is then
-    intact."""
+    intact, unless it is an UnknownWriteError."""
 
     @property
     def look(self) -> float:
@@ -107,7 +114,8 @@ class Backend(Protocol):
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
         """Replace a blob, whole or not at all; returns the new version. Raises ConflictError when the version
-        there is not `expected`. `durable=False` may skip waiting for the disk (heartbeats)."""
+        there is not `expected`: never because of this very write, whose answer was lost and which was tried
+        again. `durable=False` may skip waiting for the disk (heartbeats)."""
 
     def delete(self, key: str) -> None:
         """Remove a blob; no error when there is none."""
@@ -137,6 +145,22 @@ class Backend(Protocol):
 def unreachable(place: str, why: str, hint: str) -> MzplanError:
     """MZ095: the backend does not answer, or does not let us in."""
     return error("MZ095", f"The state in {place} can't be reached", f"{why}. Nothing was changed.", hint)
+
+
+def unknown_write(
+    place: str, key: str, why: str, hint: str, undone: MzplanError | None = None
+) -> UnknownWriteError:
+    """MZ095: the backend has not answered a write, or not well."""
+    made = UnknownWriteError(
+        Diagnostic(
+            code="MZ095",
+            summary=f"The state in {place} can't be reached",
+            detail=f"{why}. Whether {key} was written before that is not known.",
+            hint=hint,
+        )
+    )
+    made.undone = undone
+    return made
 
 
 def locked_error(holder: LockInfo | None, place: str, *, by_hand: bool = False) -> MzplanError:

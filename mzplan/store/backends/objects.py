@@ -10,21 +10,24 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
     Blob,
     ConflictError,
     Expected,
     LockInfo,
+    UnknownWriteError,
     locked_error,
     resolved_settings,
+    unknown_write,
     unreachable,
 )
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOCK = "lock"
+_MARK = "mzplanwrite"  # metadata of an object: the write that it is of
 _ENDPOINT = "AWS_ENDPOINT_URL_S3"
 _OPENING = threading.Lock()  # while the environment lacks it
 _TIMEOUTS = {"timeout": "20s", "connect_timeout": "5s"}
@@ -77,23 +81,46 @@ class ObjectStoreBackend:
         return self._run(lambda store: _version(obstore.head(store, key)), "MZ030", key, None)
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
+        mode: Any = "overwrite" if expected is ANY else "create" if expected is None else _expected(expected)
+        version = self._put(key, data, mode, secrets.token_hex(8))
+        if version is None:
+            raise ConflictError(key)
+        return version
+
+    def _put(self, key: str, data: bytes, mode: Any, mark: str, *, again: bool = True) -> str | None:
+        """The new version; None where the condition of the mode does not hold."""
         import obstore
 
-        mode: Any = "overwrite" if expected is ANY else "create" if expected is None else _expected(expected)
-
         def put(store: ObjectStore) -> str | None:
+            marked = {_MARK: mark}
             try:
-                return _version(obstore.put(store, key, data, mode=mode, use_multipart=False))
+                done = obstore.put(store, key, data, mode=mode, attributes=marked, use_multipart=False)
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 return None
+            return _version(done)
 
-        version = self._run(put, "MZ035", key, None)
-        if version is None:
-            # Perhaps it was written, and the answer was lost on the way: then it is what is there.
-            there = self.read(key)
-            if there is None or there.data != data:
-                raise ConflictError(key)
-            return there.version
+        def look(store: ObjectStore) -> str | None:
+            there = obstore.get(store, key)
+            return _version(there.meta) if there.attributes.get(_MARK) == mark else None
+
+        problem = None
+        try:
+            version = self._run(put, "MZ035", key, None)
+        except UnknownWriteError as unknown:
+            version, problem = None, unknown
+        try:
+            # A conflict may be with this very write: the library asks again what a server has failed. Others
+            # may write the same bytes, but not with its mark.
+            version = version or self._run(look, "MZ030", key, None)
+        except MzplanError as unseen:
+            raise problem or unseen from None
+        if version is None and problem is not None:
+            if problem.undone is not None:
+                raise problem.undone
+            if not again:
+                raise problem
+            # Under the same condition: so it is there once, whatever comes of the first.
+            return self._put(key, data, mode, mark, again=False)
         return version
 
     def delete(self, key: str) -> None:
@@ -115,17 +142,16 @@ class ObjectStoreBackend:
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
         try:
             self._take(info, wait)
-        except KeyboardInterrupt:  # perhaps it was just written
-            self._give_back(info)
+        except (KeyboardInterrupt, UnknownWriteError):  # perhaps it was just written
+            with contextlib.suppress(MzplanError):
+                self._give_back(info)
             raise
         try:
             yield
-        finally:
-            try:
-                self._give_back(info)
-            except KeyboardInterrupt:  # else it would outlive this process
-                self._give_back(info)
-                raise
+        except BaseException as problem:
+            self._end(info, problem)
+            raise
+        self._end(info, None)
 
     def holder(self) -> LockInfo | None:
         blob = self.read(_LOCK)
@@ -145,6 +171,21 @@ class ObjectStoreBackend:
         return lambda: None
 
     # --- inside
+
+    def _end(self, info: LockInfo, failed: BaseException | None) -> None:
+        """Give the lock back. Raises MZ176 where it stays, after what has failed before it."""
+        try:
+            self._give_back(info)
+        except KeyboardInterrupt:  # else it would outlive this process
+            self._give_back(info)
+            raise
+        except MzplanError as problem:
+            if failed is None:
+                raise MzplanError(_left(info, self.describe(), problem)) from None
+            if isinstance(failed, MzplanError):
+                found = (*failed.diagnostics, _left(info, self.describe(), problem))
+                raise MzplanError(found, failed.exit_code) from None
+            # An interruption: whoever it refuses next is shown how to end it.
 
     def _give_back(self, info: LockInfo) -> None:
         if (holder := self.holder()) is not None and holder.id == info.id:
@@ -177,10 +218,11 @@ class ObjectStoreBackend:
             raise self._failed(code, key, _said(problem)) from None
         except wrong.BaseError as problem:
             text = _said(problem)
-            if "status" not in text:
-                hint = "check url, endpoint and region in mzplan.yaml (state), and the network."
-                raise unreachable(self.describe(), text, hint) from None
-            raise self._failed(code, key, text) from None
+            hint = "check url, endpoint and region in mzplan.yaml (state), and the network."
+            answered = self._failed(code, key, text) if "status" in text else None
+            if code == "MZ035":  # a server may have failed after it was done
+                raise unknown_write(self.describe(), key, text, hint, answered) from None
+            raise answered or unreachable(self.describe(), text, hint) from None
 
     def _store(self) -> ObjectStore:
         if self._opened is None:
@@ -234,6 +276,15 @@ def _without_endpoint_of_environment(config: Mapping[str, str]) -> Iterator[None
         finally:
             if value is not None:
                 os.environ[_ENDPOINT] = value
+
+
+def _left(info: LockInfo, place: str, problem: MzplanError) -> Diagnostic:
+    return Diagnostic(
+        code="MZ176",
+        summary=f"The lock of {place} could not be given back",
+        detail=f"{problem.diagnostics[0].summary}. It stays, and every other command is refused.",
+        hint=f"when this command has ended: mzplan state unlock {info.id}",
+    )
 
 
 def _version(meta: Any) -> str:

@@ -29,6 +29,7 @@ from mzplan.store.backends.backend import (
     LockInfo,
     locked_error,
     resolved_settings,
+    unknown_write,
     unreachable,
 )
 
@@ -71,6 +72,7 @@ _HOLDER = (
 )
 
 
+_LOOK = "look at the server, and at the network to it."
 # Since `state.tls.mode` has this default, a server that was reached may not be any more.
 _ASSUMED = (
     " Its certificate is checked (verify-full), as state.tls.mode is not written: write it, and as "
@@ -138,6 +140,8 @@ class PostgresBackend:
         return str(row[0]) if row else None
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
+        ours: list[str] = []  # the versions whose COMMIT was sent: before it, nothing is kept
+
         def attempt(connection: psycopg.Connection[Any]) -> str:
             with connection.transaction():
                 if not durable:
@@ -147,7 +151,22 @@ class PostgresBackend:
                     raise ConflictError(key)
                 if key.startswith(NOTIFIED):
                     connection.execute("SELECT pg_notify(%s, %s)", (self.channel, key))
-            return str(row[0])
+                ours.append(str(row[0]))
+            return ours[-1]
+
+        def there() -> str | None:
+            """The version, where it is of this write: no other has it."""
+            return found if ours and (found := self.version(key)) in ours else None
+
+        def again() -> str:
+            """Look, then try again: under its condition, so that it is there once. An attempt that the server
+            still carries out holds the row, and is waited for."""
+            try:
+                return there() or attempt(self._connection())
+            except ConflictError:
+                if found := there():
+                    return found
+                raise
 
         try:
             try:
@@ -156,22 +175,28 @@ class PostgresBackend:
                 self._create()
                 return attempt(self._connection())
             except _GONE as problem:
-                # The connection is gone; whether the write went through before, only the row can tell.
                 self._drop()
                 log.warning("the connection to %s was lost: %s", self.describe(), _said(problem))
-                there = self.read(key)
-                if there is not None and there.data == data:
-                    return there.version
-                return attempt(self._connection())
-        except _REFUSED as problem:
-            raise self._unwritable(key, problem) from None
-        except psycopg.Error as problem:
+                return again()
+        except (psycopg.Error, MzplanError) as problem:
+            if ours:
+                raise unknown_write(self.describe(), key, _why(problem), _LOOK) from None
+            if isinstance(problem, MzplanError):
+                raise
+            if isinstance(problem, _REFUSED):
+                raise self._unwritable(key, problem) from None
             raise self._failed(problem, "MZ035") from None
 
     def delete(self, key: str) -> None:
         query = self._sql("DELETE FROM {t} WHERE project = %s AND key = %s")
-        with contextlib.suppress(psycopg.errors.UndefinedTable):
+        try:
             self._run(lambda c: c.execute(query, self._id(key)), "MZ035")
+        except psycopg.errors.UndefinedTable:
+            pass
+        except MzplanError as problem:
+            if problem.diagnostics[0].code != "MZ095":
+                raise
+            raise unknown_write(self.describe(), key, _why(problem), _LOOK) from None
 
     def list(self, prefix: str) -> list[str]:
         query = self._sql("SELECT key FROM {t} WHERE project = %s AND starts_with(key, %s)")
@@ -186,7 +211,10 @@ class PostgresBackend:
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
         connection = self._open()
         try:
-            self._take(connection, wait)
+            try:
+                self._take(connection, wait)
+            except psycopg.Error as problem:
+                raise self._failed(problem, "MZ035") from None
             self.write(_LOCK_ROW, info.encode())
             yield
         finally:
@@ -367,6 +395,12 @@ class PostgresBackend:
             f"{_said(problem)}. Nothing was changed: what was there before is intact.",
             f"give the user the right to create schema {self.schema} and to write in it; the server, space.",
         )
+
+
+def _why(problem: psycopg.Error | MzplanError) -> str:
+    if isinstance(problem, MzplanError):
+        return problem.diagnostics[0].summary
+    return _said(problem)
 
 
 def _said(problem: BaseException, secret: str = "") -> str:

@@ -1,0 +1,121 @@
+"""Each request that an apply makes of an object store fails, and each COMMIT of PostgreSQL: undone; done,
+with its answer lost; and with the server gone from then on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from mzplan.store.backends.objects import ObjectStoreBackend
+from mzplan.store.store import Store
+from tests.contract import stores
+from tests.faults.campaigns import Before, goes_on
+from tests.faults.failing_objects import FailingObjects
+from tests.faults.proxy import Proxy
+from tests.unit.cli_runs import Ran, apply, mzplan, write
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "refused": {"answer": "refused"},
+    "an error": {"answer": "error"},
+    "an error after it": {"answer": "error", "late": True},
+    "asked again": {"answer": "asked again", "late": True},
+    "cut before it": {},
+    "cut after it": {"late": True},
+    "gone before it": {"lasting": True},
+    "gone after it": {"late": True, "lasting": True},
+}
+STATE = "state: {backend: object-store, url: 's3://bucket/shop', region: r}\n"
+
+
+def ended(folder: Path, server: FailingObjects, *arguments: str) -> Ran:
+    """A command with this server. Its leases are those of a process that has ended since."""
+    with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0), server.failing():
+        return mzplan(folder, *arguments, "--json")
+
+
+def unlocked(folder: Path, server: FailingObjects, ran: Ran, id_: str) -> None:
+    """By the line that the command has shown, or that the next one shows; the command's process has ended."""
+    with mock.patch("mzplan.store.backends.backend.is_alive", lambda *_: False):
+        line = f"mzplan state unlock {id_}"
+        if line not in ran.out:
+            ran = ended(folder, server, "apply", "--auto-approve")
+        assert ran.code in (1, 6, 8) and line in ran.out, ran
+        assert ended(folder, server, *line.split()[1:]).code == 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_request_of_an_apply(tmp_path: Path, fault: str) -> None:
+    server = FailingObjects()
+    folder = write(tmp_path, broker="${var.broker}")
+    with (folder / "mzplan.yaml").open("a") as file:
+        file.write(f"variables: {{broker: {{default: a}}}}\n{STATE}")
+    command = ("apply", "--auto-approve", "--parallelism", "2", "--var")
+    with server.failing():
+        apply(folder)
+        before = len(server.requests)
+        apply(folder, *command[2:], "broker=b")
+        store = Store(ObjectStoreBackend({"url": "s3://bucket/shop"}, str(folder)), "shop")
+        count = len(server.requests) - before
+        assert count > 20
+        mistaken = []
+        for number in range(count):
+            project = Before(folder, store)
+            was = store.read_state().serial
+            faulty = FailingObjects(at=number, store=server.store, **FAULTS[fault])
+            ran = ended(folder, faulty, *command, f"broker=c{number}")
+            assert len(faulty.requests) > number
+            try:
+                if (held := store.holder()) is not None:
+                    unlocked(folder, server, ran, held.id)
+                project.holds(ran)
+                assert store.read_state().serial == was + project.is_committed, ran
+                goes_on(folder)
+                now = store.read_state().serial
+                assert store.serials()[: now - 1] == list(range(1, now))  # a crash may have kept it already
+            except AssertionError as problem:
+                what = f"{number}: {faulty.requests[number]}"
+                mistaken.append(f"{what}: {re.sub(r'assert ', '', str(problem))[-900:]}")
+        assert not mistaken, "\n\n".join([f"{len(mistaken)} of {count}", *mistaken])
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["", "gone"])
+@pytest.mark.parametrize("late", [False, True], ids=["before it", "after it"])
+def test_each_commit_of_postgres(
+    request: pytest.FixtureRequest, tmp_path: Path, late: bool, lasting: bool
+) -> None:
+    server, database = request.getfixturevalue("postgres"), request.getfixturevalue("database")("answers")
+    case = stores.postgres(tmp_path, server, database)
+    proxy = Proxy(server.port)
+    folder = write(tmp_path, broker="${var.broker}")
+    settings = {**case.make.args[1], "port": proxy.port}  # type: ignore[attr-defined]
+    with (folder / "mzplan.yaml").open("a") as file:
+        file.write(f"variables: {{broker: {{default: a}}}}\nstate: {json.dumps(settings)}\n")
+    apply(folder)
+    proxy.watched = b"COMMIT"
+    apply(folder, "--parallelism", "2", "--var", "broker=b")
+    count, store = proxy.count, case.make()
+    assert count > 5
+    unknown = 0
+    for number in range(count):
+        project, was = Before(folder, store), store.read_state().serial
+        proxy.count, proxy.lost_at, proxy.late, proxy.lasting = 0, number, late, lasting
+        with mock.patch("mzplan.store.leases.started_at", lambda pid: 1.0):
+            ran = mzplan(
+                folder, "apply", "--auto-approve", "--parallelism=2", f"--var=broker=c{number}", "--json"
+            )
+        assert proxy.count > number
+        proxy.lost_at = -1
+        proxy.mend()
+        project.holds(ran)
+        unknown += project.is_unknown(ran)
+        assert store.read_state().serial == was + project.is_committed, ran
+        assert lasting or ran.code == 0, ran  # it is opened again, and looked up
+        goes_on(folder)
+        assert store.serials()[: store.read_state().serial - 1] == list(range(1, store.read_state().serial))
+    assert unknown == lasting, "the one COMMIT of the state"
+    proxy.close()
