@@ -515,6 +515,21 @@ def test_a_lost_connection_is_opened_again(
     assert store.read_state() == state(2)
 
 
+def test_an_answer_of_the_object_store_that_is_lost(object_server: ObjectServer, tmp_path: Path) -> None:
+    """The library asks again, and is told that its condition does not hold: because of its own write."""
+    store = stores.object_store(tmp_path, object_server, f"bucket-{next(_numbers)}").make()
+    store.commit(state(1), EMPTY)
+    object_server.late = True
+    try:
+        for serial in (2, 3, 4):
+            object_server.fails_at = len(object_server.requests) + serial - 2
+            store.commit(state(serial), state(serial - 1))
+        assert object_server.requests[object_server.fails_at] == "PUT"
+    finally:
+        object_server.late, object_server.fails_at = False, -1
+    assert store.read_state() == state(4) and store.serials() == [1, 2, 3]
+
+
 def test_a_commit_wakes_whoever_watches(postgres: Any, database: Callable[..., str], tmp_path: Path) -> None:
     store = stores.postgres(tmp_path, postgres, database("woken")).make()
     store.commit(state(1), EMPTY)

@@ -21,12 +21,14 @@ WRITES = ("put", "delete")
 class FailingObjects:
     """Request number `at` (from 0) fails; -1: none. `late`: after it was done. `answer`: what the library
     makes of it: `refused` (no right), `error` (the server's), `cut` (no answer), `asked again` (it was done,
-    and the second time its condition did not hold). `lasting`: all after it have no answer, undone."""
+    and the second time its condition did not hold). `lasting`: all after it have no answer, undone.
+    `fails`: the request itself, its first one, in place of its number."""
 
     at: int = -1
     late: bool = False
     answer: str = "cut"
     lasting: bool = False
+    fails: str = ""
     requests: list[str] = field(default_factory=list)
     store: MemoryStore = field(default_factory=MemoryStore)
 
@@ -45,6 +47,8 @@ class FailingObjects:
         def asked(store: Any, key: str, *more: Any, **options: Any) -> Any:
             number = len(self.requests)
             self.requests.append(f"{name} {key}")
+            if self.at < 0 and self.requests[-1] == self.fails:
+                self.at = number
             if self.at < 0 or number < self.at or (number > self.at and not self.lasting):
                 return real(store, key, *more, **options)
             if number == self.at and self.late:

@@ -119,3 +119,28 @@ def test_each_commit_of_postgres(
         assert store.serials()[: store.read_state().serial - 1] == list(range(1, store.read_state().serial))
     assert unknown == lasting, "the one COMMIT of the state"
     proxy.close()
+
+
+def test_an_edit_whose_commit_is_not_known_to_be_there_waits(tmp_path: Path) -> None:
+    """The put of the state is done, and the server gone: the file follows what is committed."""
+    server = FailingObjects()
+    folder = write(tmp_path)
+    with (folder / "mzplan.yaml").open("a") as file:
+        file.write(STATE)
+    with server.failing():
+        apply(folder)
+    file, old = folder / "pipeline.yaml", (folder / "pipeline.yaml").read_bytes()
+    for late, broker in ((True, "b"), (False, "c")):
+        alter = ("alter", f"ALTER CONNECTION k SET BROKER '{broker}:9092'", "--auto-approve")
+        faulty = FailingObjects(store=server.store, late=late, lasting=True, fails="put mzplan.state.json")
+        ran = ended(folder, faulty, *alter)
+        assert ran.code == 8 and Before.is_unknown(ran), ran
+        assert file.read_bytes() == old and (folder / ".mzplan" / "alter.json").exists()
+        with server.failing():
+            held = Store(ObjectStoreBackend({"url": "s3://bucket/shop"}, str(folder)), "shop").holder()
+        assert held is not None
+        unlocked(folder, server, ran, held.id)
+        assert ended(folder, server, "apply", "--auto-approve").code == 0
+        assert not (folder / ".mzplan" / "alter.json").exists()
+        assert (file.read_bytes() != old) == late
+        old = file.read_bytes()
