@@ -399,7 +399,8 @@ class PostgresBackend:
 
 def _why(problem: psycopg.Error | MzplanError) -> str:
     if isinstance(problem, MzplanError):
-        return problem.diagnostics[0].summary
+        (found, *_) = problem.diagnostics
+        return found.detail.partition(". Nothing was changed")[0] or found.summary
     return _said(problem)
 
 
