@@ -179,6 +179,8 @@ class PostgresBackend:
                 log.warning("the connection to %s was lost: %s", self.describe(), _said(problem))
                 return again()
         except (psycopg.Error, MzplanError) as problem:
+            if isinstance(problem, _GONE):
+                self._drop()
             if ours:
                 raise unknown_write(self.describe(), key, _why(problem), _LOOK) from None
             if isinstance(problem, MzplanError):
