@@ -1,0 +1,55 @@
+"""Which steps of a sink the files of its source's collection came with, also those that were merged since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.replay import files_of
+from mzplan.warehouse.step_record import StepRecord
+
+OLDEST = -1
+"""In place of a step that is not known any more: before all that are."""
+Span = tuple[int, int]
+"""The first and last step that a file has rows of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSteps:
+    """`spans` by the names of files, without their folders; of any other file it is (OLDEST, OLDEST). Each
+    step from `known_from` on is known."""
+
+    spans: dict[str, Span]
+    known_from: int
+
+
+def steps_of_files(log: CollectionLog, records: Iterable[StepRecord]) -> FileSteps:
+    """The steps by which a sink has read the files, as far as the logs reach back. A file that OPTIMIZE has
+    made has the rows, and so the steps, of those that it took away. Raises OSError."""
+    spans: dict[str, Span] = {}
+    listed = list(records)
+    known_from = listed[0].step if listed else 0
+    for record in listed:
+        try:
+            for place in files_of(log, record):
+                # A version that is read in parts: the file is read once all the same.
+                spans[_name(place)] = record.step, record.step
+        except GoneError:
+            known_from = record.step + 1
+    for commit in log.after(-1):
+        merged = [add for add in commit.adds if not add.has_new_rows]
+        if merged:
+            before = [spans.get(_name(name), (OLDEST, OLDEST)) for name in commit.removes]
+            span = (
+                min((first for first, _ in before), default=OLDEST),
+                max((last for _, last in before), default=OLDEST),
+            )
+            for add in merged:
+                spans.setdefault(_name(add.place), span)
+    return FileSteps(spans=spans, known_from=known_from)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
