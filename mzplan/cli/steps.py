@@ -15,6 +15,7 @@ from mzplan.model.diagnostics import ExitCode
 
 if TYPE_CHECKING:
     from mzplan.model.state import ResourceState, State
+    from mzplan.operations.content import Comparison
     from mzplan.operations.project import Project
     from mzplan.operations.steps import Target, Upstream
 
@@ -67,8 +68,15 @@ def command_steps(invocation: Invocation, address: Address, count: int | None) -
     is_flag=True,
     help="Read them again from where they came from (Kafka and files: with Spark).",
 )
+@click.option("--content", is_flag=True, help="Of a sink: compare what its target holds (with Spark).")
+@click.option("--shared", is_flag=True, help="With --content: others write the target, too.")
 def command_verify(
-    invocation: Invocation, address: Address, wanted: tuple[int, int | None] | None, from_upstream: bool
+    invocation: Invocation,
+    address: Address,
+    wanted: tuple[int, int | None] | None,
+    from_upstream: bool,
+    content: bool,
+    shared: bool,
 ) -> int:
     """Replay steps, and compare them with what was recorded: rows and content hash.
 
@@ -77,10 +85,22 @@ def command_verify(
     a local source or a connector keeps. A sink's steps are made again from its source's collection, through
     its select and where (with Spark, if it has them), and compared with what the target has recorded of them.
     The first difference ends it, with exit code 1.
+
+    With --content, the rows that the target of a sink holds are read, and compared with what the collection
+    makes of the steps that it has written: rows that are missing, there more than once, or more than those
+    are exit code 1 (more rows not with --shared).
     """
     from mzplan.operations.steps import verify
     from mzplan.render.steps import render_verified, verified_to_json
 
+    if content:
+        if wanted is not None or from_upstream:
+            raise click.UsageError(
+                "--content reads all of a target: it goes without --steps, --from-upstream."
+            )
+        return _verify_content(invocation, address, shared)
+    if shared:
+        raise click.UsageError("--shared goes with --content.")
     project = invocation.project()
     with _Session(invocation, project) as session:
         found = verify(
@@ -98,6 +118,20 @@ def command_verify(
             invocation.show(found.problems)
         invocation.out(render_verified(found, color=invocation.color))
     return ExitCode.ERROR if found.difference or found.problems else ExitCode.OK
+
+
+def _verify_content(invocation: Invocation, address: Address, shared: bool) -> int:
+    from mzplan.operations.content import compare_content
+    from mzplan.render.content import compared_to_json, render_compared
+
+    project = invocation.project()
+    with _Session(invocation, project) as session:
+        found = compare_content(project, address, session.content, invocation.progress)
+    if invocation.json:
+        invocation.document(compared_to_json(found, shared=shared))
+    else:
+        invocation.out(render_compared(found, shared=shared, color=invocation.color))
+    return ExitCode.OK if found.is_equal(shared=shared) else ExitCode.ERROR
 
 
 @command("expire", changing=True)
@@ -153,6 +187,13 @@ class _Session:
 
         doing = f"asking the target of {resource.address}"
         found: Target = self._open(Downstream.open, state, resource, doing)
+        return found
+
+    def content(self, state: State, resource: ResourceState) -> Comparison:
+        from mzplan.spark.content_verification import ContentComparison
+
+        doing = f"starting Spark, to read the target of {resource.address}"
+        found: Comparison = self._open(ContentComparison.open, state, resource, doing)
         return found
 
     def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:

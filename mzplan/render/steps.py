@@ -146,7 +146,7 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
         span = _span((found.equal[0], found.equal[-1]))
         lines.append(f"{found.address}: {count(len(found.equal), 'step')} as recorded ({span}).")
         if found.address.kind == "sink":
-            lines.append(_NOT_SEEN)
+            lines.append(_NOT_SEEN.format(address=found.address))
     elif not found.difference and not found.problems:
         lines.append(f"{found.address} has no steps to verify.")
     if found.by_rows:
@@ -173,7 +173,10 @@ def _counted(problems: Sequence[Diagnostic]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-_NOT_SEEN = "Not looked for: what others have added, changed or deleted in the target since then."
+_NOT_SEEN = (
+    "Not looked for: what others have added, changed or deleted in the target since then; "
+    "`mzplan verify {address} --content` compares that, where the target can be read."
+)
 _CHANGED = " [{code}] The sink was changed at this step: it stands as it was pushed before, or in part."
 
 

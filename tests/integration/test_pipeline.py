@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -254,6 +256,13 @@ def test_files_to_delta_and_console_without_any_server(project: Project) -> None
     (inbox / "two.tmp").rename(inbox / "two.json")
     eventually("21 rows in Delta", lambda: count("fi_all") == 21)
     eventually("rows in the log", lambda: "sink.fi_out" in project.log())
+    eventually("4 rows in Delta", lambda: count("fi_last") == 4)
+    # In a process of its own, as it starts a Spark and ends it; while the queries run.
+    command = [sys.executable, "-m", "mzplan", "-C", str(project.folder), "verify", "sink.fi_last"]
+    done = subprocess.run([*command, "--content"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 rows of the collection, 4 in the target" in done.stdout
+    assert done.stdout.endswith("The target holds what it should.\n")
 
 
 def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(

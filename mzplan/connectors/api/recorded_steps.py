@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 
-def nothing_recorded(query: ResolvedQuery, why: str) -> MzplanError:
-    """MZ100."""
+def nothing_recorded(query: ResolvedQuery, why: str, *, has_content: bool = False) -> MzplanError:
+    """MZ100. `has_content`: what the target holds can be compared."""
+    also = f"; or what the target holds: mzplan verify {query.address} --content" if has_content else ""
     return error(
         "MZ100",
         f"The target of {query.address} keeps no record of its steps",
         why,
-        f"verify its source: mzplan verify {query.description.source.address}"
+        f"verify its source: mzplan verify {query.description.source.address}{also}"
         if query.description.source
         else "",
         address=query.address,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mzplan.connectors.api.content import Content
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.delta.content import DeltaContent
 from mzplan.connectors.delta.recorded_steps import DeltaRecorded
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import merge
@@ -37,6 +39,11 @@ class DeltaSink:
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """As far back as the table's log goes; for an upsert only the number of rows."""
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
+
+    def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
+        """See HoldsContent: the newest version of the table."""
+        query_id = query.checkpoint.log.query_id() if query.checkpoint else None
+        return DeltaContent(query, outputs, query_id, spark)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         path = folder_of(run.query)

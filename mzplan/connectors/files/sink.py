@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.api.content import Content
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.files.content import FilesContent
 from mzplan.connectors.files.recorded_steps import FilesRecorded
 from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws_spark import use_s3
@@ -37,6 +39,10 @@ class FilesSink:
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """The content of the files that the list names; only numbers of rows, unless they are Parquet."""
         return FilesRecorded(query)
+
+    def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
+        """See HoldsContent: the files that the list names."""
+        return FilesContent(query, outputs, spark)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         folder = folder_of(run.query)

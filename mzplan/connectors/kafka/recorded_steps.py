@@ -21,7 +21,8 @@ class KafkaRecorded:
 
     def __init__(self, query: ResolvedQuery):
         if query.body["delivery"] != "exactly-once":
-            raise nothing_recorded(query, "With delivery: at-least-once Spark's own writer writes it.")
+            why = "With delivery: at-least-once Spark's own writer writes it."
+            raise nothing_recorded(query, why, has_content=True)
         self.keys: Sequence[str] = query.body["key"] if query.body["mode"] == "upsert" else ()
         client = transaction_options(client_body(query.link), query.directory)
         transaction = Transaction(client, f"mzplan.{query.description.id}", query.body["topic"], 60_000)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.api.content import Content
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun
 from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.formats.avro.encoder import Encoder
@@ -16,6 +17,7 @@ from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.frames.written import observed
+from mzplan.connectors.kafka.content import KafkaContent
 from mzplan.connectors.kafka.options import writer_options
 from mzplan.connectors.kafka.probe import KafkaProbe, route
 from mzplan.connectors.kafka.recorded_steps import KafkaRecorded
@@ -27,7 +29,7 @@ from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 UNWRITABLE = "MZ211"
@@ -67,6 +69,14 @@ class KafkaSink:
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """If exactly once: rows and hash of the last steps."""
         return KafkaRecorded(query)
+
+    def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
+        """See HoldsContent: the records that the topic still keeps."""
+
+        def made(rows: DataFrame, written: ResolvedQuery) -> DataFrame:
+            return as_records(rows, written.body.get("key", ()), beside=(POSITION,))
+
+        return KafkaContent(query, made, spark)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         body = run.query.body
@@ -123,14 +133,20 @@ def ship_tasks() -> None:
 
 
 def as_records(
-    rows: DataFrame, keys: Sequence[str], encoder: Encoder | None = None, *, hashed: bool = False
+    rows: DataFrame,
+    keys: Sequence[str],
+    encoder: Encoder | None = None,
+    *,
+    hashed: bool = False,
+    beside: Sequence[str] = (),
 ) -> DataFrame:
     """The columns `key`, where the sink has one, and `value`, as Spark's Kafka writer takes them; with
-    `hashed` the row's content hash, too. A deleted row becomes a tombstone: a record without a value."""
+    `hashed` the row's content hash, too. `beside` are columns that are no part of the record, and stay. A
+    deleted row becomes a tombstone: a record without a value."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
-    columns = [f.col(quoted(column)) for column in rows.columns if column != CHANGE]
+    columns = [f.col(quoted(column)) for column in rows.columns if column not in (CHANGE, *beside)]
     value = f.struct(*columns) if encoder is not None else f.to_json(f.struct(*columns), _JSON)
     if CHANGE in rows.columns:
         value = f.when(f.col(CHANGE) != DELETE, value)
@@ -138,7 +154,7 @@ def as_records(
     made.append(value.alias("value"))
     if hashed:
         made.append(row_hash(rows).alias(HASH))
-    records = rows.select(*made)
+    records = rows.select(*made, *beside)
     if encoder is None:
         return records
     encoded = (t.StructField("value", t.BinaryType()) if x.name == "value" else x for x in records.schema)

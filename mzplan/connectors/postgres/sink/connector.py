@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from mzplan.connectors.api.content import Content
 from mzplan.connectors.api.protocols import (
     Output,
     Probe,
@@ -36,6 +37,7 @@ from mzplan.connectors.network.tunnels import tunnel_elsewhere
 from mzplan.connectors.postgres.client import connect, hang_up, reached
 from mzplan.connectors.postgres.identity import record_target, take_target
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
+from mzplan.connectors.postgres.sink.content import PostgresContent
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table, find_target, key_of
@@ -58,7 +60,7 @@ from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.content_hash import HASH
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -94,6 +96,10 @@ class PostgresSink:
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """Of the newest 100,000 steps, rows and hash."""
         return PostgresRecorded(query)
+
+    def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
+        """See HoldsContent: the table in one snapshot."""
+        return PostgresContent(query, outputs)
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         batches = _Batches(run)

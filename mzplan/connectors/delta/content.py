@@ -1,0 +1,80 @@
+"""The rows of a Delta table that a sink writes: for `mzplan verify SINK --content`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.frames.types import ddl_of, quoted
+from mzplan.connectors.network.aws_spark import use_s3
+from mzplan.connectors.network.folders import folder_of
+from mzplan.schema.columns import POSITION
+from mzplan.warehouse.collection_log import CollectionLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+
+class DeltaContent:
+    """One version of the table: the steps that are in it are those which its commits name."""
+
+    since: float | None = None
+    repeats = False
+    unseen: Sequence[str] = ()
+
+    def __init__(
+        self,
+        query: ResolvedQuery,
+        outputs: Sequence[Output],
+        query_id: str | None,
+        spark: SparkSession,
+    ):
+        self.keys: Sequence[str] = query.body["key"] if query.body["mode"] == "upsert" else ()
+        self._outputs = outputs
+        self._folder = folder_of(query)
+        use_s3(spark, query, self._folder)
+        version, self.frontier = -1, -1
+        for commit in CollectionLog(self._folder).after(-1):
+            version = commit.version
+            if commit.transaction is not None and commit.transaction[0] == query_id:
+                self.frontier = max(self.frontier, commit.transaction[1])
+        if version < 0:
+            raise incomparable(query, f"There is no table in {self._folder}.", "has the sink run yet?")
+        table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
+        self._table = table
+        self._types = {field.name.lower(): field.dataType for field in table.schema.fields}
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """See Content."""
+        from pyspark.sql import functions as f
+
+        columns = [self._column(output.name).alias(output.name) for output in self._outputs]
+        return self._table.select(*columns, f.col("_metadata.file_name").alias(PLACE))
+
+    def _column(self, name: str) -> Expression:
+        from pyspark.sql import functions as f
+
+        there = name.lower() in self._types
+        return f.col(quoted(name)) if there else f.lit(None).cast("void")
+
+    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+        """See Content: in the types of the table."""
+        from pyspark.sql import functions as f
+
+        made = {column.lower(): column for column in rows.columns}
+        columns = []
+        for output in self._outputs:
+            type_: DataType | None = self._types.get(output.name.lower())
+            value = f.col(quoted(made[output.name.lower()])) if output.name.lower() in made else f.lit(None)
+            columns.append((value.cast(ddl_of(type_)) if type_ is not None else value).alias(output.name))
+        return rows.select(*columns, POSITION)
+
+    def taken(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,195 @@
+"""The records of the topic that a sink writes: for `mzplan verify SINK --content`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.kafka.options import (
+    client_body,
+    consumer_options,
+    librdkafka_options,
+    transaction_options,
+)
+from mzplan.connectors.kafka.problems import Problems
+from mzplan.connectors.kafka.step_record import StepRecord
+from mzplan.connectors.kafka.transaction import StopError, Transaction
+from mzplan.connectors.network.aws_spark import require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ANSWER_S = 10.0
+# A step that is being written: how long to wait for a moment between two, and how often to look.
+_QUIET_S = 20.0
+_BETWEEN_S = 0.2
+
+Offsets = dict[int, int]
+
+
+class KafkaContent:
+    """The committed records between two offsets of each partition, taken at a moment between two steps: while
+    no transaction was open, and the step record stayed the same. Of a sink that writes at least once: while
+    its checkpoint had no step under way."""
+
+    def __init__(
+        self,
+        query: ResolvedQuery,
+        as_records: Callable[[DataFrame, ResolvedQuery], DataFrame],
+        spark: SparkSession,
+    ):
+        if query.body["format"]["type"] == "avro":
+            raise incomparable(
+                query,
+                "A record of format avro holds the id of the schema of its time, and other rows another.",
+            )
+        require_packages(spark, query)
+        self._query, self._as_records = query, as_records
+        self._topic: str = query.body["topic"]
+        self.keys: Sequence[str] = ("key",) if query.body["mode"] == "upsert" else ()
+        self.repeats = query.body["delivery"] != "exactly-once"
+        self.unseen: Sequence[str] = ()
+        client = transaction_options(client_body(query.link), query.directory)
+        self._transaction = Transaction(client, f"mzplan.{query.description.id}", self._topic, 60_000)
+        self._admin = AdminClient(librdkafka_options(client_body(query.link), query.directory))
+        try:
+            partitions = self._partitions()
+            self.frontier, self._last = self._between_steps(partitions)
+            self._first = self._offsets(partitions, "earliest")
+            self.since = self._oldest()
+        except StopError as stop:
+            raise Problems(query).of(stop.outcome, stop.detail, self._transaction) from None
+        except KafkaException as problem:
+            failure = self._transaction.cause(problem.args[0])
+            raise Problems(query).of(failure.name(), failure.str(), self._transaction) from None
+        except ValueError as problem:
+            raise Problems(query).not_ours(self._transaction.name, str(problem)) from None
+        finally:
+            self._transaction.close()
+
+    def _partitions(self) -> list[int]:
+        found = self._admin.list_topics(self._topic, timeout=_ANSWER_S).topics[self._topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return sorted(found.partitions)
+
+    def _between_steps(self, partitions: Sequence[int]) -> tuple[int, Offsets]:
+        """The last step that is written, and where each partition ends with it."""
+        deadline = time.monotonic() + _QUIET_S
+        while True:
+            step = self._step()
+            committed = self._offsets(partitions, "latest", IsolationLevel.READ_COMMITTED)
+            all_ = self._offsets(partitions, "latest")  # an open transaction has more
+            if step is not None and committed == all_ and step == self._step():
+                return step, committed
+            if time.monotonic() > deadline:
+                raise incomparable(
+                    self._query,
+                    f"For {_QUIET_S:g} s, topic {self._topic} was written without a pause, or a transaction "
+                    "in it was open: where the rows of a step end can't be seen.",
+                    f"compare while the sink is paused: mzplan pause {self._query.address}",
+                )
+            time.sleep(_BETWEEN_S)
+
+    def _step(self) -> int | None:
+        """The last step that is written; None while one is under way."""
+        if self.repeats:
+            assert self._query.checkpoint is not None
+            log = self._query.checkpoint.log
+            return log.committed() if log.unfinished() is None else None
+        text = self._transaction.read()
+        record = StepRecord.parse(text) if text is not None else None
+        ours = record is not None and record.generation == self._query.description.generation
+        return record.step if record is not None and ours else -1
+
+    def _offsets(
+        self,
+        partitions: Sequence[int],
+        which: Literal["earliest", "latest"],
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Offsets:
+        spec = getattr(OffsetSpec, which)()
+        wanted = {TopicPartition(self._topic, partition): spec for partition in partitions}
+        futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER_S)
+        return {place.partition: future.result().offset for place, future in futures.items()}
+
+    def _oldest(self) -> float | None:
+        """Since when each partition has all records. One that has lost records has all of those that came
+        after the oldest that is left."""
+        lossy = [p for p, first in self._first.items() if first > 0]
+        if not lossy:
+            return None
+        if any(self._first[p] >= self._last[p] for p in lossy):
+            return math.inf  # nothing is left that would tell
+        return max(self._time_of_first(partition) for partition in lossy)
+
+    def _time_of_first(self, partition: int) -> float:
+        settings: dict[str, Any] = {
+            **self._transaction.client,
+            "group.id": self._transaction.name,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+        consumer = Consumer(settings)
+        try:
+            consumer.assign([TopicPartition(self._topic, partition, self._first[partition])])
+            message = consumer.poll(_ANSWER_S)
+            if message is None:
+                return math.inf
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            return float(message.timestamp()[1]) / 1000
+        finally:
+            consumer.close()
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """See Content."""
+        from pyspark.sql import functions as f
+
+        client = consumer_options(client_body(self._query.link), self._query.directory)
+        options = {f"kafka.{key}": value for key, value in client.items()} | {
+            "kafka.isolation.level": "read_committed",
+            "assign": json.dumps({self._topic: sorted(self._last)}),
+            "startingOffsets": json.dumps({self._topic: self._first}),
+            "endingOffsets": json.dumps({self._topic: self._last}),
+            "groupIdPrefix": "mzplan",
+            "kafkaConsumer.pollTimeoutMs": str(int(_QUIET_S * 1000)),
+        }
+        found = spark.read.format("kafka").options(**options).load()
+        if not self.keys:
+            return found.select(f.col("value").cast("binary"), _place().alias(PLACE))
+        last = found.groupBy("key").agg(
+            f.max_by(f.struct("value", "partition", "offset"), "offset").alias("_")
+        )
+        return last.where("_.value IS NOT NULL").select(
+            "key", f.col("_.value").alias("value"), _place("_.").alias(PLACE)
+        )
+
+    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+        """See Content: as records."""
+        from pyspark.sql import functions as f
+
+        records = self._as_records(rows, query)
+        names = ("key", "value") if self.keys else ("value",)
+        position = [name for name in records.columns if name not in ("key", "value")]
+        return records.select(*(f.col(name).cast("binary").alias(name) for name in names), *position)
+
+    def taken(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _place(of: str = "") -> Any:
+    from pyspark.sql import functions as f
+
+    return f.concat(f.lit("partition "), f.col(f"{of}partition"), f.lit(", offset "), f.col(f"{of}offset"))

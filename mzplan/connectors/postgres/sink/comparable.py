@@ -1,0 +1,127 @@
+"""What a sink has written into a column, and what is there, as texts or values that are equal if they are.
+
+PostgreSQL keeps some values in a form of its own: a uuid without capitals, a jsonb with its members in order.
+Nothing is cast to a smaller type on the way, so that a value which was changed by hand stays another one.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+
+from mzplan.connectors.postgres.types import TargetColumn, staged_as_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+
+Form = Literal["text", "padded", "uuid", "json", "number", "float", "double", "time", "bytes", "array"]
+
+_FORMS: dict[str, Form] = {
+    "text": "text",
+    "varchar": "text",
+    "json": "text",
+    "bool": "text",
+    "date": "text",
+    "bpchar": "padded",
+    "uuid": "uuid",
+    "jsonb": "json",
+    "int2": "number",
+    "int4": "number",
+    "int8": "number",
+    "numeric": "number",
+    "float4": "float",
+    "float8": "double",
+    "timestamptz": "time",
+    "timestamp": "time",
+    "bytea": "bytes",
+}
+# Of arrays: those whose elements are the same in Spark's JSON and in PostgreSQL's.
+_ARRAYS = {"_text", "_varchar", "_bool", "_int2", "_int4", "_int8", "_numeric"}
+_ENUM = "E"
+
+
+def form_of(target: TargetColumn) -> Form | None:
+    """How a column is compared; None for a type whose values are shown in a way that is not known."""
+    if target.category == _ENUM:
+        return "text"
+    if target.type_schema != "pg_catalog":
+        return None
+    return "array" if target.type in _ARRAYS else _FORMS.get(target.type)
+
+
+def selected(column: str, target: TargetColumn, form: Form) -> str:
+    """The column's value in SQL, as text, in a session of time zone UTC. `column`: quoted."""
+    match form:
+        case "time" if target.type == "timestamp":
+            return f"({column} AT TIME ZONE 'UTC')::text"
+        case "bytes":
+            return f"encode({column}, 'hex')"
+        case "array":
+            return f"array_to_json({column})::text"
+    return f"{column}::text"
+
+
+def found(value: Expression, form: Form) -> Expression:
+    """What `selected` has given, in the form in which it is compared."""
+    match form:
+        case "time":
+            return value.try_cast("timestamp")
+        case "float" | "double":
+            return value.try_cast(form)
+    return _text(value, form)
+
+
+def written(value: Expression, spark_type: str, target: TargetColumn, form: Form) -> Expression:
+    """The sink's value in the same form."""
+    from pyspark.sql import functions as f
+
+    match form:
+        case "time":
+            return value.cast("timestamp")
+        case "float" | "double":
+            return value.cast(form)
+        case "bytes":
+            return f.lower(f.hex(value))
+        case "array":
+            return _text(f.to_json(value, {"ignoreNullFields": "false"}), form)
+    if staged_as_json(spark_type, target):
+        value = f.to_json(value, {"ignoreNullFields": "false"})
+    return _text(value.cast("string"), form)
+
+
+def _text(value: Expression, form: Form) -> Expression:
+    from pyspark.sql import functions as f
+
+    match form:
+        case "padded":
+            return f.rtrim(value)
+        case "uuid":
+            return f.lower(f.regexp_replace(value, "[^0-9A-Fa-f]", ""))
+        case "number":  # 1.50 is 1.5
+            short = f.regexp_replace(f.regexp_replace(value, "0+$", ""), r"\.$", "")
+            return f.when(value.contains("."), short).otherwise(value)
+        case "json" | "array":
+            return f.udf(canonical_json, "string")(value)
+    return value
+
+
+def canonical_json(text: str | None) -> str | None:
+    """The same text for JSON of the same meaning."""
+    if text is None:
+        return None
+    try:
+        read = json.loads(text, parse_float=Decimal, parse_int=Decimal)
+    except ValueError:
+        return text
+    return json.dumps(_plain(read), sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Decimal):  # beside a text of the same digits
+        return {"number": f"{value.normalize():f}" if value.is_finite() else str(value)}
+    return value

@@ -1,0 +1,192 @@
+"""The rows of the table that a sink writes: for `mzplan verify SINK --content`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.frames.task_code import ship
+from mzplan.connectors.frames.types import quoted as spark_quoted
+from mzplan.connectors.postgres.client import connect, reached
+from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason
+from mzplan.connectors.postgres.sink.comparable import Form, form_of, found, selected, written
+from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.probe import check_table, find_target, key_of
+from mzplan.connectors.postgres.sink.reading import reading
+from mzplan.connectors.postgres.tables import Connection
+from mzplan.connectors.postgres.types import TargetColumn, quoted
+from mzplan.model.diagnostics import MzplanError
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PAGES = 8192  # of a task: 64 MiB
+_TASKS = 1000
+_RANGES_FROM = 140000  # the version from which on a range of pages is read without the others
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_TASK_SESSION = """
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET TRANSACTION SNAPSHOT '{snapshot}';
+SET LOCAL TimeZone = 'UTC';
+SET LOCAL DateStyle = 'ISO';
+SET LOCAL statement_timeout = 0;
+SET LOCAL bytea_output = 'hex';
+SET LOCAL extra_float_digits = 1;
+"""
+_UNREADABLE = Problem(
+    "MZ054",
+    "The rows of {address} can't be read",
+    "{why}.",
+    "give {user} the right to: GRANT SELECT ON {table} TO {role};",
+    at=", table {table}",
+)
+
+
+class PostgresContent:
+    """The table in one snapshot of the database, which has the sink's last step in it as well: rows and step
+    are written in one transaction."""
+
+    since: float | None = None
+    repeats = False
+
+    def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
+        self._query = query
+        self.keys: Sequence[str] = key_of(query)
+        self._counter: Any = None
+        with contextlib.ExitStack() as opened:
+            try:
+                self._info = opened.enter_context(reached(query, "mzplan verify"))
+                connection = opened.enter_context(connect(self._info))
+                self._open(connection, outputs)
+            except psycopg.Error as problem:
+                raise self._explained(problem) from None
+            self._opened = opened.pop_all()
+
+    def _open(self, connection: Connection, outputs: Sequence[Output]) -> None:
+        query = self._query
+        connection.execute("SET idle_in_transaction_session_timeout = 0")
+        connection.execute(_BEGIN)
+        self._snapshot = _one(connection, "SELECT pg_export_snapshot()")
+        table = find_target(connection, query)
+        errors = [one for one in check_table(query, table, outputs) if one.severity == "error"]
+        if table is None or errors:
+            raise MzplanError(errors)
+        self._table = table
+        self.frontier = self._last_step(connection)
+        self._columns: dict[str, tuple[TargetColumn, Form, str]] = {}
+        unseen = []
+        for output in outputs:
+            target = table.column(output.name)
+            form = form_of(target) if target is not None else None
+            if target is not None and form is not None:
+                self._columns[output.name] = target, form, output.type or "STRING"
+            elif target is not None:
+                unseen.append(f"{target.name} ({target.shown})")
+        if lost := [key for key in self.keys if key.lower() not in {n.lower() for n in self._columns}]:
+            raise incomparable(query, f"Its key {', '.join(lost)} has a type that can't be compared.")
+        self.unseen: Sequence[str] = [f"columns of these types: {', '.join(unseen)}"] if unseen else []
+        self._queries = self._ranges(connection)
+
+    def _last_step(self, connection: Connection) -> int:
+        query = self._query
+        ledger = Ledger(
+            schema=query.body["staging_schema"],
+            sink=query.description.id,
+            generation=query.description.generation,
+            epoch=0,
+            query_id="",
+        )
+        wanted = f"SELECT step FROM {ledger.writers} WHERE sink = %s AND generation = %s"
+        try:
+            row = connection.execute(wanted.encode(), (ledger.sink, ledger.generation)).fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            row = None
+        if row is None:
+            raise incomparable(
+                query,
+                f"{ledger.writers} has no row of it, by which its last step is known: it has not run yet, or "
+                "what it had recorded was removed.",
+            )
+        return int(row[0])
+
+    def _ranges(self, connection: Connection) -> list[str]:
+        """The statements that read the table."""
+        table, columns = self._table, self._columns.values()
+        values = ", ".join(selected(quoted(target.name), target, form) for target, form, _ in columns)
+        pages = int(
+            _one(connection, f"SELECT pg_relation_size({table.oid}) / current_setting('block_size')::int")
+        )
+        kind = _one(connection, f"SELECT relkind::text FROM pg_class WHERE oid = {table.oid}")
+        place = "ctid::text" if kind in ("r", "p") else "NULL"
+        whole = f"SELECT {values}, {place} FROM {table.sql}"
+        if kind != "r" or connection.info.server_version < _RANGES_FROM:
+            return [whole]
+        step = max(_PAGES, -(-pages // _TASKS))
+        # The last one is open: what came since is not in the snapshot, but pages may be.
+        starts = list(range(0, max(pages, 1), step))
+        return [
+            f"{whole} WHERE ctid >= '({first},0)'"
+            + (f" AND ctid < '({first + step},0)'" if first != starts[-1] else "")
+            for first in starts
+        ]
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """See Content."""
+        from pyspark.sql import functions as f
+
+        ship(reading.__module__)
+        count = len(self._columns) + 1
+        self._counter = spark.sparkContext.accumulator(0)
+        read = reading(
+            self._info,
+            _TASK_SESSION.format(snapshot=self._snapshot),
+            self._queries,
+            count,
+            self._counter,
+            self._query.link.body.get("password"),
+        )
+        ranges = spark.range(0, len(self._queries), 1, len(self._queries))
+        texts = ranges.mapInArrow(read, ", ".join(f"c{i} STRING" for i in range(count)))
+        values = [
+            found(f.col(f"c{i}"), form).alias(name)
+            for i, (name, (_, form, _)) in enumerate(self._columns.items())
+        ]
+        return texts.select(*values, f.col(f"c{count - 1}").alias(PLACE))
+
+    def held(self, rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+        """See Content."""
+        from pyspark.sql import functions as f
+
+        there = {name.lower(): name for name in rows.columns}
+        values = []
+        for name, (target, form, type_) in self._columns.items():
+            own = there.get(name.lower())
+            value = f.col(spark_quoted(own)) if own is not None else f.lit(None).cast("string")
+            values.append(written(value, type_, target, form).alias(name))
+        return rows.select(*values, POSITION)
+
+    def taken(self) -> int:
+        """See Content."""
+        return int(self._counter.value) if self._counter is not None else 0
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def _explained(self, problem: psycopg.Error) -> MzplanError:
+        if is_lost(problem):
+            return MzplanError(connect_problem(self._query, problem))
+        return _UNREADABLE.error(
+            self._query, why=reason(self._query, problem), table=self._query.body["table"]
+        )
+
+
+def _one(connection: Connection, query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]

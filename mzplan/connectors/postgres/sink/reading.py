@@ -1,0 +1,62 @@
+"""The task in which Spark reads a table of PostgreSQL, a range of pages at a time.
+
+This module is sent to the executors whole (see task_code): they need pyarrow and psycopg, no mzplan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mzplan.endpoints.arrays import build
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+_ROWS = 10_000  # of a batch
+
+Read = Callable[[Iterable["RecordBatch"]], Iterator["RecordBatch"]]
+
+
+def reading(
+    conninfo: str, session: str, queries: list[str], count: int, counter: Any, secret: str | None
+) -> Read:
+    """A function for mapInArrow, whose input are numbers of `queries`: their results, texts of `count`
+    columns named `c0`, `c1`, …. `session`: statements that each transaction begins with. `counter`: Spark's
+    accumulator of how many rows came."""
+
+    def read(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _results(queries[number])
+
+    def _results(query: str) -> Iterator[RecordBatch]:
+        import psycopg
+
+        failure = ""
+        try:
+            with psycopg.connect(conninfo) as connection:
+                connection.execute(session.encode())
+                with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT".encode()) as copy:
+                    rows: list[Any] = []
+                    for row in copy.rows():
+                        rows.append(row)
+                        if len(rows) == _ROWS:
+                            yield _batch(rows)
+                            rows = []
+                    yield _batch(rows)
+        except psycopg.Error as problem:
+            text = str(problem)
+            failure = " ".join((text.replace(secret, "***") if secret else text).split())
+        if failure:  # in one line of our own: a driver's message may repeat what it was given
+            raise RuntimeError(f"mzplan[COPY]: {failure}")
+
+    def _batch(rows: list[Any]) -> RecordBatch:
+        import pyarrow as pa
+
+        counter.add(len(rows))
+        columns = list(zip(*rows, strict=True)) if rows else [()] * count
+        arrays = [build(column, pa.string()) for column in columns]
+        return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(count)])
+
+    return read

@@ -1,0 +1,142 @@
+"""verify --content without Spark: the command, what it says, and what PostgreSQL's forms are compared by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.api.content import Compared
+from mzplan.connectors.postgres.sink.comparable import canonical_json, form_of, selected
+from mzplan.connectors.postgres.types import TargetColumn
+from mzplan.model.address import Address
+from mzplan.render.content import compared_to_json, render_compared
+from mzplan.warehouse.file_steps import OLDEST, steps_of_files
+from tests.stored_steps import StoredSink, StoredSource, named
+from tests.unit.cli_runs import mzplan, write
+
+EQUAL = Compared(
+    address=Address("sink", "out"),
+    target="connection.pg (db:5432, database shop), table orders",
+    first=0,
+    last=41,
+    wanted=1000,
+    found=1000,
+    examples={"missing": (), "doubled": (), "more": ()},
+)
+
+
+def column(type_: str, **other: Any) -> TargetColumn:
+    known: dict[str, Any] = {"type_schema": "pg_catalog", "category": "X", "typmod": -1, "shown": type_}
+    return TargetColumn(name="c", type=type_, required=False, writable=True, **{**known, **other})
+
+
+def test_what_is_equal_is_said_with_its_range() -> None:
+    text = render_compared(EQUAL, shared=False)
+    assert text.startswith("sink.out, steps 0..41: 1,000 rows of the collection, 1,000 in the target")
+    assert text.endswith("The target holds what it should.")
+    kept = replace(EQUAL, first=7, unseen=("columns of these types: place (inet)",))
+    text = render_compared(kept, shared=False)
+    assert "steps 7..41" in text and "of steps before 7, it keeps some rows or none" in text
+    assert text.endswith("Not compared: columns of these types: place (inet).")
+    assert "has written nothing yet" in render_compared(replace(EQUAL, last=-1), shared=False)
+    assert "of none of its steps, up to 41" in render_compared(replace(EQUAL, first=None), shared=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "shared", "equal", "line"),
+    [
+        ({"missing": 2}, True, False, "2 rows are missing in the target (k1)."),
+        ({"doubled": 1}, False, False, "1 row is there more than once (k1)."),
+        ({"doubled": 1, "repeats": True}, False, True, "1 row is there more than once (k1)."),
+        (
+            {"more": 3},
+            False,
+            False,
+            "3 rows are more in the target: changed by hand, or written by others (k1).",
+        ),
+        (
+            {"more": 3},
+            True,
+            True,
+            "3 rows are more in the target: changed by hand, or written by others (k1).",
+        ),
+    ],
+)
+def test_what_differs_is_counted(found: dict[str, Any], shared: bool, equal: bool, line: str) -> None:
+    (kind,) = found.keys() - {"repeats"}
+    compared = replace(EQUAL, **found, examples={kind: ("k1",)})
+    assert compared.is_equal(shared=shared) == equal
+    assert line in render_compared(compared, shared=shared).splitlines()
+    document = compared_to_json(compared, shared=shared)
+    assert (document["equal"], document[kind], document["examples"]) == (equal, found[kind], {kind: ["k1"]})
+
+
+def test_the_command_says_what_it_can_not_compare(tmp_path: Path) -> None:
+    folder = write(tmp_path / "shop")
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    found = mzplan(folder, "verify", "sink.out", "--content", "--json")
+    assert (found.code, found.error()["code"]) == (1, "MZ184")
+    assert "type console" in found.error()["detail"]
+    found = mzplan(folder, "verify", "source.orders", "--content", "--json")
+    assert (found.code, found.error()["code"]) == (64, "MZ094")
+    assert mzplan(folder, "verify", "sink.out", "--content", "--steps", "1").code == 64
+    assert mzplan(folder, "verify", "sink.out", "--shared").code == 64
+
+
+def test_the_steps_of_files_outlive_their_merging(tmp_path: Path) -> None:
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    for step in range(4):
+        source.run(named(2 * step, 2 * step + 2))
+        sink.run(step + 2)
+    records = sink.history.read().records
+    found = steps_of_files(sink.history.collection, records)
+    assert sorted(found.spans.values()) == [(step, step) for step in range(4)] and found.known_from == 0
+    names = [path.name for path in source.collection.glob("*-[01]-c000.snappy.parquet")]
+    source._commit(
+        {"commitInfo": {"operation": "OPTIMIZE", "timestamp": 1}},
+        {"add": {"path": "merged.parquet", "size": 1, "modificationTime": 1, "dataChange": False}},
+        *({"remove": {"path": name, "dataChange": False}} for name in names),
+    )
+    found = steps_of_files(StoredSink(source).history.collection, records)
+    assert found.spans["merged.parquet"] == (0, 1)
+    # What the logs do not know any more is older than what they know.
+    found = steps_of_files(
+        StoredSink(source).history.collection, [replace(records[0], end=None), *records[1:]]
+    )
+    assert (found.spans["merged.parquet"], found.known_from) == ((OLDEST, 1), 1)
+    assert steps_of_files(StoredSink(source).history.collection, records[2:]).known_from == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ('{"b": 1.50, "a": [1, null]}', '{"a": [1, null], "b": 1.5}', True),
+        ('{"a": 1}', '{"a": "1"}', False),
+        ("[100]", "[1e2]", True),
+        ("[0.1]", "[0.10000000000000000001]", False),
+        ("no json", "no json", True),
+    ],
+)
+def test_json_is_compared_by_its_meaning(one: str, other: str, equal: bool) -> None:
+    assert (canonical_json(one) == canonical_json(other)) == equal
+    assert canonical_json(None) is None
+
+
+def test_how_columns_are_compared() -> None:
+    forms = {name: form_of(column(name)) for name in ("int4", "uuid", "jsonb", "_text", "inet", "timestamp")}
+    assert forms == {
+        "int4": "number",
+        "uuid": "uuid",
+        "jsonb": "json",
+        "_text": "array",
+        "inet": None,
+        "timestamp": "time",
+    }
+    assert form_of(column("mood", type_schema="public", category="E")) == "text"
+    assert form_of(column("text", type_schema="mine", category="U")) is None
+    assert selected('"at"', column("timestamp"), "time") == "(\"at\" AT TIME ZONE 'UTC')::text"
+    assert selected('"raw"', column("bytea"), "bytes") == "encode(\"raw\", 'hex')"
