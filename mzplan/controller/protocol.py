@@ -158,7 +158,8 @@ class StorageController(Protocol):
         """Append to local inputs and advance their uppers. The updates must not be before the input's upper,
         and below the new one (UpdateBeyondUpperError); each step between the two becomes durable, without
         rows where there is none. The future is done when all is durable. Raises IdentifierMissingError,
-        InvalidUppersError when somebody else has appended, StorageError for an input that is not local, a
+        InvalidUppersError when somebody else has appended (also while that is not planned to be read, for
+        how many steps it makes is decided then), StorageError for an input that is not local, a
         row that does not fit its columns, or a diff that the input cannot have. A keyed input takes +1 (the
         row of its key is added or updated) and -1 (it is deleted), any other input +1 alone. After an error
         nothing was written. An append whose `key` was used before writes nothing, and is done."""

@@ -48,10 +48,12 @@ class UpdateBeyondUpperError(StorageError):
 
 
 class InvalidUppersError(StorageError):
-    """The upper that an append was made on is no longer the collection's: somebody else has appended."""
+    """The upper that an append was made on is no longer the collection's: somebody else has appended.
+    `decided`: whether `current` is the upper, or only the first step that it may be."""
 
-    def __init__(self, id_: GlobalId, expected: Step, current: Step):
-        super().__init__(f"The upper of {id_} is {current}, not {expected}: nothing was written.")
+    def __init__(self, id_: GlobalId, expected: Step, current: Step, *, decided: bool = True):
+        is_ = "is" if decided else "is decided when what others have appended is read, and is at least"
+        super().__init__(f"The upper of {id_} {is_} {current}, not {expected}: nothing was written.")
         self.id, self.expected, self.current = id_, expected, current
 
 

@@ -3,7 +3,7 @@
 Everything here is single-threaded and deterministic: each call does its work and signals before it returns;
 one endpoint is used by one thread. Endpoints are cheap to make: no connection before the first call, no
 import that takes long. What only some have are protocols of their own, which `isinstance` asks for: Closes,
-CountsRows, PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes, ReachesServers.
+CountsRows, JoinsSteps, PartedInputEndpoint, HasWritten, ParallelOutputFactory, Probes, ReachesServers.
 
 Texts in quotation marks are the seed's contract.
 """
@@ -112,6 +112,15 @@ class CountsRows(DurableInputEndpoint, Protocol):
 
     def rows(self, steps: range) -> int:
         """The records of these steps, all in `steps()`. Raises StepError."""
+
+
+@runtime_checkable
+class JoinsSteps(DurableInputEndpoint, Protocol):
+    """An input that bounds how many of the durable steps that wait one micro-batch reads. Our addition to the
+    seed's interface."""
+
+    def joined(self, steps: range) -> range:
+        """The first of these steps, all in `steps()`: as many as are to be read together, at least one."""
 
 
 @runtime_checkable

@@ -76,9 +76,19 @@ def upstream_range(start: Any, end: Any) -> str:
     if isinstance(end, dict) and set(end) == {"logOffset"}:
         first = start["logOffset"] + 1 if isinstance(start, dict) and "logOffset" in start else 0
         return f"batches of files {first}..{end['logOffset']}"
+    if isinstance(end, dict) and set(end) == {"step"}:
+        return _endpoint_steps(start, int(end["step"]) - 1)
     if isinstance(end, dict) and "reservoirVersion" in end:
         return f"up to {_delta(end)}" if start is None else f"{_delta(start)}..{_delta(end)}"
     return cut(safe(f"{json.dumps(start)}..{json.dumps(end)}"), _RANGE)
+
+
+def _endpoint_steps(start: Any, last: int) -> str:
+    """Those of a durable endpoint, which count for themselves."""
+    if not isinstance(start, dict) or "step" not in start:
+        return f"up to step {last}"
+    first = int(start["step"])
+    return f"step {last}" if first == last else f"steps {_span((first, last))}"
 
 
 def _is_kafka(end: Any) -> bool:

@@ -17,6 +17,7 @@ from mzplan.controller.types import (
     AppendCommand,
     CollectionDescription,
     Diff,
+    InvalidUppersError,
     ReadBeforeSinceError,
     Row,
     Step,
@@ -149,6 +150,7 @@ class DeltaStorage:
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
         from mzplan.connectors.local.endpoint import RESERVED, turns
+        from mzplan.connectors.local.numbering import Numbering
 
         places = {description.query.place for description, _ in commands}
         with turns(self._warehouse, places, self._alone) as there:
@@ -161,13 +163,20 @@ class DeltaStorage:
                 if command.key in (key for key, _ in planned):
                     continue
                 columns, keyed = appended_columns(query), bool(keys_of(query.type, query.body))
+                numbering = Numbering(turn, self._warehouse, query.place)
                 known = turn.known(command.key)
-                current = turn.view.stop + len(planned) if known is None else known
-                tables = [to_table(columns, each) for each in planned_steps(command, current, keyed)]
-                if known is None:
-                    planned += [(step_key(command.key, index), each) for index, each in enumerate(tables)]
-                else:
-                    _ensure_same(turn, known, command.key, tables)
+                if known is not None:
+                    first = numbering.collected(known)
+                    if first is not None:  # else it is so long ago that nothing is known of it
+                        tables = [to_table(columns, each) for each in planned_steps(command, first, keyed)]
+                        _ensure_same(turn, known, command.key, tables)
+                    continue
+                upper = numbering.upper()
+                if upper is None:
+                    raise InvalidUppersError(command.id, command.upper - 1, numbering.next + 1, decided=False)
+                steps_of = planned_steps(command, upper + len(planned), keyed)
+                tables = [to_table(columns, each) for each in steps_of]
+                planned += [(step_key(command.key, index), each) for index, each in enumerate(tables)]
             for place, turn in there.items():
                 turn.write(steps[place])
 

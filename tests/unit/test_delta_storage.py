@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
@@ -25,7 +26,7 @@ from mzplan.warehouse.snapshot import small_files
 from mzplan.warehouse.step_history import StepHistory, given_up
 from mzplan.warehouse.step_record import StepRecord
 from tests.contract.controllers import appending, local_source, rows
-from tests.stored_steps import StoredSink, StoredSource
+from tests.stored_steps import StoredSink, StoredSource, offsets
 
 
 class Tables:
@@ -170,6 +171,42 @@ def test_what_an_append_of_a_key_has_made_is_not_made_again(tmp_path: Path) -> N
     with pytest.raises(StorageError, match="colour"):
         storage.append([(source, appending("a", 1, {"id": 1, "colour": "red"}))])
     storage.append([(source, appending("a", 1, *rows(1, 1)))])
+
+
+def test_an_append_at_a_step_meets_appends_that_were_read_together(tmp_path: Path) -> None:
+    """Times of a controller are steps of the collection, wherever in the source's steps that is."""
+    storage = DeltaStorage(str(tmp_path), Tables())
+    source = local_source("a")
+    checkpoint = Checkpoint.of(str(tmp_path), source.query.id, source.query.generation)
+    steps = LocalSteps(checkpoint.steps)
+    for number in range(3):
+        steps.append(pa.table({"id": [number], "name": ["x"]}), f"by hand {number}")
+    # Nobody knows yet how many micro-batches that will be.
+    with pytest.raises(InvalidUppersError, match=r"is decided when .* is at least 1, not 0: nothing was"):
+        storage.append([(source, appending("a", 0, *rows(9, 1)))])
+    spark = Path(checkpoint.spark)
+    offsets(spark, 0, {"step": 3})  # one: planned, done or not
+    mine = appending("a", 1, *rows(9, 1), key="mine")
+    with pytest.raises(InvalidUppersError, match="is 1, not 0"):
+        storage.append([(source, appending("a", 0, *rows(9, 1)))])
+    storage.append([(source, mine), (source, appending("a", 2, *rows(10, 1)))])
+    assert steps.steps() == range(5)
+    offsets(spark, 1, {"step": 4})
+    for _ in range(2):  # also when it is read, and when the logs know it no more
+        storage.append([(source, mine)])
+        with pytest.raises(StorageError, match="has other rows"):
+            storage.append([(source, replace(mine, updates=appending("a", 1, *rows(8, 1)).updates))])
+        index = StepHistory(str(tmp_path), source.query.place).index
+        index.append(
+            [StepRecord(step=0, end={"step": 3}), StepRecord(step=1, start={"step": 3}, end={"step": 4})]
+        )
+        (spark / "offsets" / "0").unlink(missing_ok=True)
+    storage.append([(source, appending("a", 3, *rows(11, 1)))])
+    steps.append(pa.table({"id": [12], "name": ["x"]}), "by hand")
+    with pytest.raises(InvalidUppersError, match="is at least 3, not 2"):
+        storage.append([(source, appending("a", 2, *rows(9, 1)))])
+    assert steps.steps() == range(7)
+    assert [steps.joined(range(first, 7)) for first in (0, 3, 6)] == [range(3), range(3, 4), range(6, 7)]
 
 
 def test_a_layout_of_a_later_version_is_refused(source: StoredSource) -> None:

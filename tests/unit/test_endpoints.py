@@ -253,6 +253,28 @@ def test_expired_appends_are_remembered(tmp_path: Path) -> None:
     assert steps.append(rows, "new").step == 70
 
 
+def test_small_appends_are_read_together_and_large_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = LocalSteps(str(tmp_path))
+    for number in range(6):
+        steps.append(pa.table({"id": [number]}), f"a{number}")
+    assert steps.joined(range(2, 6)) == range(2, 6)
+    (size,) = {file.stat().st_size for file in tmp_path.glob("*.arrow")}
+    monkeypatch.setattr("mzplan.connectors.local.endpoint._JOINED_BYTES", 3 * size)
+    assert steps.joined(range(6)) == range(3)
+    steps.append(pa.table({"id": range(1000)}), "large")
+    assert steps.joined(range(6, 7)) == range(6, 7)
+    # Steps that an append has named are micro-batches of their own: somebody reads the collection as of each.
+    with steps.turn() as turn:
+        turn.write([("named", pa.table({"id": [7]})), ("named+1", pa.table({"id": [8]}))])
+    steps.append(pa.table({"id": [9]}), "a9")
+    assert [steps.joined(range(step, 10)) for step in (5, 7, 8, 9)] == [
+        range(step, step + 1) for step in (5, 7, 8, 9)
+    ]
+    assert [steps.append(pa.table({"id": [0]}), id_).step for id_ in ("named", "named+1")] == [7, 8]
+
+
 def test_no_step_takes_the_number_of_one_that_was_lost(tmp_path: Path) -> None:
     steps = LocalSteps(str(tmp_path))
     rows = pa.table({"id": [1]})

@@ -121,6 +121,42 @@ def test_a_micro_batch() -> None:
     assert upstream.calls[-1] == ("expire", 2)
 
 
+def test_what_waits_is_one_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small steps in one task, each read once and under its own number."""
+    upstream = Upstream()
+    upstream.rows, upstream.bounds = [7, 8, 9, 10], [0, 1, 1, 3, 4]
+    made = reader(upstream)
+    assert (made.latestOffset(), made.initialOffset()) == ({"step": 4}, {"step": 0})
+    upstream.rows, upstream.bounds = [*upstream.rows, 11], [*upstream.bounds, 5]  # comes too late
+    (partition,) = made.partitions({"step": 0}, {"step": 4})
+    where = [(row["id"], *row["_position"].values()) for row in rows(reader(upstream), partition)]
+    assert where == [(7, 0, 0), (8, 2, 0), (9, 2, 1), (10, 3, 0)]
+    assert [call for call in upstream.calls if call[0] == "read"] == [("read", step) for step in range(4)]
+    # What Spark has logged before a crash is what it reads after it, whatever else is there by now.
+    (again,) = reader(upstream, resume=4).partitions({"step": 0}, {"step": 4})
+    assert (again.step, again.count) == (0, 4)
+    assert made.latestOffset() == {"step": 5}
+    assert made.partitions({"step": 5}, {"step": 5}) == []
+    # A backlog becomes several.
+    monkeypatch.setattr("mzplan.connectors.adapter.step_reader.MOST_STEPS", 2)
+    assert [reader(upstream, resume=step).latestOffset()["step"] for step in (None, 2, 4)] == [2, 4, 5]
+
+
+def test_an_endpoint_may_bound_what_is_read_together() -> None:
+    class Bounding(Upstream):
+        def new_endpoint(self, name: str, config: Mapping[str, Any]) -> DurableInputEndpoint:
+            return Bounded(self)
+
+    class Bounded(Endpoint):
+        def joined(self, steps: range) -> range:
+            return steps[:3]
+
+    upstream = Bounding()
+    upstream.rows, upstream.bounds = [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]
+    assert reader(upstream).latestOffset() == {"step": 3}
+    assert reader(upstream, resume=3).latestOffset() == {"step": 5}
+
+
 def test_after_a_crash_the_partitions_come_first() -> None:
     """The offsets were logged; whether the step was committed before the crash is not known."""
     upstream = Upstream()
@@ -173,6 +209,9 @@ def test_steps_are_read_again_without_spark() -> None:
         read = content_hash(made.read(StepPartition(step)))
         start = {"step": step} if step else None
         assert again.content_hash(StepRecord(step=step, start=start, end={"step": step + 1})) == read
+    both = content_hash(made.read(StepPartition(0, count=2)))
+    assert again.content_hash(StepRecord(step=0, end={"step": 2})) == both
+    upstream.calls = upstream.calls[:4]
     with pytest.raises(GoneError, match=r"step 2 is gone; steps 0 to 2 \(excluded\) are there"):
         again.content_hash(StepRecord(step=2, start={"step": 2}, end={"step": 3}))
     with pytest.raises(GoneError, match="not known any more"):

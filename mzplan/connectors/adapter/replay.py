@@ -37,7 +37,7 @@ class EndpointUpstream:
 
     def content_hash(self, record: StepRecord) -> ContentHash:
         """See Upstream. What the endpoint did is a GoneError: of old steps mostly that they are gone."""
-        steps = _steps_of(record)
+        steps = endpoint_steps(record)
         query = self._query
         try:
             with closing(
@@ -77,7 +77,7 @@ def _parts(endpoint: DurableInputEndpoint, step: Step) -> Iterator[Iterator[Reco
     yield iter(rows.batches)
 
 
-def _steps_of(record: StepRecord) -> range:
+def endpoint_steps(record: StepRecord) -> range:
     """The endpoint's steps that a step of the source has read: those of an endpoint count up from 0. Raises
     GoneError."""
     start = {"step": 0} if record.step == 0 and record.start is None else record.start

@@ -3,17 +3,18 @@ source.py when a query starts, and by the Python processes that Spark starts for
 
 How a micro-batch meets the endpoint's contract, in the order of Spark's calls:
 
-    latestOffset()          offers the next step, if it is durable or `read` of it brings rows; the very first
-                            one in any case
+    latestOffset()          offers the durable steps that wait, up to MOST_STEPS of them; where there is none
+                            the next step, if `read` of it brings rows; the very first one in any case
     (Spark logs the offsets)
     partitions(start, end)  the point of `commit(step)`; after a crash it comes first, without a latestOffset
-    read(partition)         in a task: `read(step)` of a durable step, by an endpoint of its own; of an
+    read(partition)         in a task: `read(step)` of each durable step, by an endpoint of its own; of an
                             endpoint with parts, `batches(part)`, so that no more than a batch is in memory
     (Spark writes the rows into the collection, and logs that)
     commit(end)             comes with the next batch: nobody reads again what is before `end`: `expire`
 
-An offset is `{"step": n}`: the next step, as the end of a range. One reader lives in a Python process of its
-own on the driver, for as long as the query runs.
+An offset is `{"step": n}`: the next step, as the end of a range. So Spark's offset log says which steps of
+the endpoint a micro-batch reads, before it reads them. One reader lives in a Python process of its own on the
+driver, for as long as the query runs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from mzplan.endpoints.interface import (
     Closes,
     DurableInputEndpoint,
     DurableInputFactory,
+    JoinsSteps,
     PartedInputEndpoint,
     Step,
     StepError,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST = 2**63 - 1  # `_position.step` is a BIGINT
+MOST_STEPS = 1_000
+"""Number of an endpoint's steps that one micro-batch reads: a backlog becomes several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +84,17 @@ def data_source(plan: ReaderPlan) -> type[DataSource]:
 
 
 class StepPartition(InputPartition):
-    """One step, or a part of it."""
+    """`count` steps from `step` on, or a part of one."""
 
-    def __init__(self, step: Step, part: Any = None):
+    def __init__(self, step: Step, part: Any = None, count: int = 1):
         super().__init__(step)
         self.step = step
         self.part = part
+        self.count = count
 
 
 class StepReader(DataSourceStreamReader):
-    """One endpoint, read one step at a time. Nothing is made before it is needed: Spark pickles a reader."""
+    """One endpoint, read step by step. Nothing is made before it is needed: Spark pickles a reader."""
 
     def __init__(self, plan: ReaderPlan):
         self._plan = plan
@@ -113,9 +118,7 @@ class StepReader(DataSourceStreamReader):
         assert isinstance(partition, StepPartition)
         if partition.part is not None:
             return self._read_part(partition.step, partition.part)
-        rows = Rows(keep=True)
-        self._explained(lambda: self._read_durable(partition.step, rows))
-        return self._placed(partition.step, rows.batches)
+        return self._read_steps(range(partition.step, partition.step + partition.count))
 
     def commit(self, end: dict[str, Step]) -> None:
         self._explained(lambda: self._made().expire(end["step"]))
@@ -135,13 +138,17 @@ class StepReader(DataSourceStreamReader):
             self._next = there.start
         step = self._next
         if step in there:
-            return {"step": step + 1}
+            return {"step": self._joined(endpoint, range(step, there.stop)[:MOST_STEPS]).stop}
         if step != there.stop:
             raise _gone(step, there)
         offered = self._offers(endpoint, step)
         # Spark makes a first micro-batch whether there is anything or not: it is the first step, if an empty
-        # one, so that from now on the numbers of both are the same.
+        # one.
         return {"step": step + 1 if offered or not self._begun else step}
+
+    def _joined(self, endpoint: DurableInputEndpoint, waiting: range) -> range:
+        """Those of the durable steps that wait that are one micro-batch."""
+        return endpoint.joined(waiting) if isinstance(endpoint, JoinsSteps) else waiting
 
     def _offers(self, endpoint: DurableInputEndpoint, step: Step) -> bool:
         """Look at the step just beyond: whether it has records."""
@@ -154,19 +161,31 @@ class StepReader(DataSourceStreamReader):
 
     def _commit(self, steps: range) -> list[InputPartition]:
         endpoint = self._made()
+        there = endpoint.steps()
         for step in steps:
-            there = endpoint.steps()
             if step > _MOST or (step not in there and step != there.stop):
                 raise _gone(step, there)
             if step not in there:
                 if self._read != step:
                     self._offers(endpoint, step)
                 endpoint.commit(step)
+                there = endpoint.steps()
             self._read = None
         self._next, self._begun = steps.stop, True
         if isinstance(endpoint, PartedInputEndpoint):
             return [StepPartition(step, part) for step in steps for part in endpoint.parts(step)]
-        return [StepPartition(step) for step in steps]
+        # By one task: many small steps are one file of the collection.
+        return [StepPartition(steps.start, count=len(steps))] if steps else []
+
+    def _read_steps(self, steps: range) -> Iterator[RecordBatch]:
+        """One step after the other, of which one at a time is in memory."""
+        try:
+            for step in steps:
+                rows = Rows(keep=True)
+                self._explained(partial(self._read_durable, step, rows))
+                yield from self._placed(step, rows.batches)
+        finally:
+            self.stop()
 
     def _read_part(self, step: Step, part: Any) -> Iterator[RecordBatch]:
         endpoint = self._explained(self._made)
@@ -181,10 +200,7 @@ class StepReader(DataSourceStreamReader):
             self.stop()
 
     def _read_durable(self, step: Step, rows: Rows) -> None:
-        try:
-            self._made().read(step, rows)
-        finally:
-            self.stop()
+        self._made().read(step, rows)
         if not rows.complete:
             raise StepError(f"step {step} was not fed to its end")
 

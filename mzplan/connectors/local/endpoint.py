@@ -1,7 +1,8 @@
 """The local source's endpoint: each append is one durable step, an Arrow file beside the checkpoint.
 
     <storage>/00000000000000000007-<hash of the id>.arrow    step 7: its rows; id and hash as metadata
-    <storage>/00000000000000000008-<hash of the id>+1.arrow  step 8, of the append that began with step 7
+    <storage>/00000000000000000008-<hash of the id>+0.arrow  step 8, of an append that names its steps: each
+    <storage>/00000000000000000009-<hash of the id>+1.arrow  is a micro-batch of its own; step 9 of the same
     <storage>/expired.json                                   the first step that is not expired
     <storage>/expired-ids.json                               the ids of expired appends, to recognise repeated
                                                              ones; only an append looks at them
@@ -43,6 +44,8 @@ KEPT_IDS = 100_000
 """Number of expired appends, the newest, whose ids are kept."""
 # Expired steps are removed when there are so many of them, or so many bytes.
 _DISCARD = 64
+# What one micro-batch reads of small steps, in bytes of their files; a larger step is one of its own.
+_JOINED_BYTES = 16 << 20
 _BATCH_ROWS = 20_000
 
 
@@ -90,6 +93,10 @@ class _View:
     def expired(self) -> Mapping[str, Any]:
         return self.ids()
 
+    def are_alone(self, steps: range) -> bool:
+        """Whether each of these steps is a micro-batch of its own."""
+        return all(_is_alone(self.files.get(step, "")) for step in steps)
+
 
 class LocalSteps:
     """The steps in one folder. Raises OSError for a failure of the storage."""
@@ -97,6 +104,7 @@ class LocalSteps:
     def __init__(self, storage: str):
         self.place = storage
         self.folder = open_folder(storage)
+        self._read_from: _View | None = None
 
     def steps(self) -> range:
         view = self._look()
@@ -135,13 +143,31 @@ class LocalSteps:
 
     def read(self, step: Step) -> RecordBatchFileReader:
         """A step's rows. Raises StepError when they can't be read."""
-        view = self._look()
-        found = self._open(view.files[step]) if step in view.files and step >= view.start else None
+        # A step's file never changes: the folder is looked at again only for one that was not there.
+        view = self._read_from if self._read_from is not None else self._look()
+        found = self._opened(view, step)
+        if found is None:
+            view = self._look()
+            found = self._opened(view, step)
+        self._read_from = view
         if found is None:
             raise StepError(
                 f"there is no step {step}: steps {view.start} to {view.stop} (excluded) are there"
             )
         return found
+
+    def _opened(self, view: _View, step: Step) -> RecordBatchFileReader | None:
+        return self._open(view.files[step]) if step in view.files and step >= view.start else None
+
+    def joined(self, steps: range) -> range:
+        """The first of these steps, all of which are there: as many as one micro-batch is to read."""
+        files = self._look().files
+        names = [files.get(step, "") for step in steps]
+        alone = next((at for at, name in enumerate(names) if _is_alone(name)), len(names))
+        number = max(1, alone)
+        while number > 1 and self.folder.size(names[:number]) > _JOINED_BYTES:
+            number //= 2
+        return steps[:number]
 
     def batches(self, step: Step) -> list[RecordBatch]:
         """A step's rows, once they are those that were appended. Raises StepError when it is not there, and
@@ -263,7 +289,7 @@ class Turn:
             return Appended(step=known[0], rows=known[1], repeated=True, digests=differs)
         if expect is not None and expect != self.view.stop:
             raise StaleStepError(expect, self.view.stop)
-        self.write([(id_, rows)])
+        self._write(_name(self.view.stop, _hash(id_)), id_, rows)
         return Appended(step=self.view.stop, rows=rows.num_rows)
 
     def known(self, id_: str) -> Step | None:
@@ -278,10 +304,13 @@ class Turn:
         return _differing(recorded, content_hash([rows])) if recorded is not None else None
 
     def write(self, steps: Sequence[tuple[str, Table]]) -> None:
-        """Write the next steps, each with its id; all or none. May be called once."""
+        """Write the next steps, each with its id, and each to be a micro-batch of its own; all or none. May
+        be called once."""
         for index, (id_, rows) in reversed(list(enumerate(steps))):
-            name = _name(self.view.stop + index, _hash(id_), index)
-            self._steps.folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
+            self._write(_name(self.view.stop + index, _hash(id_), index), id_, rows)
+
+    def _write(self, name: str, id_: str, rows: Table) -> None:
+        self._steps.folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
 
 
 @contextlib.contextmanager
@@ -344,6 +373,9 @@ class LocalEndpoint:
     def rows(self, steps: range) -> int:
         return self._steps.rows(steps)
 
+    def joined(self, steps: range) -> range:
+        return self._steps.joined(steps)
+
     def _feed(self, step: Step, consumer: InputConsumer) -> None:
         for batch in self._steps.batches(step):
             consumer.push(batch)
@@ -384,9 +416,9 @@ def _hash(id_: str) -> str:
     return hashlib.sha256(id_.encode()).hexdigest()[:32]
 
 
-def _name(step: Step, key: str, index: int = 0) -> str:
-    """The name of a step's file. `index`: the number of steps of the same append before it."""
-    return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index else ''}.arrow"
+def _name(step: Step, key: str, index: int | None = None) -> str:
+    """The name of a step's file. `index`: of an append that names its steps, that of this one."""
+    return f"{step:0{_DIGITS}}-{key}{f'+{index}' if index is not None else ''}.arrow"
 
 
 def _step_of(name: str) -> Step | None:
@@ -397,6 +429,10 @@ def _step_of(name: str) -> Step | None:
 
 def _key_of(name: str) -> str:
     return name.partition("-")[2].removesuffix(".arrow").partition("+")[0]
+
+
+def _is_alone(name: str) -> bool:
+    return "+" in name
 
 
 def _index_of(name: str) -> int:

@@ -1,0 +1,73 @@
+"""How the steps of a local source and those of its collection correspond.
+
+A micro-batch, which is one step of the collection, reads what has been appended since the last one: steps of
+the source that follow each other. Spark logs in the checkpoint which ones, before it reads them. Steps of an
+append that names them (`Turn.write`) are micro-batches of their own, so that where they will be is known
+before they are read.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from mzplan.connectors.adapter.replay import endpoint_steps
+from mzplan.connectors.adapter.source import step_of
+from mzplan.connectors.local.endpoint import Turn
+from mzplan.endpoints.interface import Step
+from mzplan.model.address import Place
+from mzplan.warehouse.damage import GoneError
+from mzplan.warehouse.step_history import StepHistory
+
+
+class Numbering:
+    """Of one source, while nobody else can append to it. Raises OSError."""
+
+    def __init__(self, turn: Turn, warehouse: str, place: Place):
+        self._view = turn.view
+        self._warehouse = warehouse
+        self._place = place
+
+    def upper(self) -> Step | None:
+        """The step of the collection that what is appended next becomes; None where that is decided only when
+        what waits is read."""
+        return self._planned(self._view.stop)
+
+    @property
+    def next(self) -> Step:
+        """The step of the collection that is planned next."""
+        return self._next[0]
+
+    def collected(self, step: Step) -> Step | None:
+        """The step of the collection that a step of the source is in or becomes; None where that is not known
+        (any more, or yet)."""
+        planned = self._planned(step)
+        if planned is not None or step >= self._next[1]:
+            return planned
+        for record in reversed(self._history.read().records):
+            try:
+                if step in endpoint_steps(record):
+                    return record.step
+            except GoneError:
+                continue
+        return None
+
+    @cached_property
+    def _history(self) -> StepHistory:
+        return StepHistory(self._warehouse, self._place)
+
+    @cached_property
+    def _next(self) -> tuple[Step, Step]:
+        """The step of the collection that is planned next, and the first step of the source that it reads."""
+        # Where that is beyond the steps that are there, it is the very first, which is about to be made.
+        newest = self._history.log.newest()
+        position = self._history.log.entry(newest)
+        read = step_of(position) if position is not None else None
+        return newest + 1, self._view.start if read is None else read
+
+    def _planned(self, step: Step) -> Step | None:
+        if self._view.start == 0 and self._view.are_alone(range(step)):
+            return step  # each was one of its own from the beginning
+        following, unread = self._next
+        if step < min(unread, self._view.stop) or not self._view.are_alone(range(unread, step)):
+            return None
+        return following + step - unread
