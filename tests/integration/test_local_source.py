@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -63,9 +64,20 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
     # No runner: the step is durable all the same, and is read by the next one.
     assert project.json("append", "source.adjustments", "--file", file, "--id", "tuesday")["step"] == 2
     assert project.json(*append)["repeated"]
+    row = project.folder / "row.jsonl"
+    for day in range(5):  # what waits is read together
+        row.write_text(json.dumps({"account": f"z-{day}", "amount": "1.00", "booked": "2027-01-01"}))
+        assert project.json("append", "source.adjustments", "--file", str(row))["step"] == 3 + day
     assert project.apply()["changes"] == []
-    eventually("the rows are in the lake", lambda: len(lake(project)) >= 4)
-    assert [(row["account"], str(row["amount"]), row["reason"]) for row in lake(project)] == [
+    eventually("the rows are in the lake", lambda: len(lake(project)) >= 9)
+    steps = project.json("steps", "source.adjustments")["steps"]
+    assert steps[-1]["from"] == {"step": 2} and steps[-1]["to"] == {"step": 8} and steps[-1]["rows"] == 7
+    assert project.json("verify", "source.adjustments", "--from-upstream")["verified"] == len(steps)
+    newest = project.json("snapshot", "source.adjustments", "--as-of", str(steps[-1]["step"]), "--count")
+    assert newest["count"] == 9
+    found = lake(project)
+    assert [row["account"] for row in found[4:]] == [f"z-{day}" for day in range(5)]
+    assert [(row["account"], str(row["amount"]), row["reason"]) for row in found[:4]] == [
         ("a-17", "-12.50", "refund"),
         ("b-04", "250.00", "correction of April"),
         ("a-17", "3.20", None),

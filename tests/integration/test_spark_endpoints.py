@@ -12,7 +12,14 @@ import pytest
 
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.local.endpoint import LocalSteps
+from mzplan.controller.types import CollectionDescription
 from mzplan.endpoints import OutputEndpoint, Step
+from mzplan.spark.delta_storage import DeltaStorage
+from mzplan.spark.source_verification import open_upstream
+from mzplan.warehouse.replay import collection_hash
+from mzplan.warehouse.snapshot import snapshot_of
+from mzplan.warehouse.step_history import StepHistory
+from tests.contract.controllers import appending
 from tests.integration.spark_lab import until
 
 if TYPE_CHECKING:
@@ -73,6 +80,48 @@ def test_a_batch_that_was_logged_and_not_done_is_done_once(lab: Lab) -> None:
     lab.start(again)
     holds(lab, again, 3)
     assert rows(lab, source) == [(1, 0, 0), (2, 1, 0), (3, 2, 0)]
+    lab.stop(again)
+
+
+def test_many_appends_that_wait_are_few_micro_batches(lab: Lab) -> None:
+    source = lab.source("local", None, schema=COLUMNS)
+    for number in range(20):
+        append(lab, source, number)
+    assert lab.waits(source) == {"steps": 20, "rows": 20}
+    lab.start(source)
+    holds(lab, source, 20)
+    until("the batch is noted as done", lambda: lab.report(source).step == 0)
+    lab.stop(source)
+    # Once more, as after a kill between the table's commit and Spark's: Delta has the step, and takes no row.
+    lab.undo_commit(source)
+    append(lab, source, 20)
+    append(lab, source, 21, 22)
+    again = lab.retried(source)
+    lab.start(again)
+    holds(lab, again, 23)
+    until("nothing waits", lambda: lab.waits(again) == {"steps": 0, "rows": 0})
+    assert rows(lab, source) == [(number, min(number, 21), int(number == 22)) for number in range(23)]
+    lab.stop(again)
+    # Who reads steps: all of the collection's, with the appends that each has.
+    history = StepHistory(lab.context.warehouse, (source.id, source.generation))
+    steps = history.read().records
+    assert [(one.start, one.end, one.rows) for one in steps] == [
+        (None, {"step": 20}, 20),
+        ({"step": 20}, {"step": 22}, 3),
+    ]
+    assert [snapshot_of(history, step).count() for step in (0, 1)] == [20, 23]
+    upstream = open_upstream(source, lab.secrets, str(lab.folder), lab.context.warehouse)
+    assert [upstream.content_hash(one) for one in steps] == [
+        collection_hash(history.collection, one) for one in steps
+    ]
+    # A controller's append counts on from the collection.
+    storage = DeltaStorage(lab.context.warehouse, lab.executor)
+    hosted = CollectionDescription(query=source, instance="local")
+    storage.append([(hosted, appending(source.id, 2, {"id": 23}))])
+    lab.start(again)
+    holds(lab, again, 24)
+    until("its step is there", lambda: history.upper() == 3)
+    assert snapshot_of(history, 2).count() == 24
     lab.stop(again)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mzplan.render.steps import upstream_range
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
@@ -170,6 +171,14 @@ def test_verify_counts_rows_where_no_hash_is_recorded(shop: Shop) -> None:
         0,
         "Of 1 step only the rows were counted: no hash is recorded.",
     )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shown"),
+    [(None, 1, "up to step 0"), (None, 20, "up to step 19"), (5, 6, "step 5"), (5, 25, "steps 5..24")],
+)
+def test_the_appends_that_a_step_has_read(start: int | None, end: int, shown: str) -> None:
+    assert upstream_range({"step": start} if start is not None else None, {"step": end}) == shown
 
 
 def test_ranges_that_are_none(shop: Shop) -> None:
