@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mzplan.cli.main import COMMANDS, cli
+from mzplan.model.diagnostics import ExitCode
 from mzplan.schema.dialect import words
 from mzplan.schema.kinds import load_schema, schema_names
 
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 100
+_MEANINGS = {
+    ExitCode.OK: "done, nothing to do",
+    ExitCode.ERROR: "an error, also one of validation; nothing was committed",
+    ExitCode.CHANGES: "with `--detailed-exitcode`: changes are pending",
+    ExitCode.DRIFT: "with `--detailed-exitcode`: there is drift",
+    ExitCode.CHANGES_AND_DRIFT: "with `--detailed-exitcode`: changes and drift",
+    ExitCode.STALE: "the plan is stale",
+    ExitCode.LOCKED: "the state is locked",
+    ExitCode.REFUSED: "refused: a replacement that is not allowed, `prevent_destroy`, another upstream",
+    ExitCode.NOT_CONVERGED: "committed, but something has not converged: no runner is alive, or a query was "
+    "rejected or has failed",
+    ExitCode.USAGE: "a wrong command line",
+}
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)?\)")
 
 
@@ -51,13 +65,19 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def commands() -> str:
     """Every command with its `--help`."""
-    parts = ["# Commands", "Exit codes: see [errors](../errors.md). `--json` prints one document on stdout."]
+    intro = "`--json` prints one document on stdout. What an error means: [errors](../errors.md)."
+    parts = ["# Commands", intro, "## Exit codes", _exit_codes()]
     context = click.Context(cli, info_name="mzplan", max_content_width=WIDTH, terminal_width=WIDTH)
     for name in COMMANDS:
         found = cli.get_command(context, name)
         assert found is not None
         parts += _command(found, f"mzplan {name}", "##")
     return "\n\n".join(parts) + "\n"
+
+
+def _exit_codes() -> str:
+    rows = [f"| {code.value} | {_MEANINGS[code]} |" for code in ExitCode]
+    return "\n".join(["| exit code | |", "|---|---|", *rows])
 
 
 def _command(command: click.Command, name: str, level: str) -> Iterator[str]:

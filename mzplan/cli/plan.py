@@ -79,7 +79,9 @@ def command_plan(
         invocation.note(f"This plan can't be applied: {number}, shown with it.{saved}")
         return MzplanError(errors).exit_code
     if out is not None:
-        invocation.note(f"Saved the plan. To apply it: mzplan apply {shlex.quote(out)}")
+        replaces = any(change.action == "replace" for change in plan.changes)
+        allowing = " --allow-replace" if replaces else ""
+        invocation.note(f"Saved the plan. To apply it: mzplan apply {shlex.quote(out)}{allowing}")
     if not detailed_exitcode:
         return ExitCode.OK
     changed, drifted = not plan.is_empty, bool(plan.drift)

@@ -10,12 +10,12 @@ wrong ends as a Diagnostic inside one MzplanError; a secret written out is never
 
 from typing import TYPE_CHECKING, Any
 
-from mzplan.config.loader import load_configuration, load_project
+from mzplan.config.loader import FilesRead, load_configuration, load_project, read_files
 
 if TYPE_CHECKING:
     from mzplan.config.locations import locate, range_of
 
-__all__ = ["load_configuration", "load_project", "locate", "range_of"]
+__all__ = ["FilesRead", "load_configuration", "load_project", "locate", "range_of", "read_files"]
 
 
 def __getattr__(name: str) -> Any:

@@ -118,6 +118,12 @@ def _section(document: Document, section: str, findings: Findings) -> dict[str, 
     return {}
 
 
+def is_of_variables(document: Document, variables: Container[str]) -> bool:
+    """Whether a file gives values of (declared) variables, and declares nothing."""
+    data = document.data
+    return isinstance(data, dict) and bool(data) and all(k in variables and k not in SECTIONS for k in data)
+
+
 def check_top_level(document: Document, variables: Container[str], findings: Findings) -> None:
     """A file other than mzplan.yaml holds connections, sources and sinks, and nothing else. `variables`: the
     names of those that are declared."""

@@ -6,11 +6,12 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
-from mzplan.config.declarations import check_top_level, collect
+from mzplan.config.declarations import Declared, check_top_level, collect, is_of_variables
 from mzplan.config.files import SECTIONS, SourceFile, find_files
 from mzplan.config.findings import EnoughError, Findings
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
@@ -25,8 +26,9 @@ from mzplan.config.variables import (
 )
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
-from mzplan.model.diagnostics import MzplanError
-from mzplan.model.resources import Configuration, ProjectSettings
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Configuration, ProjectSettings, Resource
 
 AnyPath = str | os.PathLike[str]
 _NOTHING: Mapping[str, Any] = {}
@@ -61,6 +63,19 @@ def load_project(
     return settings.to_project_settings(folder, values, state, given)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesRead:
+    """What the files of a project give. `configuration`: all of it; None where there are `mistakes`.
+    `resources`: those without a mistake of their own; `mistaken`: the others. `is_whole`: each file could be
+    read, so nothing else is declared."""
+
+    configuration: Configuration | None
+    mistakes: tuple[Diagnostic, ...] = ()
+    resources: Mapping[Address, Resource] = field(default_factory=dict)
+    mistaken: frozenset[Address] = frozenset()
+    is_whole: bool = True
+
+
 def load_configuration(
     directory: AnyPath,
     variables: Mapping[str, str] | None = None,
@@ -68,16 +83,32 @@ def load_configuration(
     remembered: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
 ) -> Configuration:
-    """Read, check and decode a project's files.
+    """The configuration of a project, as of `read_files`. Raises MzplanError with a diagnostic for everything
+    that is wrong in any file; MZ150 (exit 5) where what is given differs from what is remembered."""
+    found = read_files(directory, variables, variable_files, remembered, edited)
+    if found.configuration is None:
+        raise MzplanError(found.mistakes)
+    return found.configuration
+
+
+def read_files(
+    directory: AnyPath,
+    variables: Mapping[str, str] | None = None,
+    variable_files: Iterable[AnyPath] = (),
+    remembered: Mapping[str, Any] | None = None,
+    edited: Mapping[str, bytes] = _NOTHING,
+) -> FilesRead:
+    """Read, check and decode a project's files, as far as they can be.
 
     `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
     of an earlier plan, which hold. `edited` are contents, by real path, that stand for what is
-    on the disk. Raises MzplanError with a diagnostic for everything that is wrong in any file; MZ150 (exit 5)
-    where what is given differs from what is remembered.
+    on the disk. Raises MzplanError MZ150 (exit 5) where what is given differs from what is remembered.
     """
     folder = os.fspath(directory)
     findings = Findings(stops=True)
     variable_files = tuple(variable_files)
+    declared: dict[Address, Declared] = {}
+    resources: dict[Address, Resource] | None = None
     with _no_collection(), suppress(EnoughError):
         project = open_project(folder, findings, edited)
         if project is not None:
@@ -86,26 +117,54 @@ def load_configuration(
             )
             require_values(values, findings)
             files = find_files(folder, excluded_folders(folder, settings), findings, variable_files)
-            others = _documents([file.as_edited(edited) for file in files], values, findings)
+            others = _documents(
+                [file.as_edited(edited) for file in files], values, findings, remembered is not None
+            )
             declared = collect([project, *others], findings)
             resources = Checker(declared, settings.instances, findings).resources()
-    if findings:
-        raise _failure(findings)
+    if findings or resources is None:
+        return _as_far_as_read(declared, resources, findings)
     refuse_others(values)
-    return Configuration(
+    configuration = Configuration(
         project=settings.project,
         warehouse=settings.warehouse,
         instances=settings.instances,
         resources=resources,
         variables=given_values(values),
     )
+    return FilesRead(configuration=configuration, resources=resources)
 
 
-def _documents(files: Iterable[SourceFile], values: Variables, findings: Findings) -> Iterator[Document]:
-    """Those that could be parsed, with their variables filled in."""
+def _as_far_as_read(
+    declared: Mapping[Address, Declared], resources: Mapping[Address, Resource] | None, findings: Findings
+) -> FilesRead:
+    # Imported only now: a run without errors looks up no places.
+    from mzplan.config.locations import diagnose
+
+    def is_filled_in(resource: Declared) -> bool:
+        at = resource.location()
+        return not any(
+            (file, path[: len(at.path)]) == (at.file.full_path, at.path) for file, path in findings.unusable
+        )
+
+    right = {a: one for a, one in (resources or {}).items() if is_filled_in(declared[a])}
+    return FilesRead(
+        configuration=None,
+        mistakes=tuple(diagnose(findings)),
+        resources=right,
+        mistaken=frozenset(a for one in declared.values() if (a := one.valid_address)) - right.keys(),
+        is_whole=resources is not None and not findings.unread,
+    )
+
+
+def _documents(
+    files: Iterable[SourceFile], values: Variables, findings: Findings, remembers: bool
+) -> Iterator[Document]:
+    """Those that could be parsed, with their variables filled in. `remembers`: the values are those of a
+    saved plan, so files of variables, which were named when it was made, need not be named again."""
     for file in files:
         document = load(file, findings)
-        if document is not None:
+        if document is not None and not (remembers and is_of_variables(document, values.declared)):
             check_top_level(document, values.declared, findings)
             fill(document, values, findings)
             yield document

@@ -202,7 +202,7 @@ def _keys(project: Project, wanted: Transaction) -> tuple[PublicKey, ...]:
     """After a rotation: the public keys that the server has to know."""
     found: list[PublicKey] = []
     for one in wanted.wanted:
-        resources = wanted.files.resources if wanted.files is not None else wanted.committed.resources
+        resources = {**wanted.committed.resources, **wanted.files.resources}
         if one.rotates and (resource := resources.get(one.after)) is not None:
             kind = resource_kind("connection", resource.type)
             found += public_keys(resource.body, kind, project.settings.directory)

@@ -20,6 +20,7 @@ from mzplan.store.backends.backend import CommittedError
 from mzplan.store.store import Store, misplaced_state, open_store
 
 if TYPE_CHECKING:
+    from mzplan.config import FilesRead
     from mzplan.operations.follower import Outcome
     from mzplan.secrets.handed import Handed
 
@@ -90,15 +91,23 @@ class Project:
         return open_store(self.settings)
 
     def configuration(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> Configuration:
-        """The configuration of the files. `edited`: by real path, contents that replace those on the disk."""
-        from mzplan.config import load_configuration
+        """The configuration of the files. `edited`: by real path, contents that replace those on the disk.
+        Raises MzplanError with every mistake."""
+        found = self.files(edited)
+        if found.configuration is None:
+            raise MzplanError(found.mistakes)
+        return found.configuration
+
+    def files(self, edited: Mapping[str, bytes] = _AS_WRITTEN) -> FilesRead:
+        """What the files give, as far as they can be read; `edited` as of `configuration`."""
+        from mzplan.config import read_files
 
         directory = self.settings.directory
         if not edited and os.path.lexists(journal_path(directory)):
             from mzplan.operations.alter_journal import waiting_edit
 
             edited = waiting_edit(directory, self.store)
-        return load_configuration(
+        return read_files(
             directory, self.variables, self.variable_files, remembered=self.remembered, edited=edited
         )
 

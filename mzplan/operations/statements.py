@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from mzplan.model.address import Address, Kind, is_valid_name
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
-from mzplan.model.resources import Resource
+from mzplan.model.resources import Body, Resource
 from mzplan.model.suggestions import did_you_mean
 from mzplan.operations.key_pairs import key_reference, next_keys
 from mzplan.schema.kinds import ResourceKind, resource_kind, types_of
@@ -87,7 +87,8 @@ def _altered(
     for edit, location in zip(meaning.edits, meaning.locations, strict=True):
         if isinstance(edit.value, str) and edit.path == ("connection",):
             _check_type(resources, text, resource, edit.path[0], Name(text=edit.value, at=location))
-    validated = kind if statement.kind == "connection" else _link_kind(resources, resource)
+    after = edited(resource.body, meaning.edits)
+    validated = kind if statement.kind == "connection" else _link_kind(resources, after)
     return Wanted(
         text=text,
         address=resource.address,
@@ -99,9 +100,9 @@ def _altered(
     )
 
 
-def _link_kind(resources: Resources, resource: Resource) -> ResourceKind | None:
-    link = resources.get(resource.references.get("connection", resource.address))
-    return resource_kind("connection", link.type) if link is not None and link is not resource else None
+def _link_kind(resources: Resources, body: Body) -> ResourceKind | None:
+    link = resources.get(Address("connection", str(body.get("connection"))))
+    return resource_kind("connection", link.type) if link is not None else None
 
 
 def _renamed(

@@ -20,9 +20,11 @@ from mzplan.model.words import count
 from mzplan.operations.project import Project
 from mzplan.operations.statements import Resources, Wanted, in_statement, pointed, same_value, wanted_by
 from mzplan.schema.kinds import resource_kind
-from mzplan.sql.statements import Edit
+from mzplan.sql.locations import point
+from mzplan.sql.statements import At, Edit
 
 if TYPE_CHECKING:
+    from mzplan.config import FilesRead
     from mzplan.config.edits import Edits, FileEdit
 
 _SHOWN = 20  # addresses that a notice lists
@@ -31,12 +33,12 @@ _SHOWN = 20  # addresses that a notice lists
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """What statements request. `committed`: what is committed, with their edits; `files`: the files with
-    theirs, None where these have mistakes of their own. `live`: as in `apply`."""
+    theirs, as far as they can be read. `live`: as in `apply`."""
 
     wanted: tuple[Wanted, ...]
     edits: tuple[FileEdit, ...]
     committed: Configuration
-    files: Configuration | None
+    files: FilesRead
     live: bool | None
     notices: tuple[Diagnostic, ...]
 
@@ -54,11 +56,9 @@ class Transaction:
         """What the files declare otherwise than the state after this transaction, and this leaves alone."""
         from mzplan.plan.difference import find_difference
 
-        return (
-            ()
-            if self.files is None
-            else tuple(sorted(find_difference(self.files.resources, new.resources).all))
-        )
+        there = {} if self.files.is_whole else {a: one.declared for a, one in new.resources.items()}
+        differing = find_difference({**there, **self.files.resources}, new.resources).all
+        return tuple(sorted(differing | self.files.mistaken))
 
 
 def transaction(
@@ -77,30 +77,32 @@ class _Reading:
         self.directory = project.settings.directory
         self.edits: Edits = Edits(self.directory)
         self.committed = {address: record.declared for address, record in state.resources.items()}
-        self.files, self.mistakes = self._files()
-        self.named: dict[Address, Resource] = dict(self.files.resources if self.files else self.committed)
+        self.files = self._files()
+        self.named: dict[Address, Resource] = {
+            address: resource
+            for address, resource in self.committed.items()
+            if not self.files.is_whole or address in self.files.mistaken
+        } | dict(self.files.resources)
         self.wanted: list[Wanted] = []
         self.notices: list[Diagnostic] = []
 
-    def _files(
-        self, contents: Mapping[str, bytes] | None = None
-    ) -> tuple[Configuration | None, list[Diagnostic]]:
-        """The configuration of the files; or the mistakes in them, which don't stop an edit of what is
-        committed."""
-        try:
-            return self.project.configuration(**({"edited": contents} if contents else {})), []
-        except MzplanError as problem:
-            if not self.state.resources or any(d.range is None for d in problem.diagnostics):
-                raise
-            return None, list(problem.diagnostics)
+    def _files(self, contents: Mapping[str, bytes] | None = None) -> FilesRead:
+        """The files; mistakes in them don't stop an edit of what is committed."""
+        found = self.project.files(**({"edited": contents} if contents else {}))
+        if found.mistakes and (not self.state.resources or any(d.range is None for d in found.mistakes)):
+            raise MzplanError(found.mistakes)
+        return found
 
     def read(self, statements: Sequence[Edit], live: bool | None) -> Transaction:
         for statement in statements:
+            for kind, name in statement.names:
+                self._ensure_readable(Address(kind, name.text), name.at)
             wanted = wanted_by(self.named, statement, self.text, live, self.directory)
             if isinstance(wanted, Diagnostic):
                 self.notices.append(wanted)
                 continue
             self.wanted.append(wanted)
+            self._check_references(wanted)
             self._edit_files(wanted)
             self.named = carried_out(self.named, wanted, moves=False)
             if wanted.address in self.committed:
@@ -117,6 +119,32 @@ class _Reading:
             notices=(*self.notices, *(n for edit in self.edits.made for n in edit.notices)),
         )
 
+    def _check_references(self, wanted: Wanted) -> None:
+        kind = resource_kind(wanted.address.kind, self.named[wanted.address].type)
+        roles = {(one.property,): one.kind for one in kind.references}
+        for edit, at in zip(wanted.edits, wanted.locations, strict=True):
+            if edit.path in roles and isinstance(edit.value, str):
+                self._ensure_readable(Address(roles[edit.path], edit.value), at)
+
+    def _ensure_readable(self, address: Address, at: At) -> None:
+        """Raises MzplanError MZ168 where it is only in the files, perhaps, and these can't be read there."""
+        if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
+            return
+        found = self.files.mistakes
+        first = next((one for one in found if one.address == address), found[0])
+        raise MzplanError(
+            point(
+                self.text,
+                at,
+                "MZ168",
+                f"What the files say of {address} can't be read",
+                f"It is not committed, and the files have {count(len(found), 'mistake')}: {first.summary} "
+                f"({first.range}){', and others' if len(found) > 1 else ''}.",
+                "correct them (`mzplan validate` shows all), then give the statement again.",
+                address=address,
+            )
+        )
+
     def _edit_files(self, wanted: Wanted) -> None:
         address = wanted.address
         kept = [edit for edit in wanted.edits if not same_value(self.named[address], edit)]
@@ -126,8 +154,8 @@ class _Reading:
             if wanted.after != address:
                 self._rename(address, wanted.after)
         except MzplanError:
-            if self.mistakes:  # perhaps the file can't be parsed that declares it
-                raise MzplanError(self.mistakes) from None
+            if self.files.mistakes:  # perhaps the file can't be parsed that declares it
+                raise MzplanError(self.files.mistakes) from None
             raise
 
     def _rename(self, old: Address, new: Address) -> None:
@@ -139,21 +167,20 @@ class _Reading:
             if roles:
                 self.edits.edit(user, [PropertyEdit(path=(role,), value=new.name) for role in roles])
 
-    def _checked_files(self) -> Configuration | None:
+    def _checked_files(self) -> FilesRead:
         """The files with the edits, checked as ever. Mistakes in the edited properties are reported at their
         location in the statements; of files that had mistakes before, only new ones."""
-        if not self.edits.contents:
-            after, found = self.files, self.mistakes
-        else:
+        after = self.files
+        if self.edits.contents:
             try:
-                after, found = self._files(self.edits.contents)
+                after = self._files(self.edits.contents)
             except MzplanError as problem:
                 raise MzplanError(self._moved(problem.diagnostics)) from None
-        before = {_same(diagnostic) for diagnostic in self.mistakes}
-        if new := [d for d in found if _same(d) not in before]:
+        before = {_same(diagnostic) for diagnostic in self.files.mistakes}
+        if new := [d for d in after.mistakes if _same(d) not in before]:
             raise MzplanError(self._moved(new))
-        if found:
-            self.notices.append(_mistaken(found))
+        if after.mistakes:
+            self.notices.append(_mistaken(after.mistakes))
         return after
 
     def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:

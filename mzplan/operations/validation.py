@@ -158,10 +158,25 @@ def reach_changed(
     """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
     nothing uses."""
     queries = queries_to_validate(plan, new)
-    found = reach(project, runners, reporter, new, queries, handed, from_here=from_here)
+    unreached = [_dry(name, new) for name in sorted({q.instance for q in queries})] if from_here else []
+    found = [notice for notice in unreached if notice is not None]
+    found += reach(project, runners, reporter, new, queries, handed, from_here=from_here)
     alone = _changed_alone(plan, new, from_here)
     found += reach_alone(project, runners, reporter, new, alone, handed, from_here=from_here)
     return by_cause(found)
+
+
+def _dry(name: str, state: State) -> Diagnostic | None:
+    """MZ169 for a dry instance, whose queries can't be validated though that was asked for."""
+    instance = state.instances.get(name)
+    if instance is None or instance.type != "dry":
+        return None
+    return Diagnostic(
+        severity="notice",
+        code="MZ169",
+        summary=f"Instance {name} is dry, so its queries were not validated",
+        detail="They reach nothing, whatever their connections say.",
+    )
 
 
 def _changed_alone(plan: Plan, new: State, asked: bool) -> list[Address]:

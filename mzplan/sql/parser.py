@@ -97,7 +97,7 @@ class _Reader:
         match verb:
             case "alter":
                 types = _trees(tree, "as_type")
-                return Alter(
+                alter = Alter(
                     kind=kind,
                     name=names[0],
                     if_exists=if_exists,
@@ -105,18 +105,11 @@ class _Reader:
                     actions=tuple(a for t in _trees(tree, "set", "drop", "reset") for a in self._actions(t)),
                     validate=_validate(tree),
                 )
+                return _repointing(alter) or alter
             case "rotate":
                 return RotateKeys(name=names[0], if_exists=if_exists)
             case "rename":
                 return Rename(kind=kind, name=names[0], if_exists=if_exists, new=names[1])
-            case "repoint":
-                return SetConnection(
-                    kind=kind,
-                    name=names[0],
-                    if_exists=if_exists,
-                    connection=names[1],
-                    validate=_validate(tree),
-                )
             case _:
                 return ValidateConnection(name=names[0])
 
@@ -189,6 +182,24 @@ class _Reader:
         return float(token) if "." in token else int(token)
 
 
+def _repointing(alter: Alter) -> SetConnection | None:
+    """The statement that gives a source or sink another connection, and does nothing else."""
+    value = alter.actions[0].value
+    option = alter.actions[0].option
+    if len(alter.actions) > 1 or alter.kind == "connection" or value is None or not value.word:
+        return None
+    if (option.text, option.key) != ("CONNECTION", None):
+        return None
+    name = value.value if value.quoted else value.value.lower()
+    return SetConnection(
+        kind=alter.kind,
+        name=alter.name,
+        if_exists=alter.if_exists,
+        connection=Name(text=name, at=value.at),
+        validate=alter.validate,
+    )
+
+
 def _identifier(token: Token) -> Value:
     quoted = token.startswith('"')
     return Value(value=str(token[1:-1] if quoted else token), at=_at(token), word=True, quoted=quoted)
@@ -214,11 +225,9 @@ def _at(token: Token) -> At:
 
 def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
     """MZ072: what is wrong at the location where the parser stopped."""
-    expected = {
-        str(name)
-        for attribute in ("accepts", "expected", "allowed")
-        for name in getattr(problem, attribute, None) or ()
-    }
+    # `accepts` is what can really follow; the others also have what could elsewhere, such as a `)`.
+    sets = (getattr(problem, name, None) for name in ("accepts", "expected", "allowed"))
+    expected = {str(name) for name in next(filter(None, sets), ())}
     token = getattr(problem, "token", None)
     end = len(text.rstrip())
     if token is not None and token.type == "$END":

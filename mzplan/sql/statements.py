@@ -60,43 +60,49 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alter:
-    """Options of a resource. `validate`: the value of WITH (VALIDATE …), None where it is absent."""
+class _OfResource:
+    """A statement about a resource. `names`: those of it that must be there, with their kinds."""
 
     kind: Kind
     name: Name
     if_exists: bool
+
+    @property
+    def names(self) -> tuple[tuple[Kind, Name], ...]:
+        return ((self.kind, self.name),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alter(_OfResource):
+    """Options of a resource. `validate`: the value of WITH (VALIDATE …), None where it is absent."""
+
     as_type: Option | None = None
     actions: tuple[Action, ...]
     validate: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RotateKeys:
+class RotateKeys(_OfResource):
     kind: Kind = "connection"
-    name: Name
-    if_exists: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rename:
+class Rename(_OfResource):
     """Gives a resource another name."""
 
-    kind: Kind
-    name: Name
-    if_exists: bool
     new: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetConnection:
+class SetConnection(_OfResource):
     """Gives a source or sink another connection."""
 
-    kind: Kind
-    name: Name
-    if_exists: bool
     connection: Name
     validate: bool | None
+
+    @property
+    def names(self) -> tuple[tuple[Kind, Name], ...]:
+        return ((self.kind, self.name), ("connection", self.connection))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from examples.servers import produce_json
+from examples.servers import create_topic, produce_json
 from examples.servers.ports import free_port
 from tests.support import (
     Project,
@@ -16,6 +17,7 @@ from tests.support import (
     kafka_connection,
     orders,
     orders_sink,
+    orders_source,
     postgres_connection,
     rows_of,
 )
@@ -139,3 +141,73 @@ def test_checkpoints_are_kept_and_the_old_connections_can_go(
     shop.produce()
     shop.arrive()
     assert {a: q["id"] for a, q in project.queries().items()} == ids
+
+
+FAULT_SECONDS = 10.0  # until status names what is gone
+
+
+def repair_of(shop: Shop, query: str, connection: str) -> str:
+    """The statement that status prints for a query, once it names the connection at fault."""
+
+    def seen() -> dict[str, Any]:
+        return shop.project.queries()[query]
+
+    eventually(f"{connection} is named", lambda: seen()["at_fault"] == connection, FAULT_SECONDS)
+    shown = shop.project.run("status").stdout
+    assert f"{query}: error[MZ154]: {connection} is at fault: " in shown
+    statement = str(seen()["repair"])
+    assert f'mzplan alter "{statement}"' in shown
+    return statement
+
+
+def resumed(shop: Shop, query: str, outcome: str) -> tuple[str, int]:
+    """Where a query went on, as the end of a command says it, and how many rows it read since, or has still
+    to read."""
+    found = re.search(rf"{query}: resumed (.*?); ([\d,]+) (?:records|rows)(.*)", outcome)
+    assert found is not None, outcome
+    waits = re.search(r"([\d,]+) \w+ wait", found[3])
+    read = int(found[2].replace(",", ""))
+    assert waits is not None or "from the outage" in found[3]
+    return found[1], read + (int(waits[1].replace(",", "")) if waits else 0)
+
+
+@pytest.mark.faults
+def test_status_names_the_server_that_is_gone_and_what_it_prints_repairs_it(
+    project: Project, own_kafka: KafkaBroker, own_postgres: PostgresServer, database: Callable[..., str]
+) -> None:
+    create_topic(own_kafka.bootstrap, "gone", partitions=1)
+    name = database()
+    shop = Shop(project, own_kafka, own_postgres, "gone", name)
+    connections = kafka_connection("go_k", own_kafka.bootstrap)
+    connections += postgres_connection("go_pg", own_postgres, name).replace("TEST_PG_PASSWORD", "MO_PASSWORD")
+    source, sink = orders_source("go_s", "go_k", "gone"), orders_sink("go_o", "go_s", "go_pg", "o")
+    project.write("go", f"connections:\n{connections}sources:\n{source}sinks:\n{sink}")
+    project.apply(environment=shop.secrets)
+    shop.produce()
+    shop.arrive()
+
+    def repair(statement: str, query: str) -> tuple[str, int]:
+        done = project.run("alter", statement, "--auto-approve", environment=shop.secrets)
+        assert done.returncode == 0, done.stdout + done.stderr + project.log()
+        return resumed(shop, query, done.stdout)
+
+    # The broker ends, comes up at its other address, and gets more; what status prints repairs the source.
+    own_kafka.stop()
+    statement = repair_of(shop, "source.go_s", "connection.go_k")
+    own_kafka.start(listeners=[2])
+    produce_json(own_kafka.bootstrap2, "gone", orders(10, 28), key="id")
+    assert "'new-host:9092'" in statement
+    statement = statement.replace("new-host:9092", own_kafka.bootstrap2)
+    assert repair(statement, "source.go_s") == ("at 10", 18)
+    shop.sent = 28
+    shop.arrive()
+
+    # So does it for the sink, whose server is reached by another name.
+    own_postgres.stop()
+    produce_json(own_kafka.bootstrap2, "gone", orders(28, 33), key="id")
+    statement = repair_of(shop, "sink.go_o", "connection.go_pg")
+    own_postgres.start()
+    where, rows = repair(statement.replace("new-host", "localhost"), "sink.go_o")
+    assert where.startswith("after step ") and rows == 5
+    shop.sent = 33
+    shop.arrive()

@@ -148,7 +148,10 @@ def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_not
     own_kafka.start(listeners=[2])
     produce_json(own_kafka.bootstrap2, "repair", orders(30, 60), key="id")
     declare(own_kafka.bootstrap2)
-    project.apply()
+    (source,) = [c for c in project.apply()["changes"] if c["address"] == "source.rp_s"]
+    resumed = source["resumed"]
+    assert sum(resumed["position"]["repair"].values()) == 30  # over both partitions
+    assert resumed["rows"] + resumed["lag"] == 30
     eventually("60 rows", lambda: len(ids(dsn, "repaired")) >= 60)
     assert ids(dsn, "repaired") == list(range(60))
 

@@ -75,6 +75,50 @@ def test_a_draft_with_mistakes_stops_no_repair(folder: Path) -> None:
     assert refused.code == 1 and refused.error()["code"] == "MZ006"
 
 
+DRAFT = """\
+connections:
+  fresh: {type: kafka, brokers: ['f:1']}
+  broken: {type: kafka}
+sources:
+  lost: {connection: nowhere, topic: t, format: {type: json, schema: 'id BIGINT'}}
+"""
+
+
+def test_what_a_draft_leaves_out_is_listed_in_spite_of_its_mistakes(folder: Path) -> None:
+    (folder / "draft.yaml").write_text(DRAFT)
+    replaced(folder / "more.yaml", "topic: second", "topic: draft")
+    ran = alter(folder, SET, "--auto-approve", "--json")
+    assert ran.code == 0, ran.out
+    assert notices(ran).keys() >= {"MZ145", "MZ146"}
+    assert ran.json()["left_out"] == ["connection.broken", "connection.fresh", "source.lost", "source.second"]
+    (folder / "draft.yaml").write_text("connections: [")  # nobody knows what it declares
+    ran = alter(folder, "ALTER CONNECTION k SET BROKER = 'c:1'", "--auto-approve", "--json")
+    assert ran.code == 0 and ran.json()["left_out"] == ["source.second"]
+
+
+def test_what_is_declared_is_not_denied_for_the_mistakes_of_something_else(folder: Path) -> None:
+    (folder / "draft.yaml").write_text(DRAFT)
+    ran = alter(folder, "ALTER SOURCE second SET CONNECTION fresh", "--auto-approve", "--json")
+    assert ran.code == 0, ran.out
+    assert {c["address"]: c["action"] for c in ran.json()["changes"]} == {
+        "connection.fresh": "create",
+        "source.second": "update",
+    }
+    for statement, column in (
+        ("ALTER SOURCE second SET CONNECTION broken", 36),
+        ("ALTER SOURCE second SET (CONNECTION = broken, DESCRIPTION = 'x')", 39),
+        ("ALTER CONNECTION IF EXISTS broken SET BROKER 'x:1'", 28),
+    ):
+        ran = alter(folder, statement, "--auto-approve", "--json")
+        found = ran.error()
+        assert (ran.code, found["code"], found["range"]["column"]) == (1, "MZ168", column), found
+        assert "brokers" in found["detail"] and "draft.yaml:3:3" in found["detail"]
+    assert alter(folder, "ALTER SOURCE second SET CONNECTION freshly", "--json").error()["code"] == "MZ073"
+    (folder / "draft.yaml").write_text("connections: [")
+    ran = alter(folder, "ALTER SOURCE second SET CONNECTION other", "--auto-approve", "--json")
+    assert ran.error()["code"] == "MZ168" and "draft.yaml" in ran.error()["detail"]
+
+
 def test_what_the_files_say_already_is_committed_all_the_same(folder: Path) -> None:
     replaced(folder / "pipeline.yaml", "a:9092", "b:9092")
     ran = alter(folder, SET, "--auto-approve", "--json")
@@ -157,6 +201,25 @@ def test_a_dry_run_honours_validate(folder: Path) -> None:
     assert alter(folder, unreached, "--dry-run").code == 0
     ran = alter(folder, f"{unreached} WITH (VALIDATE)", "--dry-run", "--json")
     assert ran.code == 1 and "MZ050" in notices(ran)
+
+
+def test_validation_that_a_dry_instance_leaves_out_is_named(folder: Path) -> None:
+    asked = f"{SET} WITH (VALIDATE)"
+    assert "MZ169" in notices(alter(folder, asked, "--dry-run", "--json"))
+    assert "MZ169" not in notices(alter(folder, SET, "--dry-run", "--json"))
+    ran = alter(folder, asked, "--auto-approve")
+    assert ran.code == 0 and "Instance local is dry, so its queries were not validated" in ran.err
+
+
+def test_another_connection_is_one_action_among_others(folder: Path) -> None:
+    for statement in (
+        "ALTER SOURCE second SET CONNECTION k2, SET DESCRIPTION = 'it' WITH (VALIDATE = false)",
+        "ALTER SOURCE second SET TRIGGER INTERVAL '5s', SET CONNECTION = k",
+    ):
+        ran = alter(folder, statement, "--auto-approve", "--json")
+        assert ran.code == 0, ran.out
+    body = bodies(folder)["source.second"]
+    assert body["connection"] == "k" and body["description"] == "it" and body["trigger"] == {"interval": "5s"}
 
 
 def test_an_unused_connection_is_validated_by_any_runner(tmp_path: Path) -> None:

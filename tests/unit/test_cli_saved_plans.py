@@ -130,6 +130,31 @@ def test_the_variables_of_the_plan_are_remembered(folder: Path, monkeypatch: pyt
     assert '"description":"prod"' in (folder / STATE).read_text()
 
 
+def test_a_file_of_variables_in_the_project_need_not_be_named_again(folder: Path) -> None:
+    project = folder / "mzplan.yaml"
+    project.write_text(project.read_text() + "variables: {env: {}, more: {default: 1}}\n")
+    edit(folder, "topic: orders", 'topic: "orders", description: "${var.env}"')
+    values = folder / "prod.yaml"
+    values.write_text("env: prod\n")
+    path = saved(folder, "--var-file", str(values))
+    values.write_text("env: prod\nsinks: {more: {type: console, from: orders}}\n")
+    assert mzplan(folder, "apply", str(path), "--json").error()["code"] == "MZ004"
+    values.write_text("env: prod\n")
+    assert mzplan(folder, "apply", str(path), "--json").code == 0
+    assert '"description":"prod"' in (folder / STATE).read_text()
+    # Only of a plan: without one it is a mistake, as it may have been forgotten.
+    assert mzplan(folder, "plan", "--var", "env=prod", "--json").error()["code"] == "MZ004"
+
+
+def test_the_hint_allows_what_the_plan_replaces(folder: Path) -> None:
+    path = folder.parent / "p.plan"
+    ran = mzplan(folder, "plan", "--out", str(path), "--replace", "source.orders")
+    assert f"mzplan apply {path} --allow-replace\n" in ran.err
+    assert mzplan(folder, "apply", str(path), "--allow-replace").code == 0
+    edit(folder, "a:9092", "b:9092")
+    assert mzplan(folder, "plan", "--out", str(path)).err.endswith(f"mzplan apply {path}\n")
+
+
 def test_a_plan_finds_the_state_that_it_was_made_for(tmp_path: Path) -> None:
     folder = write(tmp_path / "p")
     settings = folder / "mzplan.yaml"

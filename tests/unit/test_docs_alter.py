@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from mzplan.model.address import Kind
+from mzplan.model.diagnostics import MzplanError
 from mzplan.operations.alteration import edit_only
 from mzplan.operations.project import open_project
 from mzplan.schema.kinds import resource_kind, types_of
 from mzplan.sql.meaning import type_name
+from mzplan.sql.parser import parse_statements
 from tests.unit.config_files import write
 from tests.unit.reporters import SilentReporter
 
@@ -38,3 +41,17 @@ def test_the_options_are_those_of_the_schemas() -> None:
         type_name(t): ", ".join(sorted(resource_kind("connection", t).sql_options))
         for t in types_of("connection")
     }
+
+
+def test_the_options_of_sources_and_sinks_are_those_of_the_schemas() -> None:
+    (said,) = re.findall(r"^`ALTER SOURCE` and `ALTER SINK` take ([^:]*):", PAGE, re.M)
+    kinds: tuple[Kind, ...] = ("source", "sink")
+    found = {name for kind in kinds for t in types_of(kind) for name in resource_kind(kind, t).sql_names}
+    assert set(re.findall(r"[A-Z]{2,}(?: [A-Z]+)*", said)) == found
+
+
+def test_what_is_expected_is_what_can_follow() -> None:
+    with pytest.raises(MzplanError) as caught:
+        parse_statements("ALTER SOURCE orders SET CONNECTION sec SET DESCRIPTION 'x'")
+    detail = caught.value.diagnostics[0].detail
+    assert "a comma" in detail and " )" not in detail
