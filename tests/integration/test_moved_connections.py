@@ -173,13 +173,14 @@ def resumed(shop: Shop, query: str, outcome: str) -> tuple[str, int]:
 
 @pytest.mark.faults
 def test_status_names_the_server_that_is_gone_and_what_it_prints_repairs_it(
-    project: Project, own_kafka: KafkaBroker, own_postgres: PostgresServer, database: Callable[..., str]
+    project: Project, own_kafka: KafkaBroker, own_postgres: PostgresServer
 ) -> None:
     create_topic(own_kafka.bootstrap, "gone", partitions=1)
-    name = database()
-    shop = Shop(project, own_kafka, own_postgres, "gone", name)
+    shop = Shop(project, own_kafka, own_postgres, "gone", "gone")
     connections = kafka_connection("go_k", own_kafka.bootstrap)
-    connections += postgres_connection("go_pg", own_postgres, name).replace("TEST_PG_PASSWORD", "MO_PASSWORD")
+    connections += postgres_connection("go_pg", own_postgres, "gone").replace(
+        "TEST_PG_PASSWORD", "MO_PASSWORD"
+    )
     source, sink = orders_source("go_s", "go_k", "gone"), orders_sink("go_o", "go_s", "go_pg", "o")
     project.write("go", f"connections:\n{connections}sources:\n{source}sinks:\n{sink}")
     project.apply(environment=shop.secrets)

@@ -32,6 +32,7 @@ from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
 from tests.executors import run_elsewhere
 from tests.support import eventually, execute, rows_of
+from tests.unit.cli_runs import Ran, mzplan
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer, SshServer
@@ -276,6 +277,39 @@ def test_validation_goes_through_the_tunnel(
     assert found.code == "MZ120" and "No such file" in found.detail
     (tmp_path / "known").write_text(f"[127.0.0.1]:{door.port} {door.host_key}\n")
     assert check_connection(by_file, secrets, str(tmp_path)) == ()
+    tunnels.close_forwards()
+
+
+def test_keys_of_a_tunnel_that_nothing_uses_are_rotated_live(door: SshServer, tmp_path: Path) -> None:
+    """From here, as no runner is alive: with the new keys, before anything is committed."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    own = folder / "own"
+    own.write_text(PRIVATE)
+    own.chmod(0o600)
+    (folder / "mzplan.yaml").write_text("version: 1\nproject: shop\n")
+    file = folder / "door.yaml"
+    file.write_text(
+        f"connections:\n  door:\n    type: ssh-tunnel\n    host: 127.0.0.1\n    port: {door.port}\n"
+        f"    user: {door.user}\n    host_keys: ['{door.host_key}']\n    private_key: '${{file:own}}'\n"
+    )
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+
+    def rotate() -> Ran:
+        statement = "ALTER CONNECTION door ROTATE KEYS"
+        return mzplan(folder, "alter", statement, "--live", "--auto-approve", "--json")
+
+    first = rotate()  # a second key, beside the one that the server knows
+    assert first.code == 0 and "Nothing uses connection.door: reaching it from here" in first.err, first
+    before = file.read_bytes(), sorted((folder / "keys").iterdir())
+    refused = rotate()  # of the keys that there would be, the server knows none
+    assert refused.code == 1 and refused.error()["code"] == "MZ122", refused
+    assert (file.read_bytes(), sorted((folder / "keys").iterdir())) == before
+    door.authorize(first.json()["public_keys"]["secondary_key"])
+    second = rotate()
+    assert second.code == 0, second
+    assert second.json()["public_keys"]["private_key"] == first.json()["public_keys"]["secondary_key"]
+    assert mzplan(folder, "alter", "VALIDATE CONNECTION door").code == 0
     tunnels.close_forwards()
 
 
