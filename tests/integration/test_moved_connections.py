@@ -203,12 +203,15 @@ def test_status_names_the_server_that_is_gone_and_what_it_prints_repairs_it(
     shop.sent = 28
     shop.arrive()
 
-    # So does it for the sink, whose server is reached by another name.
+    # So does it for the sink, whose server comes up by another name, and here at another port, too.
     own_postgres.stop()
     produce_json(own_kafka.bootstrap2, "gone", orders(28, 33), key="id")
     statement = repair_of(shop, "sink.go_o", "connection.go_pg")
-    own_postgres.start()
-    where, rows = repair(statement.replace("new-host", "localhost"), "sink.go_o")
+    own_postgres.start(port=free_port())
+    shop.dsn = own_postgres.dsn("gone")
+    assert "'new-host'" in statement
+    statement = statement.replace("new-host", "localhost") + f", SET PORT = {own_postgres.port}"
+    where, rows = repair(statement, "sink.go_o")
     assert where.startswith("after step ") and rows == 5
     shop.sent = 33
     shop.arrive()
