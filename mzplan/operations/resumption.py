@@ -23,7 +23,7 @@ def resumed_queries(
     before: Mapping[Address, str | None],
 ) -> dict[Address, Observation]:
     """What runners tell of the queries that came up again after a connection changed. Waits a moment for what
-    is not counted yet."""
+    is not counted yet, or not read: what waits is measured now and then, and may have been read since."""
     if not any(change.address.kind == "connection" for change in plan.changes):
         return {}
     wanted = {
@@ -34,7 +34,7 @@ def resumed_queries(
     until = time.monotonic() + PATIENCE
     while True:
         found = _observed(store, state, wanted)
-        told = all(one.run_rows is not None and one.lag is not None for one in found.values())
+        told = all(one.run_rows is not None and one.lag == 0 for one in found.values())
         if told or time.monotonic() >= until:
             return found
         time.sleep(store.backend.look)

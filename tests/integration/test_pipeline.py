@@ -151,7 +151,7 @@ def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_not
     (source,) = [c for c in project.apply()["changes"] if c["address"] == "source.rp_s"]
     resumed = source["resumed"]
     assert sum(resumed["position"]["repair"].values()) == 30  # over both partitions
-    assert resumed["rows"] + resumed["lag"] == 30
+    assert resumed["rows"] <= 30 <= resumed["rows"] + resumed["lag"]  # what waits is measured now and then
     eventually("60 rows", lambda: len(ids(dsn, "repaired")) >= 60)
     assert ids(dsn, "repaired") == list(range(60))
 

@@ -1,0 +1,64 @@
+"""The proof of a repair: waited for until it is counted, and until nothing of the outage waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mzplan.model.address import Address
+from mzplan.model.plan import Change, Plan
+from mzplan.model.state import Observation, ResourceState, State, Status
+from mzplan.operations import resumption
+from mzplan.operations.follower import Outcome
+from mzplan.operations.resumption import resumed_queries
+from mzplan.render.resumption import render_resumed
+
+SINK = Address("sink", "o")
+CONNECTION = Address("connection", "k")
+SEEN = Observation(
+    address=SINK,
+    generation=1,
+    digest="1:a",
+    wanted_digest="1:a",
+    wanted_generation=1,
+    condition="running",
+    run_id="new",
+    resumed={"step": 3},
+)
+
+
+def proof(*seen: Observation) -> str:
+    """What is said where a runner reports this, one after the other, and then the last again and again."""
+
+    def statuses() -> Iterator[Status]:
+        for one in (*seen, *[seen[-1]] * 1000):
+            yield Status(instance="local", epoch=1, serial=2, heartbeat=0.0, observations={SINK: one})
+
+    given = statuses()
+    store: Any = SimpleNamespace(backend=SimpleNamespace(look=0.001), read_status=lambda name: next(given))
+    record = ResourceState(address=SINK, id="o", type="postgres", body={}, digest="1:a")
+    state = State(project="p", serial=2, resources={SINK: record})
+    change = Change(address=CONNECTION, action="update", effect="restart", reason="host changed")
+    plan = Plan(project="p", lineage="l", serial=1, warehouse="w", changes=(change,))
+    outcome = Outcome(address=SINK, status="applied", seconds=1.0, run_id="new")
+    found = resumed_queries(store, state, plan, {SINK: outcome}, {SINK: "old"})
+    return render_resumed(SINK, found[SINK])
+
+
+def test_what_is_read_is_not_said_to_wait() -> None:
+    """What waits is measured at another time than what was written is counted."""
+    counted = replace(SEEN, run_rows=5, lag=5, lag_unit="rows")
+    assert proof(SEEN, counted, replace(counted, lag=0)) == (
+        "sink.o: resumed after step 3; 5 rows from the outage written"
+    )
+
+
+def test_what_still_waits_in_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumption, "PATIENCE", 0.02)
+    assert proof(SEEN) == "sink.o: resumed after step 3; what was read since is not counted yet"
+    counted = replace(SEEN, run_rows=5, lag=7, lag_unit="rows")
+    assert proof(counted) == "sink.o: resumed after step 3; 5 rows written since, 7 rows wait"
