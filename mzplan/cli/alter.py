@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from mzplan.cli.apply import (
 )
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.plan import show_plan
+from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 @click.option(
     "--live/--no-live", default=None, help="Reach out in validation (default: by the connection's type)."
 )
+@policy_option
+@send_secrets_option
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @canary_options
 @wait_option
@@ -52,6 +56,8 @@ def command_alter(
     dry_run: bool,
     no_apply: bool,
     auto_approve: bool,
+    policy: str | None,
+    send_secrets: bool,
     options: ApplyOptions,
 ) -> int:
     """Change a connection, or which one a query uses: ALTER CONNECTION, ALTER SOURCE, VALIDATE CONNECTION.
@@ -70,16 +76,18 @@ def command_alter(
     if dry_run and no_apply:
         raise click.UsageError("--dry-run and --no-apply exclude each other.")
     text = _text(statement, file)
+    chosen = chosen_guard(invocation, policy, send_secrets)
     project = invocation.project(whole=True)
-    runners = invocation.runners(project)
+    runners = invocation.runners(project, policy)
     if dry_run:
         previewed = alteration.preview(
-            project, runners, invocation.progress, text, options.live, options.canary
+            project, runners, invocation.progress, text, options.live, options.canary, chosen
         )
         return _previewed(invocation, previewed)
     if no_apply:
         return _show_edit(invocation, alteration.edit_only(project, invocation.progress, text))
     approve = _approval(invocation, auto_approve)
+    options = replace(options, chosen=chosen)
     altered = alteration.alter(project, runners, invocation.progress, text, approve, options)
     if altered.applied is None:
         return _show_edit(invocation, altered)

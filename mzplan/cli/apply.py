@@ -13,6 +13,7 @@ from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
 from mzplan.cli.output import is_interactive
+from mzplan.cli.policy import chosen_guard, policy_option
 from mzplan.model.address import Address
 from mzplan.model.canary import DEFAULT_WAIT
 from mzplan.model.words import count
@@ -81,6 +82,7 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("planfile", required=False, type=click.Path())
 @auto_option
 @click.option("--live/--no-live", default=None, help="Reach out in validation (default: where a runner can).")
+@policy_option
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=QUERY, multiple=True, help="Begin a new generation of it.")
@@ -97,6 +99,7 @@ def command_apply(
     invocation: Invocation,
     planfile: str | None,
     auto_approve: bool,
+    policy: str | None,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
     options: ApplyOptions,
@@ -107,6 +110,7 @@ def command_apply(
     """
     from mzplan.operations.apply import apply_configuration, apply_saved
 
+    options = dataclasses.replace(options, chosen=chosen_guard(invocation, policy))
     if planfile is not None:
         if target or replacing:
             raise click.UsageError(
@@ -116,13 +120,13 @@ def command_apply(
 
         saved = read_plan(planfile)
         project = invocation.project(whole=True, remembered=saved.variables)
-        runners = invocation.runners(project)
+        runners = invocation.runners(project, policy)
         approve = approval(invocation, True, "apply")
         return finish(invocation, apply_saved(project, runners, invocation.progress, approve, options, saved))
     project = invocation.project(whole=True)
     applied = apply_configuration(
         project,
-        invocation.runners(project),
+        invocation.runners(project, policy),
         invocation.progress,
         approval(invocation, auto_approve, "apply"),
         options,

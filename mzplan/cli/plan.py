@@ -11,6 +11,7 @@ from mzplan.cli.apply import canary_options
 from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.output import write_text
+from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
@@ -34,6 +35,8 @@ _REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 @click.option(
     "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
 )
+@policy_option
+@send_secrets_option
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @click.option("--replace", "replacing", type=ADDRESS, multiple=True, help="Plan a new generation of it.")
 @canary_options
@@ -44,6 +47,8 @@ def command_plan(
     markdown: str | None,
     explain: bool,
     live: bool,
+    policy: str | None,
+    send_secrets: bool,
     target: tuple[Address, ...],
     replacing: tuple[Address, ...],
     canary: float | None,
@@ -52,6 +57,8 @@ def command_plan(
     """Show what apply would change, what that restarts, and why."""
     from mzplan.operations.plan import make_plan
 
+    if send_secrets and not live:
+        raise click.UsageError("--send-secrets goes with --live.")
     project = invocation.project(whole=True)
     plan = make_plan(
         project,
@@ -60,6 +67,7 @@ def command_plan(
         targets=target,
         replacing=replacing,
         live=live,
+        chosen=chosen_guard(invocation, policy, send_secrets) if live else None,
         canary=canary,
     )
     errors = [d for d in plan.diagnostics if d.severity == "error"]

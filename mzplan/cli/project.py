@@ -10,6 +10,7 @@ import click
 
 from mzplan.cli.arguments import EXAMPLE, SCHEMA
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -123,14 +124,18 @@ def _belongs(file: Path, folder: Path) -> bool:
 
 @command("validate")
 @click.option("--live", is_flag=True, help="Also reach every connection, through what uses it.")
-def command_validate(invocation: Invocation, live: bool) -> int:
+@policy_option
+@send_secrets_option
+def command_validate(invocation: Invocation, live: bool, policy: str | None, send_secrets: bool) -> int:
     """Check every file; with --live also the servers behind them."""
     from mzplan.operations.plan import validate, validate_live
 
+    if send_secrets and not live:
+        raise click.UsageError("--send-secrets goes with --live.")
     project = invocation.project(whole=True)
     if live:
-        runners = invocation.runners(project)
-        configuration, reached, found = validate_live(project, runners, invocation.progress)
+        runners, chosen = invocation.runners(project), chosen_guard(invocation, policy, send_secrets)
+        configuration, reached, found = validate_live(project, runners, invocation.progress, chosen)
     else:
         configuration, reached, found = validate(project, invocation.progress), (), ()
     if invocation.json:

@@ -9,21 +9,13 @@ import click
 
 from mzplan.cli.arguments import INSTANCE
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.policy import policy_option
 from mzplan.host.extras import RUNNER, require_extra
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 
 if TYPE_CHECKING:
     from mzplan.runner.logs import LogFormat
-
-
-POLICY = click.option(
-    "--policy",
-    metavar="FILE",
-    envvar="MZPLAN_POLICY",
-    help="Which secrets may go to which hosts, whatever the store says (TOML, docs/security.md); also as "
-    "MZPLAN_POLICY.",
-)
 
 
 @command("run")
@@ -45,7 +37,7 @@ POLICY = click.option(
     type=click.IntRange(1, 65535),
     help="Serve /metrics (Prometheus) and /healthz there, for this machine only (else: as mzplan.yaml says).",
 )
-@POLICY
+@policy_option
 def command_run(
     invocation: Invocation,
     instance: str,
@@ -77,7 +69,7 @@ def command_run(
 @click.option(
     "--instance", metavar="NAME", type=INSTANCE, help="Only this instance (default: every embedded one)."
 )
-@POLICY
+@policy_option
 def command_up(invocation: Invocation, instance: str | None, policy: str | None) -> int:
     """Start the runner of this machine, detached."""
     from mzplan.host.local_folder import runtime_file

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -48,8 +48,8 @@ class GuardedSecrets(Secrets):
         return other
 
     def permit(self, of: object) -> None:
-        """Raises MzplanError MZ108 for what is not right by the schemas; MZ106, MZ107 for secrets that may
-        not go where they would."""
+        """Raises MzplanError MZ108 for what is not right by the schemas; and what its guard does: for secrets
+        that may not go where they would, and for servers that what is proposed may not reach."""
         assert isinstance(of, Description | InlinedConnection), "nothing else has secrets"
         if isinstance(of, Description) and of.address.kind == "connection":  # one that nothing uses
             of = as_connection(of)
@@ -59,6 +59,8 @@ class GuardedSecrets(Secrets):
         flows = flows_of(of) if isinstance(of, Description) else flows_of_connection(of)
         try:
             self._guard.check(str(of.address), frozenset(flows), proposed=self._are_proposed)
+            if self._are_proposed:
+                self._guard.connect(str(of.address), frozenset(_reached(of)))
         except MzplanError as refused:
             raise MzplanError(replace(d, address=of.address) for d in refused.diagnostics) from None
 
@@ -115,6 +117,17 @@ def flows_of_connection(inlined: InlinedConnection, lent_to: Sequence[Route] = (
         yield from (Flow(reference, way) for way in ways)
     for below in inlined.connections.values():
         yield from flows_of_connection(below, own)
+
+
+def _reached(of: Description | InlinedConnection) -> Iterator[Route]:
+    """The ways to all servers that it connects to, with a secret or without."""
+    if isinstance(of, InlinedConnection):
+        yield from _routes(of)
+        linked: Iterable[InlinedConnection] = of.connections.values()
+    else:
+        linked = of.connections.values()
+    for inlined in linked:
+        yield from _reached(inlined)
 
 
 def _flows(body: Mapping[str, Any], ways: Sequence[Route]) -> Iterator[Flow]:

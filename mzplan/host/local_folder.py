@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from pathlib import Path
 
+from mzplan.host.checkout import is_tracked
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.resources import ProjectSettings
 
 FOLDER = ".mzplan"
-_GIT_WAIT = 10.0  # seconds
-# Nothing that a repository configures may run: neither its file monitor, nor a bare one among its files.
-_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
 
 def journal_path(directory: str) -> Path:
@@ -44,7 +41,7 @@ def why_unused(directory: str) -> str:
     """Why the folder is not used, in a few words; "" where it is, or where there is none."""
     if (why := why_foreign(directory)) or not os.path.lexists(Path(directory) / FOLDER):
         return why
-    tracked = _is_tracked(directory)
+    tracked = is_tracked(Path(directory), FOLDER)
     if tracked:
         return "git tracks it, so the repository's authors have written it"
     if tracked is None and os.path.lexists(journal_path(directory)):
@@ -85,22 +82,6 @@ def waiting(directory: str) -> Diagnostic | None:
         detail="If it is committed, the files are read as if it were made.",
         hint="if no other command is at work, `mzplan apply` finishes or forgets it.",
     )
-
-
-def _is_tracked(directory: str) -> bool | None:
-    """Whether git has files of the folder in its index; None where it can't be asked."""
-    real = Path(directory).resolve()
-    if not any(os.path.lexists(parent / ".git") for parent in (real, *real.parents)):
-        return False
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = (*_GIT, "-C", str(real), "ls-files", "-z", "--", f":(icase){FOLDER}")
-    try:
-        ran = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_WAIT
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return bool(ran.stdout) if ran.returncode == 0 else None
 
 
 def runtime_file(settings: ProjectSettings, instance: str, suffix: str) -> Path:

@@ -24,6 +24,7 @@ from mzplan.sql.statements import Edit, ValidateConnection
 if TYPE_CHECKING:
     from mzplan.config.edits import FileEdit
     from mzplan.operations.reached import Reach
+    from mzplan.secrets.policy import Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def alter(
 
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        return _validate(project, runners, reporter, text, statements[0])
+        return _validate(project, runners, reporter, text, statements[0], options.chosen)
     edits = _edits_of(statements)
     directory = project.settings.directory
     wanted = transaction(project, read_state(project.store, reporter), edits, text, options.live)
@@ -123,12 +124,13 @@ def preview(
     text: str,
     live: bool | None = None,
     canary: float | None = None,
+    chosen: Guard | None = None,
 ) -> Altered:
     """The edits of statements, and their plan. Changes nothing. Where `live`, or a statement, says so, it is
-    validated too."""
+    validated too, from here with the secrets that `chosen` lets it send."""
     statements = parse_statements(text)
     if isinstance(statements[0], ValidateConnection):
-        return _validate(project, runners, reporter, text, statements[0])
+        return _validate(project, runners, reporter, text, statements[0], chosen)
     state = read_state(project.store, reporter)
     wanted = transaction(project, state, _edits_of(statements), text, live)
     if not wanted.wanted:
@@ -137,7 +139,7 @@ def preview(
     if wanted.live and wanted.rotated:
         reporter.stage("Nothing is validated: the new keys are made only when the change is applied")
     elif wanted.live:
-        plan = validated(project, runners, reporter, state, plan)
+        plan = validated(project, runners, reporter, state, plan, chosen)
     return Altered(edits=wanted.edits, plan=plan, left_out=left_out)
 
 
@@ -167,11 +169,16 @@ def edit_only(project: Project, reporter: Reporter, text: str) -> Altered:
 
 
 def _validate(
-    project: Project, runners: Runners, reporter: Reporter, text: str, statement: ValidateConnection
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    text: str,
+    statement: ValidateConnection,
+    chosen: Guard | None,
 ) -> Altered:
     from mzplan.operations.connection_validation import validate_connection
 
-    reached, notices = validate_connection(project, runners, reporter, text, statement)
+    reached, notices = validate_connection(project, runners, reporter, text, statement, chosen)
     return Altered(reached=reached, notices=notices)
 
 

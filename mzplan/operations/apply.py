@@ -18,12 +18,14 @@ from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import Observation, State, Status
 from mzplan.operations.follower import Follower, Outcome
+from mzplan.operations.guards import guard_to_commit
 from mzplan.operations.plan import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
 from mzplan.operations.resumption import resumed_queries
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
 from mzplan.secrets.handed import Handed
+from mzplan.secrets.policy import Guard
 from mzplan.store.limits import limiting
 from mzplan.store.store import Store, digest_of_state
 
@@ -33,12 +35,14 @@ LOCK_WAIT = 2.0  # seconds that a command waits for another one's lock
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
     """How a plan is carried out. `live`: whether validation reaches servers, from here too (None: only where
-    a runner can). `canary`: one query of each connection goes first, and must make progress within so many
-    seconds. `parallelism`: queries that are stopped and started at once. `digest`: that of the plan which
-    was reviewed; no other is applied. `wait`: seconds to follow them."""
+    a runner can). `chosen`: which secrets it may send from here, where its user has named a policy. `canary`:
+    one query of each connection goes first, and must make progress within so many seconds. `parallelism`:
+    queries that are stopped and started at once. `digest`: that of the plan which was reviewed; no other is
+    applied. `wait`: seconds to follow them."""
 
     allow_replace: bool = False
     live: bool | None = None
+    chosen: Guard | None = None
     canary: float | None = None
     parallelism: int | None = None
     digest: str | None = None
@@ -209,8 +213,8 @@ def _commit(
     for name in sorted(needed & touched):  # no Spark is started just to find nothing to stop
         runners.ensure(_instance(new, name), packages_of(new.resources))
     if options.live is not False:
-        from_here = options.live is True
-        found = reach_changed(project, runners, reporter, plan, new, handed, from_here=from_here)
+        here = guard_to_commit(options.chosen) if options.live else None
+        found = reach_changed(project, runners, reporter, plan, new, handed, here=here)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
         for notice in found:

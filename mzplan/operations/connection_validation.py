@@ -5,19 +5,26 @@ from __future__ import annotations
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.operations.guards import guard_to_look
 from mzplan.operations.project import Project, Reporter, Runners, read_state
 from mzplan.operations.reached import Reach, reached, users_of
 from mzplan.operations.statements import find_named
 from mzplan.operations.validation import by_cause, reach, reach_alone
+from mzplan.secrets.policy import Guard
 from mzplan.sql.statements import ValidateConnection
 
 
 def validate_connection(
-    project: Project, runners: Runners, reporter: Reporter, text: str, statement: ValidateConnection
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    text: str,
+    statement: ValidateConnection,
+    chosen: Guard | None = None,
 ) -> tuple[tuple[Reach, ...], tuple[Diagnostic, ...]]:
     """Reach a connection through every source and sink that uses it, at any depth; by itself where none
-    does. Changes nothing. Returns what was reached, and warnings. Raises MzplanError with every problem, and
-    MZ143 (exit 7) where nothing could be reached."""
+    does. Changes nothing. `chosen`: see operations.guards. Returns what was reached, and warnings.
+    Raises MzplanError with every problem, and MZ143 (exit 7) where nothing could be reached."""
     from mzplan.plan import apply_changes, build_plan
 
     configuration = project.configuration()
@@ -25,10 +32,11 @@ def validate_connection(
     state = read_state(project.store, reporter)
     wanted = apply_changes(state, build_plan(configuration, state))
     users = users_of(wanted, address)
+    here = guard_to_look(project, state, chosen, "error")
     if users:
-        found = reach(project, runners, reporter, wanted, users, from_here=True)
+        found = reach(project, runners, reporter, wanted, users, here=here)
     else:
-        found = reach_alone(project, runners, reporter, wanted, [address], from_here=True)
+        found = reach_alone(project, runners, reporter, wanted, [address], here=here)
     if any(d.severity == "error" for d in found):
         raise MzplanError(by_cause(found))
     shown = tuple(r for r in reached(wanted, users) if r.address == address)

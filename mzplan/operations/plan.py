@@ -18,6 +18,7 @@ from mzplan.operations.stored_data import with_stored_data
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
+    from mzplan.secrets.policy import Guard
 
 
 def validate(project: Project, reporter: Reporter) -> Configuration:
@@ -29,12 +30,14 @@ def validate(project: Project, reporter: Reporter) -> Configuration:
 
 
 def validate_live(
-    project: Project, runners: Runners, reporter: Reporter
+    project: Project, runners: Runners, reporter: Reporter, chosen: Guard | None = None
 ) -> tuple[Configuration, tuple[Reach, ...], tuple[Diagnostic, ...]]:
     """The static checks, and every connection reached: through what uses it, or by itself. Changes nothing.
+    `chosen`: what its user lets it send from here (see operations.guards).
 
     Returns the configuration, what was reached, and warnings; raises MzplanError with every problem.
     """
+    from mzplan.operations.guards import guard_to_look
     from mzplan.operations.reached import reached, unused
     from mzplan.operations.validation import by_cause, reach, reach_alone
     from mzplan.plan import apply_changes, build_plan
@@ -43,8 +46,9 @@ def validate_live(
     state = read_state(project.store, reporter)
     wanted = apply_changes(state, build_plan(configuration, state))
     queries = [r for r in wanted.resources.values() if r.address in configuration.resources and r.digest]
-    found = reach(project, runners, reporter, wanted, queries, from_here=True)
-    found += reach_alone(project, runners, reporter, wanted, unused(wanted), from_here=True)
+    here = guard_to_look(project, state, chosen, "error")
+    found = reach(project, runners, reporter, wanted, queries, here=here)
+    found += reach_alone(project, runners, reporter, wanted, unused(wanted), here=here)
     found = by_cause(found)
     if any(d.severity == "error" for d in found):
         raise MzplanError(found)
@@ -59,26 +63,37 @@ def make_plan(
     targets: Sequence[Address] = (),
     replacing: Sequence[Address] = (),
     live: bool = False,
+    chosen: Guard | None = None,
     canary: float | None = None,
 ) -> Plan:
     """What apply would do now. Changes nothing. With `live`, its queries are validated as by apply (from
-    here, where no runner is alive), and the findings are among the plan's diagnostics. `canary`: one query of
+    here, where no runner is alive, with the secrets that `chosen` lets it send), and the findings are among
+    the plan's diagnostics. `canary`: one query of
     each connection goes first, and has so many seconds to make progress."""
     state = read_state(project.store, reporter)
     plan = plan_configuration(project, reporter, state, targets, replacing, with_drift=True, canary=canary)
-    return validated(project, runners, reporter, state, plan) if live else plan
+    return validated(project, runners, reporter, state, plan, chosen) if live else plan
 
 
-def validated(project: Project, runners: Runners, reporter: Reporter, state: State, plan: Plan) -> Plan:
+def validated(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    state: State,
+    plan: Plan,
+    chosen: Guard | None = None,
+) -> Plan:
     """The plan with what its live validation finds (from here, where no runner is alive). One with errors is
     left as it is."""
+    from mzplan.operations.guards import guard_to_look
     from mzplan.operations.validation import reach_changed
     from mzplan.plan import apply_changes
 
     if any(d.severity == "error" for d in plan.diagnostics):
         return plan
     new = apply_changes(state, plan)
-    found = reach_changed(project, runners, reporter, plan, new, from_here=True)
+    here = guard_to_look(project, state, chosen, "warning")
+    found = reach_changed(project, runners, reporter, plan, new, here=here)
     return replace(plan, diagnostics=(*plan.diagnostics, *found))
 
 

@@ -27,7 +27,7 @@ from mzplan.plan.stages import is_validated
 from mzplan.schema.description import Description, as_description, describe
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.handed import NOTHING_HANDED, Handed
-from mzplan.secrets.policy import NOT_COMMITTED
+from mzplan.secrets.policy import NOT_COMMITTED, Guard
 
 if TYPE_CHECKING:
     from mzplan.operations.project import Project, Reporter, Runners
@@ -53,13 +53,13 @@ def reach(
     queries: Iterable[ResourceState],
     handed: Handed | None = None,
     *,
-    from_here: bool,
+    here: Guard | None,
 ) -> list[Diagnostic]:
     """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
-    Where no runner is alive: with `from_here` by this process, else not at all (the runner will do it before
-    it stops anything). `handed`: to runners of this machine, for these questions; by default the values that
-    are known here.
+    Where no runner is alive: by this process, if `here` says which secrets it may send, else not at all (the
+    runner will do it before it stops anything). `handed`: to runners of this machine, for these questions; by
+    default the values that are known here.
     """
     handed = handed or values_here(state)
     by_instance: dict[str, list[ResourceState]] = {}
@@ -79,17 +79,17 @@ def reach(
             with reporter.working(f"the runner of instance {name} validates {number}"):
                 asking = f"Validating {number} on instance {name}"
                 answers = _by_runner(project, runners, reporter, asking, instance, descriptions, handed)
-            left = [d for d in descriptions if from_here and _is_left_out(d.address, answers)]
+            left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
             found += [one for one in answers if one.address not in {d.address for d in left}]
-            if left:
+            if left and here is not None:
                 reporter.detail(
                     f"{len(left)} of them from here: the runner sends secrets where it is committed"
                 )
-                found += check_here(left, project.settings.directory, state.warehouse)
-        elif from_here:
+                found += check_here(left, project.settings.directory, state.warehouse, here)
+        elif here is not None:
             reporter.stage(f"Validating {number} from here: no runner of instance {name} is alive")
             with reporter.working(f"validating {number} from here"):
-                found += check_here(descriptions, project.settings.directory, state.warehouse)
+                found += check_here(descriptions, project.settings.directory, state.warehouse, here)
         else:
             reporter.detail(f"no runner of instance {name} is alive: it will validate before it acts")
     return found
@@ -126,15 +126,18 @@ def _is_left_out(address: Address, answers: Iterable[Diagnostic]) -> bool:
     return any(d.code == NOT_COMMITTED and d.address == address for d in answers)
 
 
-def check_here(descriptions: Sequence[Description], directory: str, warehouse: str) -> list[Diagnostic]:
-    """Check queries, or connections alone, from this process, without Spark: with its network, environment
-    and files. Where the warehouse is not on this machine, checkpoints are left to the runner."""
+def check_here(
+    descriptions: Sequence[Description], directory: str, warehouse: str, guard: Guard
+) -> list[Diagnostic]:
+    """Check queries, or connections alone, from this process, without Spark: with its network, and with what
+    the guard permits of its environment and files. Where the warehouse is not on this machine, checkpoints
+    are left to the runner."""
+    from mzplan.connectors.admission import GuardedSecrets
     from mzplan.connectors.catalogue import Connectors
     from mzplan.connectors.checks import check_description
-    from mzplan.secrets.references import Secrets
     from mzplan.warehouse.paths import absolute, local_path
 
-    secrets, connectors = Secrets(directory), Connectors()
+    secrets, connectors = GuardedSecrets(directory, guard).proposed(), Connectors()
     place = local_path(absolute(directory, warehouse))
     here = str(place) if place is not None and place.is_dir() else None
 
@@ -153,16 +156,17 @@ def reach_changed(
     new: State,
     handed: Handed | None = None,
     *,
-    from_here: bool,
+    here: Guard | None,
 ) -> list[Diagnostic]:
     """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
     nothing uses."""
     queries = queries_to_validate(plan, new)
-    unreached = [_dry(name, new) for name in sorted({q.instance for q in queries})] if from_here else []
+    looks = here is not None
+    unreached = [_dry(name, new) for name in sorted({q.instance for q in queries})] if looks else []
     found = [notice for notice in unreached if notice is not None]
-    found += reach(project, runners, reporter, new, queries, handed, from_here=from_here)
-    alone = _changed_alone(plan, new, from_here)
-    found += reach_alone(project, runners, reporter, new, alone, handed, from_here=from_here)
+    found += reach(project, runners, reporter, new, queries, handed, here=here)
+    alone = _changed_alone(plan, new, looks)
+    found += reach_alone(project, runners, reporter, new, alone, handed, here=here)
     return by_cause(found)
 
 
@@ -204,10 +208,10 @@ def reach_alone(
     connections: Sequence[Address],
     handed: Handed | None = None,
     *,
-    from_here: bool,
+    here: Guard | None,
 ) -> list[Diagnostic]:
     """Reach connections that nothing uses. They have no queries, so no instance either: any live runner does
-    it; without one this process, with `from_here`."""
+    it; without one this process, with `here`."""
     from mzplan.connectors.connection_checks import is_reached_alone
 
     able = [address for address in connections if is_reached_alone(state.resources[address].type)]
@@ -219,9 +223,9 @@ def reach_alone(
         return []
     names = ", ".join(map(str, able))
     asked = tuple(as_description(state.resources[address], state.resources) for address in able)
-    if from_here:
+    if here is not None:
         reporter.stage(f"Nothing uses {names}: reaching it from here")
-        return check_here(asked, project.settings.directory, state.warehouse)
+        return check_here(asked, project.settings.directory, state.warehouse, here)
     for instance in state.instances.values():
         if instance.type != "dry" and project.store.leases.leader(instance.name) is not None:
             asking = f"Nothing uses {names}: the runner of instance {instance.name} reaches it"

@@ -1,8 +1,9 @@
 """Where a secret may go: the one decision before any reference of a description is resolved.
 
 A `Flow` is a secret and the way that it would take. Who decides is a `Guard`: `Policy`, a file of the
-runner's own machine that nothing in the store or the warehouse can widen; or, where there is none,
-`Committed`: what the state says, and what somebody who may use this machine's socket has allowed.
+machine that nothing in the store, the warehouse or a checkout can widen; or, where there is none, in a runner
+`Committed`: what the state says, and what somebody who may use this machine's socket has allowed; and in a
+command one of mzplan.secrets.command_guards.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
 _MOST_BYTES = 1 << 20
+_HOST = re.compile(r"[\w.-]+|\[?[0-9a-f:.]+(%\w+)?\]?", re.ASCII)  # a name, or an address
 _FORM = 'written [[allow]], each with references = ["${env:NAME}"] and hosts = ["HOST:PORT"]'
 
 Route = tuple[str, ...]
 """Servers as `host:port`, in the order in which they are passed; the last is where it ends. Empty: it stays
 on this machine. A server that is not known begins with UNKNOWN."""
 UNKNOWN = "?"
+NO_SECRET = ""
+"""The reference of a way that is taken without one."""
 NOT_COMMITTED = "MZ107"
 """The code of what no committed state sends there."""
 
@@ -42,11 +46,16 @@ class Guard(Protocol):
         """Raises MzplanError where one may not. `subject`: what would send them, for people. `proposed`: it
         is asked for, and nowhere committed."""
 
+    def connect(self, subject: str, routes: Collection[Route]) -> None:
+        """Raises MzplanError where what is only proposed may not reach these servers, even without a
+        secret."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
     """References, and servers to which they may be sent. `*` stands for any text, in the name of a file for
-    any but `/`; a server without a port for all of its ports."""
+    any but `/`, in a server for a part of a host's name, never for a path; a server without a port for all of
+    its ports."""
 
     references: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -56,9 +65,12 @@ class Allowance:
         return any(_like(_plain(one), "[^/]*").fullmatch(found) for one in self.references)
 
     def leads_to(self, server: str) -> bool:
+        """A socket, or whatever else is no name of a host, is meant only by who writes it as it is."""
         host = server.rpartition(":")[0]
-        patterns = (_like(one.lower(), ".*") for one in self.hosts)
-        return any(one.fullmatch(server) or one.fullmatch(host) for one in patterns)
+        if server.startswith(UNKNOWN):
+            return "*" in self.hosts
+        written = [one.lower() for one in self.hosts if _HOST.fullmatch(host) or "*" not in one]
+        return any(_like(one, ".*").fullmatch(name) for one in written for name in (server, host))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +87,27 @@ class Policy:
             return
         reference = refused[0].reference
         named = any(one.names(reference) for one in self.allowed)
-        why = "allows that, but not to that server" if named else "does not name it"
+        why = "names it, but not with that server" if named else "does not name it"
         raise error(
             "MZ106",
-            f"The policy does not let {subject} send {reference} to {_shown(refused[0].route)}",
-            f"{self.path}, the policy of this runner, {why}.",
-            f"if it may, add to {self.path}, and start the runner anew:\n{lines_for(refused)}",
+            f"The policy does not let {subject} send {reference} to {shown_route(refused[0].route)}",
+            f"The policy is {self.path}, and {why}.",
+            f"if it may, add to {self.path} (a runner reads it when it starts):\n{lines_for(refused)}",
         )
+
+    def connect(self, subject: str, routes: Collection[Route]) -> None:
+        """Raises MzplanError MZ173."""
+        for route in sorted(routes):
+            if all(any(one.leads_to(server) for one in self.allowed) for server in route):
+                continue
+            raise error(
+                "MZ173",
+                f"The policy does not let {subject} reach {shown_route(route)}",
+                f"No entry of the policy {self.path} has that server. What is only proposed reaches none but "
+                "those of the policy, also without a secret.",
+                f"if it may, add to {self.path} (a runner reads it when it starts):\n"
+                f"{lines_for([Flow(NO_SECRET, route)])}",
+            )
 
     def _allows(self, flow: Flow) -> bool:
         naming = [one for one in self.allowed if one.names(flow.reference)]
@@ -114,6 +140,10 @@ class Committed:
             left = self._never_held(left)
         if left:
             raise MzplanError(_proposed(subject, left) if proposed else _uncommitted(subject, left))
+
+    def connect(self, subject: str, routes: Collection[Route]) -> None:
+        """What is proposed may reach any server, without a secret: a new one could not be validated before
+        it is committed otherwise."""
 
     def _never_held(self, flows: set[Flow]) -> set[Flow]:
         left = flows - self._refused
@@ -157,7 +187,8 @@ def lines_for(flows: Iterable[Flow]) -> str:
             found = servers.setdefault(reference, set())
             found.update("*" if server.startswith(UNKNOWN) else server for server in route)
     return "\n".join(
-        f"[[allow]]\nreferences = [{_quoted(reference)}]\nhosts = [{', '.join(map(_quoted, sorted(found)))}]"
+        f"[[allow]]\nreferences = [{_quoted(reference) if reference else ''}]\n"
+        f"hosts = [{', '.join(map(_quoted, sorted(found)))}]"
         for reference, found in sorted(servers.items())
     )
 
@@ -189,7 +220,7 @@ def _uncommitted(subject: str, flows: Collection[Flow]) -> Diagnostic:
     first = min(flows)
     return Diagnostic(
         code=NOT_COMMITTED,
-        summary=f"{subject} would send {first.reference} to {_shown(first.route)}",
+        summary=f"{subject} would send {first.reference} to {shown_route(first.route)}",
         detail="No committed state does that, and without a policy a runner sends secrets only where a "
         "committed state does.",
         hint=f"find out who wrote it. If it may, start the runner with a policy (--policy) that has:\n"
@@ -203,7 +234,7 @@ def _proposed(subject: str, flows: Collection[Flow]) -> Diagnostic:
         severity="warning",
         code=NOT_COMMITTED,
         summary=f"{subject} was not validated live: it would send {first.reference} to "
-        f"{_shown(first.route)}, which the committed state does not",
+        f"{shown_route(first.route)}, which the committed state does not",
         detail="Whoever may write proposals need not be one who may commit. The runner validates it once it "
         "is committed, before it stops anything.",
         hint="to have it validated before, start the runner with a policy (--policy) that has:\n"
@@ -221,7 +252,8 @@ def _like(pattern: str, any_text: str) -> re.Pattern[str]:
     return re.compile(any_text.join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-def _shown(route: Route) -> str:
+def shown_route(route: Route) -> str:
+    """For people."""
     if not route:
         return "no server"
     *through, last = ("a server that its connector does not name" if s[0] == UNKNOWN else s for s in route)

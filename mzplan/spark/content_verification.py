@@ -111,7 +111,7 @@ class ContentComparison:
         return sum(self._read.values()) + (self._content.taken() if self._content is not None else 0)
 
     def compare(self) -> Compared:
-        """Raises MzplanError MZ184, and what a server or the storage did."""
+        """Raises MzplanError MZ177, and what a server or the storage did."""
         try:
             return self._compare()
         except GoneError as problem:

@@ -408,7 +408,7 @@ def test_what_can_not_be_compared_says_so(lab: Lab, topic: Make) -> None:
     source = lab.kafka_source(topic())
     with pytest.raises(MzplanError) as refused:
         compared(lab, lab.sink(source, "console", None))
-    assert refused.value.diagnostics[0].code == "MZ184"
+    assert refused.value.diagnostics[0].code == "MZ177"
     assert "type console" in refused.value.diagnostics[0].detail
 
 

@@ -136,8 +136,9 @@ def test_from_here_every_server_is_reached(servers: Path) -> None:
     (servers / "secrets").mkdir()
     (servers / "secrets" / "pg").write_text("geheim\n")
     (servers / "data" / "inbox").mkdir(parents=True)
-    for arguments in (("plan", "--live"), ("validate", "--live"), ("apply", "--auto-approve", "--live")):
-        ran = mzplan(servers, *arguments, "--json")
+    commands = ("plan --live --send-secrets", "validate --live --send-secrets", "apply --auto-approve --live")
+    for arguments in commands:
+        ran = mzplan(servers, *arguments.split(), "--json")
         assert ran.code == 1
         assert codes(ran) == {"source.orders": "MZ050", "sink.orders_pg": "MZ050"}
         assert "geheim" not in ran.out + ran.err
@@ -146,7 +147,7 @@ def test_from_here_every_server_is_reached(servers: Path) -> None:
 
 
 def test_from_here_paths_and_secrets_are_those_of_the_project(servers: Path) -> None:
-    ran = mzplan(servers, "validate", "--live", "--json")
+    ran = mzplan(servers, "validate", "--live", "--send-secrets", "--json")
     found = {d["address"]: d for d in ran.json()["diagnostics"]}
     assert found["sink.orders_pg"]["code"] == "MZ056"
     assert "${file:secrets/pg}" in found["sink.orders_pg"]["summary"]
@@ -162,7 +163,7 @@ def test_from_here_needs_no_pyspark(servers: Path, monkeypatch: pytest.MonkeyPat
     (servers / "secrets").mkdir()
     (servers / "secrets" / "pg").write_text("x")
     (servers / "data" / "inbox").mkdir(parents=True)
-    ran = mzplan(servers, "plan", "--live", "--json")
+    ran = mzplan(servers, "plan", "--live", "--send-secrets", "--json")
     assert codes(ran) == {"source.orders": "MZ050", "sink.orders_pg": "MZ050"}
 
 

@@ -78,7 +78,7 @@ def test_the_command_says_what_it_can_not_compare(tmp_path: Path) -> None:
     folder = write(tmp_path / "shop")
     assert mzplan(folder, "apply", "--auto-approve").code == 0
     found = mzplan(folder, "verify", "sink.out", "--content", "--json")
-    assert (found.code, found.error()["code"]) == (1, "MZ184")
+    assert (found.code, found.error()["code"]) == (1, "MZ177")
     assert "type console" in found.error()["detail"]
     found = mzplan(folder, "verify", "source.orders", "--content", "--json")
     assert (found.code, found.error()["code"]) == (64, "MZ094")

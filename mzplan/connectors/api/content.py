@@ -57,7 +57,7 @@ class HoldsContent(Protocol):
 
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
         """What the target holds now. `outputs`: the sink's columns, as Spark analysed them. Raises
-        MzplanError: MZ184, and for what a server did."""
+        MzplanError: MZ177, and for what a server did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ class Compared:
 
 
 def incomparable(query: ResolvedQuery, why: str, hint: str = "") -> MzplanError:
-    """MZ184."""
+    """MZ177."""
     return error(
-        "MZ184",
+        "MZ177",
         f"The target of {query.address} can't be compared with its collection",
         why,
         hint or f"verify without --content: what the target has recorded (mzplan verify {query.address}).",

@@ -1,0 +1,45 @@
+"""Whether a file came with a checkout: what its repository's authors have written is not this user's word."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+_GIT_WAIT = 10.0  # seconds
+# Nothing that a repository configures may run: neither its file monitor, nor a bare one among its files.
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
+
+
+def is_tracked(folder: Path, name: str) -> bool | None:
+    """Whether git has a file or folder of this name, or files in it, in its index; None where it can't be
+    asked."""
+    real = folder.resolve()
+    if not any(os.path.lexists(parent / ".git") for parent in (real, *real.parents)):
+        return False
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    pattern = re.sub(r"[*?\[\]\\]", r"\\\g<0>", name)
+    command = (*_GIT, "-C", str(real), "ls-files", "-z", "--", f":(icase){pattern}")
+    try:
+        ran = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_WAIT
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return bool(ran.stdout) if ran.returncode == 0 else None
+
+
+def why_not_own(path: Path) -> str:
+    """Why a file may be somebody else's word, in a few words; "" where it is this user's own."""
+    real = path.resolve()
+    try:
+        owner = real.stat().st_uid
+    except OSError as problem:
+        return f"it can't be looked at ({problem.strerror})"
+    if owner != os.geteuid():
+        return "it belongs to another user"
+    tracked = is_tracked(real.parent, real.name)
+    if tracked is None:
+        return "git can't be asked whether the repository brings it"
+    return "git tracks it, so the repository's authors have written it" if tracked else ""

@@ -1,0 +1,213 @@
+"""`--live` from here sends secrets only where the committed state, a policy or its user lets them go
+(docs/security.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.connectors.admission import GuardedSecrets, flows_of_state
+from mzplan.connectors.api.protocols import resolve
+from mzplan.host import checkout
+from mzplan.model.diagnostics import MzplanError
+from mzplan.operations.guards import guard_to_look
+from mzplan.operations.project import open_project
+from mzplan.schema.description import describe
+from mzplan.secrets.command_guards import Looking
+from mzplan.secrets.policy import Allowance, Policy, read_policy
+from tests.unit.cli_runs import Ran, mzplan, write
+from tests.unit.small_projects import at, commit, console, kafka, postgres, project, sink, source
+
+PIPELINE = """\
+connections:
+  here: {{type: files, path: data}}
+  pg: {{type: postgres, host: {host}, port: {port}, database: d, user: a, password: "{password}"}}
+sources:
+  orders: {{connection: here, path: inbox, format: {{type: json, schema: "id BIGINT"}}}}
+sinks:
+  orders_pg: {{from: orders, connection: pg, table: public.orders}}
+"""
+PASSWORD = "${env:LIVE_TEST_PASSWORD}"
+LOOKING = (("plan", "--live"), ("validate", "--live"))
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def shop(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose database does not answer, of an instance without a runner."""
+    monkeypatch.setenv("LIVE_TEST_PASSWORD", "of-production")
+    monkeypatch.delenv("MZPLAN_POLICY", raising=False)
+    folder = write(tmp_path / "shop", "cluster")
+    return pipeline(folder, port)
+
+
+def pipeline(folder: Path, port: int, host: str = "127.0.0.1", password: str = PASSWORD) -> Path:
+    (folder / "pipeline.yaml").write_text(PIPELINE.format(host=host, port=port, password=password))
+    return folder
+
+
+def of_sink(ran: Ran) -> dict[str, Any]:
+    """What was found of the sink: MZ050 where its server was asked, MZ171 where the secret stayed here."""
+    (found,) = [d for d in ran.json()["diagnostics"] if d["address"] == "sink.orders_pg"]
+    assert "of-production" not in ran.out + ran.err and isinstance(found, dict)
+    return found
+
+
+def code(folder: Path, *arguments: str) -> str:
+    return str(of_sink(mzplan(folder, *arguments, "--json"))["code"])
+
+
+def committed(folder: Path) -> Path:
+    assert mzplan(folder, "apply", "--auto-approve", "--no-live", "--wait", "0s").code == 8
+    return folder
+
+
+def test_the_first_plan_of_a_project_says_what_lets_secrets_go_and_it_works(shop: Path) -> None:
+    looked = mzplan(shop, "plan", "--live", "--json")
+    assert looked.json()["changes"] and of_sink(looked)["severity"] == "warning"
+    checked = mzplan(shop, "validate", "--live", "--json")
+    refused = of_sink(checked)
+    assert checked.code == 1 and refused["code"] == "MZ171" and refused["severity"] == "error"
+    assert "--send-secrets" in refused["hint"]
+    lines = re.sub(r"\A.*?(?=\[\[allow)", "", refused["hint"], flags=re.DOTALL)
+    policy = shop.parent / "policy.toml"
+    policy.write_text(lines)
+    for command in LOOKING:
+        assert code(shop, *command, "--send-secrets") == "MZ050"
+        assert code(shop, *command, "--policy", str(policy)) == "MZ050"
+
+
+def test_what_needs_no_secret_is_reached_without_more(shop: Path, port: int) -> None:
+    file = pipeline(shop, port) / "pipeline.yaml"
+    file.write_text(file.read_text().replace(f', password: "{PASSWORD}"', ""))
+    assert code(shop, "plan", "--live") == "MZ050"
+
+
+def test_secrets_go_where_the_committed_state_sends_them(shop: Path, port: int) -> None:
+    committed(shop)
+    assert code(shop, "validate", "--live") == "MZ050"
+    for change in ({"host": "localhost"}, {"password": "${env:HOME}"}, {"password": "${file:/etc/hostname}"}):
+        pipeline(shop, port, **change)
+        for command in LOOKING:
+            assert code(shop, *command) == "MZ171", change
+
+
+def test_a_state_that_the_checkout_brings_does_not_count(shop: Path, port: int) -> None:
+    committed(shop)
+    git = ("git", "-C", str(shop.parent), "-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert code(shop, "validate", "--live") == "MZ050"
+    subprocess.run([*git, "add", "-f", "shop/state/mzplan.state.json"], check=True)
+    refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
+    assert refused["code"] == "MZ171" and "git tracks it" in refused["detail"]
+
+
+def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed(shop)
+    monkeypatch.setattr(checkout.os, "geteuid", lambda: os.getuid() + 1)
+    reason = guard_to_look(*read(shop), None, "error")
+    assert isinstance(reason, Looking) and "another user" in reason.why and not reason.held
+
+
+def test_nor_does_one_on_a_server_that_only_the_files_name(shop: Path) -> None:
+    _, state = read(committed(shop))
+    elsewhere = "state: {backend: postgres, host: evil, database: d, user: u}\n"
+    file = shop / "mzplan.yaml"
+    file.write_text(file.read_text() + elsewhere)
+    named = guard_to_look(open_project(str(shop)), state, None, "error")
+    assert isinstance(named, Looking) and "--state-config" in named.why and not named.held
+    config = shop.parent / "state.yaml"
+    config.write_text(elsewhere)
+    outside = open_project(str(shop), state_config=str(config))
+    confirmed = guard_to_look(outside, state, None, "error")
+    assert isinstance(confirmed, Looking) and confirmed.held == flows_of_state(state) != frozenset()
+
+
+def read(folder: Path) -> Any:
+    found = open_project(str(folder))
+    return found, found.store.read_state()
+
+
+@pytest.mark.parametrize("command", [*LOOKING, ("apply", "--auto-approve", "--live")])
+def test_nothing_widens_a_policy(shop: Path, command: tuple[str, ...], monkeypatch: Any) -> None:
+    empty = shop.parent / "empty.toml"
+    empty.write_text("")
+    assert code(shop, *command, "--policy", str(empty)) == "MZ106"
+    monkeypatch.setenv("MZPLAN_POLICY", str(empty))
+    assert code(shop, *command) == "MZ106"
+    if command[0] != "apply":
+        assert mzplan(shop, *command, "--send-secrets").code == 64
+    inside = shop / "policy.toml"
+    inside.write_text(f'[[allow]]\nreferences = ["{PASSWORD}"]\nhosts = ["*"]\n')
+    monkeypatch.chdir(shop)
+    assert mzplan(shop, *command, "--policy", "policy.toml", "--json").error()["code"] == "MZ172"
+    link = shop.parent / "link.toml"
+    link.symlink_to(inside)
+    assert mzplan(shop, *command, "--policy", str(link), "--json").error()["code"] == "MZ172"
+    assert not (shop / "state" / "mzplan.state.json").exists()
+
+
+def test_apply_sends_what_it_is_about_to_commit(shop: Path) -> None:
+    ran = mzplan(shop, "apply", "--auto-approve", "--live", "--json")
+    assert ran.code == 1 and of_sink(ran)["code"] == "MZ050"
+
+
+def test_alter_looks_as_plan_and_validate_do(shop: Path, port: int) -> None:
+    committed(shop)
+    moved = "ALTER CONNECTION pg SET HOST 'localhost'"
+    looked = of_sink(mzplan(shop, "alter", moved, "--dry-run", "--live", "--json"))
+    assert looked["code"] == "MZ171" and looked["severity"] == "warning"
+    assert code(shop, "alter", moved, "--dry-run", "--live", "--send-secrets") == "MZ050"
+    assert code(shop, "alter", moved, "--auto-approve", "--live") == "MZ050"  # it is about to commit it
+    pipeline(shop, port, "localhost")
+    assert code(shop, "alter", "VALIDATE CONNECTION pg") == "MZ171"
+    assert code(shop, "alter", "VALIDATE CONNECTION pg", "--send-secrets") == "MZ050"
+
+
+def test_send_secrets_without_live_is_a_mistake(shop: Path) -> None:
+    for command in ("plan", "validate"):
+        assert "--live" in mzplan(shop, command, "--send-secrets").err
+
+
+# --- a policy and servers that need no secret
+
+
+def state() -> Any:
+    parts = (kafka(brokers=["k1:9092"]), postgres(host="db"), source(), sink(), console("shown", "orders"))
+    return commit(project(*parts))
+
+
+def test_what_is_proposed_reaches_no_server_that_a_policy_does_not_have(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text("")
+    found = state()
+    query = describe(found.resources[at("source.orders")], found.resources)
+    with pytest.raises(MzplanError) as refused:
+        resolve(query, GuardedSecrets(".", read_policy(str(path))).proposed(), ".")
+    (problem,) = refused.value.diagnostics
+    assert problem.code == "MZ173" and "k1:9092" in problem.summary
+    path.write_text(problem.hint[problem.hint.index("[[allow") :])
+    assert resolve(query, GuardedSecrets(".", read_policy(str(path))).proposed(), ".")
+    empty = Policy(path="p", allowed=())
+    assert resolve(query, GuardedSecrets(".", empty), ".")  # what is committed goes on
+
+
+@pytest.mark.parametrize("host", ["/run/db.internal", "@db.internal", "a/db.internal", "x y.db.internal", ""])
+def test_a_socket_is_allowed_only_by_its_own_name(host: str) -> None:
+    wide = Allowance(references=(PASSWORD,), hosts=("*", "*.internal", "*db.internal:5432"))
+    assert not wide.leads_to(f"{host}:5432")
+    assert Allowance(references=(PASSWORD,), hosts=(f"{host}:5432",)).leads_to(f"{host}:5432")
+    for plain in ("db.internal:5432", "10.0.0.1:5432", "::1:5432", "[::1]:5432"):
+        assert Allowance(references=(PASSWORD,), hosts=("*",)).leads_to(plain)
