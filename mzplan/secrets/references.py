@@ -28,24 +28,6 @@ def is_reference(value: object) -> bool:
     return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
-# Not `http://host:8080/a@b`; but a secret key of AWS may have a slash in it.
-_LOGIN = re.compile(
-    r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?[^\s/@:'\"(){}]+:(?!//|\d+/)[^\s@'\"(){}]+@[^\s@'\"(){}]+"
-)
-
-
-def holds_login(value: object) -> bool:
-    """Whether it is an address (a URI, a broker, a host) that contains a user and a password."""
-    return isinstance(value, str) and _LOGIN.fullmatch(value.strip()) is not None
-
-
-def has_login(value: object) -> bool:
-    """Whether it is, or lists, an address that contains a user, and so perhaps a password."""
-    if isinstance(value, list | tuple):
-        return any(has_login(item) for item in value)
-    return isinstance(value, str) and (re.search(r"://[^/\s]*@", value) is not None or holds_login(value))
-
-
 def references_in(value: Any) -> Iterator[str]:
     """Every secret reference in a value, at any depth, as written."""
     return (reference for _, reference in placed_references(value))

@@ -11,7 +11,8 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.edits import PropertyEdit
 from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.kinds import ResourceKind, SqlOption
-from mzplan.secrets.references import has_login, is_reference
+from mzplan.secrets.logins import has_login
+from mzplan.secrets.references import is_reference
 from mzplan.sql.locations import point
 from mzplan.sql.statements import Action, Alter, At, Option, Value
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.runner.wake import runtime_folder
-from mzplan.secrets.references import holds_login
+from mzplan.secrets.logins import holds_login
 from tests.unit.cli_runs import apply, mzplan, run, write
 
 KAFKA = 'connections: {k2: {type: kafka, brokers: ["%s"], options: {%s}}}\n'
@@ -60,6 +60,16 @@ def test_a_kafka_option_that_tunes_is_let_through(tmp_path: Path) -> None:
         ("more.yaml", "connections: {p: {type: postgres, host: 'u:secr3t@h', database: d, user: u}}\n"),
         ("more.yaml", "connections: {f: {type: files, path: 's3://AKIA:secr3t@bucket/x'}}\n"),
         ("more.yaml", "sinks: {d: {type: delta, from: orders, path: 's3://AKIA:secr3t@bucket/x'}}\n"),
+        ("more.yaml", "connections: {k2: {type: kafka, brokers: [':secr3t@h:9092']}}\n"),
+        ("more.yaml", "connections: {k2: {type: kafka, brokers: ['b:1,user:s@ecr3t@h:9092']}}\n"),
+        ("more.yaml", "connections: {k2: {type: kafka, brokers: ['SASL_SSL://user:secr3t@h:9092']}}\n"),
+        ("more.yaml", "connections: {p: {type: postgres, host: 'u:s''ecr3t@h', database: d, user: u}}\n"),
+        ("more.yaml", "connections: {p: {type: postgres, host: 'u:s ecr3t@h', database: d, user: u}}\n"),
+        ("more.yaml", "connections: {r: {type: schema-registry, url: 'https://r/x?access_token=secr3t'}}\n"),
+        ("more.yaml", "connections: {r: {type: schema-registry, url: 'https://secr3t@r/x'}}\n"),
+        ("more.yaml", "connections: {r: {type: schema-registry, url: 'https://u:s@ecr3t@r/x'}}\n"),
+        ("more.yaml", "connections: {f: {type: files, path: 's3://b/x?X-Amz-Signature=secr3t'}}\n"),
+        ("more.yaml", "connections: {f: {type: files, path: 'abfss://c@a.net/x?sv=1&sig=secr3t'}}\n"),
     ],
 )
 def test_a_login_in_an_address_is_refused_and_not_shown(tmp_path: Path, file: str, text: str) -> None:
@@ -72,9 +82,16 @@ def test_a_login_in_an_address_is_refused_and_not_shown(tmp_path: Path, file: st
 def test_alter_takes_no_login_either(tmp_path: Path) -> None:
     write(tmp_path)
     apply(tmp_path)
-    for value in ("'u:secr3t@h:9092'", "('b:1', 'u:secr3t@h:9092')"):
+    for value in (
+        "'u:secr3t@h:9092'",
+        "('b:1', 'u:secr3t@h:9092')",
+        "':secr3t@h:9092'",
+        "'u:s@ecr3t@h:9092'",
+        "'u:s''ecr3t@h:9092'",
+        "'h:9092?password=secr3t'",
+    ):
         ran = mzplan(tmp_path, "alter", f"ALTER CONNECTION k SET BROKERS = {value}")
-        assert ran.code == 1 and "MZ016" in ran.err and "secr3t" not in ran.err + ran.out, ran.err
+        assert ran.code == 1 and "MZ016" in ran.err and "ecr3t" not in ran.err + ran.out, ran.err
 
 
 def test_what_is_no_login() -> None:
@@ -85,6 +102,13 @@ def test_what_is_no_login() -> None:
         "concat('a:b@c')",
         "git@github.com:o/r",
         "arn:aws:iam::123456789012:role/a",
+        "https://host/x?partition=1&format=json",
+        "s3://bucket/a:b@c",
+        "/data/a:b@c",
+        "user@host",
+        "a > 1 AND b = ':x@y'",
+        "id BIGINT COMMENT 'a:b@c'",
+        "r'^[a-z]+:[0-9]@x$'",
     ):
         assert not holds_login(address), address
 

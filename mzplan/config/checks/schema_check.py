@@ -12,7 +12,7 @@ from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.suggestions import did_you_mean, nearest
 from mzplan.schema.kinds import Json, load_schema
 from mzplan.schema.validators import errors_of, schema_at, value_at
-from mzplan.secrets.references import has_login, holds_login
+from mzplan.secrets.logins import has_login, holds_login
 
 _MAX_UNKNOWN = 20  # unknown keys reported one by one in one mapping
 

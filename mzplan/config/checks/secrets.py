@@ -9,7 +9,8 @@ from typing import Any
 from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.text import LIKE_A_REFERENCE, listed, shown
 from mzplan.schema.kinds import is_sensitive, takes_secret, walk_properties
-from mzplan.secrets.references import holds_login, is_reference, placed_references, written
+from mzplan.secrets.logins import holds_login
+from mzplan.secrets.references import is_reference, placed_references, written
 
 _FORM = "${file:PATH}"
 _PROSE = (("description",), ("labels",))  # what people write for people
@@ -56,7 +57,7 @@ class SecretCheck:
         self.findings.add(
             "MZ016",
             f"Login written out in {shown(str(path[-1]))}",
-            f"{self.owner}: the address contains a user and a password. "
+            f"{self.owner}: the address contains a user and a password, or a token. "
             "Addresses are shown in plans, errors and logs.",
             "write the address alone, and the login where there is a property for it, the password as a "
             "reference; change the password if this file was shared.",
