@@ -1,9 +1,10 @@
-"""A secret that a file holds. Whoever writes a configuration names the file: it must neither hang nor fill
-the memory, whatever it is."""
+"""A secret, or certificates, that a file holds. Whoever writes a configuration names the file: it must
+neither hang nor fill the memory, whatever it is."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -40,6 +41,30 @@ def read_secret(path: Path, name: str) -> str | None:
         raise _unusable(name, "is not text in UTF-8") from None
 
 
+def read_pem(path: Path) -> bytes:
+    """The bytes of a file that a connection names: certificates, or known hosts. Raises OSError for what
+    can't be read, and for what is no regular file of at most MAX_SECRET bytes."""
+    try:
+        kind = _kind(path.stat().st_mode)  # before it is opened, as above
+        if not kind:
+            with _opened(path) as handle:
+                kind, data = _kind(os.fstat(handle).st_mode), _read(handle)
+    except ValueError:  # a NUL in its name
+        raise OSError(errno.EINVAL, "no name of a file", str(path)) from None
+    if kind or len(data) > MAX_SECRET:
+        what = f"it is {kind}" if kind else f"it holds more than {MAX_SECRET >> 20} MiB"
+        raise OSError(errno.EINVAL, what, str(path))
+    return data
+
+
+def read_pem_text(path: Path) -> str:
+    """The same, as text. Raises OSError, too, where it is not UTF-8."""
+    try:
+        return read_pem(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise OSError(errno.EINVAL, "it is no text in UTF-8", str(path)) from None
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     # Non-blocking: what is a file now may be a pipe by the time it is opened, which waits for a writer.
@@ -59,9 +84,13 @@ def _read(handle: int) -> bytes:
 
 
 def _require_regular(mode: int, name: str) -> None:
-    if not stat.S_ISREG(mode):
-        kind = next((what for is_it, what in _KINDS if is_it(mode)), "no file")
+    if kind := _kind(mode):
         raise _unusable(name, f"is {kind}")
+
+
+def _kind(mode: int) -> str:
+    """What it is instead of a regular file; "" for one."""
+    return "" if stat.S_ISREG(mode) else next((what for is_it, what in _KINDS if is_it(mode)), "no file")
 
 
 def _unusable(name: str, what: str) -> MzplanError:

@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from urllib.parse import quote, quote_plus
 
 from mzplan.model.diagnostics import Diagnostic
@@ -20,6 +21,8 @@ from mzplan.model.diagnostics import Diagnostic
 BLOT = "***"
 _LEAST = 4  # characters; a shorter value says nothing, and text without it could not be read
 _ANYWHERE = 8  # characters from which a value is also found inside a word: `app` is in `applied`
+_BEGINNING = 8  # characters of a value that a server cut off, from which it is found: with a digit in them
+_LONG_BEGINNING = 16  # without one: `password` may be how a value begins, and is a word
 _MOST = 4096  # values that are remembered: providers may give another one each time
 
 _values: dict[str, tuple[tuple[str, re.Pattern[str]], ...]] = {}  # the newest last
@@ -45,7 +48,27 @@ def scrub(text: str) -> str:
     for form, pattern in sorted(found, key=lambda one: len(one[0]), reverse=True):
         if form in text:
             text = pattern.sub(BLOT, text)
+    for form, _ in known:
+        if len(form) > _BEGINNING and form[:_BEGINNING] in text and not form.startswith("-----"):
+            text = _without_beginnings(form, text)
     return text
+
+
+def _without_beginnings(form: str, text: str) -> str:
+    """The text without what a server has cut off of a value (PostgreSQL shows 63 bytes of a user's name).
+    What goes on otherwise, as another name does, is left."""
+    kept, begin = [], 0
+    while (at := text.find(form[:_BEGINNING], begin)) >= 0:
+        alike = zip(form, text[at : at + len(form)], strict=False)
+        end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], alike))
+        alone = not (text[at - 1 : at] + " ")[0].isalnum() and not (text[end : end + 1] + " ")[0].isalnum()
+        found = text[at:end]
+        if alone and (len(found) >= _LONG_BEGINNING or any(map(str.isdigit, found))):
+            kept += [text[begin:at], BLOT]
+        else:
+            kept.append(text[begin:end])
+        begin = end
+    return "".join((*kept, text[begin:]))
 
 
 def shortened(text: str, most: int) -> str:

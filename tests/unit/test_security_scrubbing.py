@@ -168,3 +168,28 @@ def test_lines_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     stream.flush()
     last = stream.buffer.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
     assert last.startswith(b"Caused by") and b"Tr0ub4" not in last and b"\xff" in stream.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "value", ["eyJhbGciOiJIUzI1NiJ9." + "x" * 80, "A-token-of-many-words" * 5, "geheim12345"]
+)
+def test_what_a_server_cuts_off_is_scrubbed(value: str) -> None:
+    remember(value)
+    cut = value[:63] if len(value) > 63 else value[:9]
+    for text in (f'role "{cut}" does not exist', f"user={cut}", f"{cut}... {cut}", f"({cut}) {value} {cut}"):
+        assert cut[:8] not in scrub(text) and "***" in scrub(text), text
+    assert scrub(f'role "{cut}" does not exist') == 'role "***" does not exist'
+
+
+def test_what_only_begins_alike_is_left() -> None:
+    for value in ("password123", "application_reader", "tenant-2024-reader", "connection1-a"):
+        remember(value)
+    for text in (
+        "wrong password",
+        "the application is gone",
+        "tenant-2024-writer",
+        "connection10",
+        "xpassword1",
+    ):
+        assert scrub(text) == text
+    assert scrub("tenant-2024-reader") == "***"

@@ -10,6 +10,7 @@ from mzplan.connectors.api.protocols import ResolvedConnection
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
+from mzplan.secrets.files import read_pem_text
 
 # A dead broker must not hold up a query, or its stop, for minutes.
 _JAVA_DEFAULTS = {
@@ -148,4 +149,4 @@ def _word(value: Any) -> str:
 
 
 def _text(directory: str, path: str) -> str:
-    return (Path(directory) / path).read_text(encoding="utf-8")
+    return read_pem_text(Path(directory) / path)

@@ -6,6 +6,7 @@ No pyspark. Every request has a time limit, and one admin client serves all quer
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ _SLICE_S = 0.4
 # but one retry is (a broker may be restarting).
 _GIVE_UP_S = 1.5
 NEAR_TIMEOUT_S = 2.0
+_SETTING = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before 2.8 have none
 
 
@@ -184,7 +186,10 @@ class KafkaProbe:
             _require_token(options)
             problems: list[KafkaError] = []
             settings: dict[str, Any] = {**options, "error_cb": problems.append}
-            return _Client(AdminClient(settings), problems)
+            try:
+                return _Client(AdminClient(settings), problems)
+            except (KafkaException, ValueError, TypeError) as problem:
+                raise _unusable(problem) from None
 
         return self._clients.get(key, make)
 
@@ -399,6 +404,23 @@ def _unreadable(query: ResolvedQuery, problem: OSError) -> _Failed:
         "A TLS file can't be read",
         f"{query.link.address}: {problem.filename}: {problem.strerror}.",
         "ssl.ca and ssl.certificate are PEM files, relative to the project's folder, where the query runs.",
+    )
+
+
+def _unusable(problem: Exception) -> _Failed:
+    """librdkafka takes no such setting. What it says may repeat the value: only its name is shown."""
+    first = problem.args[0] if problem.args else ""
+    text = first.str() if isinstance(first, KafkaError) else str(first)
+    named = _SETTING.search(text)
+    where = f" {named[0].removesuffix('.pem')}" if named else ""
+    return _Failed(
+        "MZ174",
+        f"The Kafka client can't use{where or ' what the connection says'}",
+        "It takes a file of certificates, or a key, only in PEM, and whole."
+        if where.startswith(" ssl.")
+        else "It was refused before anything was sent.",
+        "correct the connection: ssl.ca and ssl.certificate are PEM files where the query runs, ssl.key "
+        "a private key in PEM without a passphrase.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import quote
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection
 from mzplan.connectors.network.registry_http import RegistryError, Server, get, schema_texts, schema_type
 from mzplan.connectors.network.tunnels import Through
+from mzplan.secrets.files import read_pem
 
 _CERTIFICATE = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----[\x00-\x7f]+?-----END \1-----")
 
@@ -32,11 +34,15 @@ def server(connection: ResolvedConnection, directory: str) -> Server:
     body = connection.body
     ca = body["tls"].get("ca") if body["url"].startswith("https:") else None
     try:
-        pem = _certificates((Path(directory) / ca).read_bytes()) if ca else None
+        pem = _certificates(read_pem(Path(directory) / ca)) if ca else None
     except OSError as problem:
         raise RegistryError("unreachable", f"{ca}: {(problem.strerror or str(problem)).lower()}") from None
     if pem == "":  # given nothing, Python would trust whom the machine trusts
         raise RegistryError("unreachable", f"{ca}: no certificates in PEM")
+    try:
+        ssl.create_default_context(cadata=pem) if pem else None
+    except ssl.SSLError:
+        raise RegistryError("unreachable", f"{ca}: its certificates are damaged") from None
     login = f"{body['user']}:{body.get('password', '')}" if "user" in body else None
     return Server(url=body["url"], login=login, ca=pem, seconds=PROBE_TIMEOUT_S)
 

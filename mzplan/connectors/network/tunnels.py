@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.protocols import ResolvedConnection
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.secrets.files import read_pem_text
 
 if TYPE_CHECKING:
     from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError, Way, Why
@@ -117,12 +118,12 @@ def _hop(tunnel: ResolvedConnection, directory: str) -> Hop:
     if "known_hosts" in body:
         path = Path(directory) / Path(body["known_hosts"]).expanduser()
         try:
-            known_hosts = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
+            known_hosts = read_pem_text(path)
+        except OSError as problem:
             raise error(
                 "MZ120",
                 f"The known hosts of {tunnel.address} can't be read",
-                f"{path}: {getattr(problem, 'strerror', None) or 'it is no text'}.",
+                f"{path}: {problem.strerror or problem}.",
                 "known_hosts is a path where the query runs; or pin the keys in the connection: host_keys.",
                 address=tunnel.address,
             ) from None

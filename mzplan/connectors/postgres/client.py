@@ -15,6 +15,8 @@ from psycopg.conninfo import make_conninfo
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
 from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel
 from mzplan.host.network import libpq_security
+from mzplan.model.diagnostics import error
+from mzplan.secrets.files import read_pem
 
 # Seconds. libpq's least is 2, for each address that the host's name has.
 _CONNECT_TIMEOUT_S = 4
@@ -41,8 +43,28 @@ def reached(query: ResolvedQuery, application: str = "mzplan") -> Iterator[str]:
     it has one: a libpq connection string (with the password: never show it). Raises MzplanError where the
     tunnel can't be opened; whether the server answers is left open."""
     body = query.link.body
+    _require_certificates(query)
     with through_tunnel(query.link, body["host"], body["port"], query.directory, query.address) as through:
         yield conninfo(query.link, query.directory, application, through)
+
+
+def _require_certificates(query: ResolvedQuery) -> None:
+    """libpq would wait for a pipe, without a time limit, and read a device for ever. Raises MzplanError
+    MZ174."""
+    ca = query.link.body["tls"].get("ca")
+    try:
+        if ca:
+            read_pem(Path(query.directory) / ca)
+    except FileNotFoundError:
+        return  # libpq says so, where it needs the file
+    except OSError as problem:
+        raise error(
+            "MZ174",
+            f"The certificates of {query.link.address} can't be read",
+            f"{ca}: {problem.strerror or problem}.",
+            "tls.ca is a PEM file, relative to the project's folder, where the query runs.",
+            address=query.address,
+        ) from None
 
 
 def conninfo(
