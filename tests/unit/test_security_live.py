@@ -95,6 +95,15 @@ def test_what_needs_no_secret_is_reached_without_more(shop: Path, port: int) -> 
     assert code(shop, "plan", "--live") == "MZ050"
 
 
+def test_what_libpq_finds_by_itself_is_a_secret_too(shop: Path, port: int, monkeypatch: Any) -> None:
+    file = pipeline(shop, port) / "pipeline.yaml"
+    file.write_text(file.read_text().replace(f', password: "{PASSWORD}"', ""))
+    monkeypatch.setenv("PGPASSWORD", "of-production")
+    refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
+    assert refused["code"] == "MZ171" and "${machine:PGPASSWORD}" in refused["hint"]
+    assert code(shop, "validate", "--live", "--send-secrets") == "MZ050"
+
+
 def test_secrets_go_where_the_committed_state_sends_them(shop: Path, port: int) -> None:
     committed(shop)
     assert code(shop, "validate", "--live") == "MZ050"
@@ -149,6 +158,7 @@ def test_nothing_widens_a_policy(shop: Path, command: tuple[str, ...], monkeypat
     assert code(shop, *command) == "MZ106"
     if command[0] != "apply":
         assert mzplan(shop, *command, "--send-secrets").code == 64
+        assert code(shop, *command, "--send-secrets", "--policy", "") == "MZ050"
     inside = shop / "policy.toml"
     inside.write_text(f'[[allow]]\nreferences = ["{PASSWORD}"]\nhosts = ["*"]\n')
     monkeypatch.chdir(shop)

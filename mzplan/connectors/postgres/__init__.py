@@ -6,6 +6,7 @@ another type of connector; source and sink do not import each other.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,4 +41,11 @@ def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(server(host, body["port"]) for host in body["host"].split(","))
 
 
-CONNECTOR = Connector(type="postgres", source=_source, sink=_sink, reach=_reach, servers=_servers)
+def _machine(body: Mapping[str, Any]) -> str:
+    """libpq sends this variable to whatever server it is to reach without a password."""
+    return "${machine:PGPASSWORD}" if "password" not in body and os.environ.get("PGPASSWORD") else ""
+
+
+CONNECTOR = Connector(
+    type="postgres", source=_source, sink=_sink, reach=_reach, servers=_servers, machine=_machine
+)
