@@ -221,3 +221,11 @@ def test_a_socket_is_allowed_only_by_its_own_name(host: str) -> None:
     assert Allowance(references=(PASSWORD,), hosts=(f"{host}:5432",)).leads_to(f"{host}:5432")
     for plain in ("db.internal:5432", "10.0.0.1:5432", "::1:5432", "[::1]:5432"):
         assert Allowance(references=(PASSWORD,), hosts=("*",)).leads_to(plain)
+
+
+def test_the_protocol_of_a_broker_is_no_part_of_its_name() -> None:
+    parts = (kafka(brokers=["SASL_SSL://k1.internal:9092"]), source())
+    found = commit(project(*parts))
+    query = describe(found.resources[at("source.orders")], found.resources)
+    allowed = Policy(path="p", allowed=(Allowance(references=(), hosts=("*.internal:9092",)),))
+    assert resolve(query, GuardedSecrets(".", allowed).proposed(), ".")

@@ -43,11 +43,12 @@ def _adopts() -> Adopts:
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The brokers to start from, which name the others; and where an option leads (to get a token, say)."""
+    """The brokers to start from, without their protocol (`SSL://h:1`), which name the others; and where an
+    option leads (to get a token, say)."""
     brokers = (one for listed in body["brokers"] for one in listed.split(","))
     options = (str(value) for value in body["options"].values())
     return (
-        *(broker.lower() for broker in brokers),
+        *(broker.rpartition("://")[2].lower() for broker in brokers),
         *(server_of_url(value) for value in options if "://" in value),
     )
 
