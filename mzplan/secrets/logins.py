@@ -8,7 +8,8 @@ import re
 _SCHEME = re.compile(r"(?:[A-Za-z][\w.+-]*:)*//")
 _USER = re.compile(r"[^\s/'\"(){}\[\]:@]*")
 _HOST = re.compile(r"[^\s'\"(){}@]+")
-_PORT = re.compile(r"\d+(?:/|\Z)")
+_PORT = re.compile(r"\d+/")  # a path behind it may have anything in it
+_BUCKETS = ("s3://", "s3a://", "s3n://", "gs://")  # whose names have no port
 # A parameter that is one by its name: `?password=…`, `&X-Amz-Signature=…`, `;AccountKey=…`.
 _TOKEN = re.compile(
     r"(?i)[?&;#][^\s=?&;#]*"
@@ -35,7 +36,8 @@ def holds_login(value: object) -> bool:
         return False  # a path, or an expression
     if not colon:  # a container at its account, a user at a server; of the web it is a token
         return text.lower().startswith(_WEB) and "/" not in login
-    return bool(password) and not password.startswith("//") and not _PORT.match(password)
+    is_port = _PORT.match(password) is not None and not text.lower().startswith(_BUCKETS)
+    return bool(password) and not password.startswith("//") and not is_port
 
 
 def has_login(value: object) -> bool:

@@ -94,6 +94,11 @@ def test_alter_takes_no_login_either(tmp_path: Path) -> None:
         assert ran.code == 1 and "MZ016" in ran.err and "ecr3t" not in ran.err + ran.out, ran.err
 
 
+def test_a_password_may_be_a_number() -> None:
+    for address in ("u:123@h", ":123@h", "https://u:123@h/x", "s3://AKIA:12/34@bucket", "u:1@h:9092"):
+        assert holds_login(address), address
+
+
 def test_what_is_no_login() -> None:
     for address in (
         "abfss://container@account.dfs.core.windows.net/x",
