@@ -1,5 +1,5 @@
-"""What a generation of a source has made on its upstream, and must not leave behind: a replication slot
-keeps a server's log for ever.
+"""What a generation has made on its upstream or in its target, and must not leave behind: a replication slot
+keeps a server's log for ever. That goes at once; what a sink goes on by goes with its storage.
 
 The description is recorded beside the checkpoint before anything is made, so that whoever gives the
 generation up, after any crash, knows where that is. Secrets are in it as references.
@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import logging
 
-from mzplan.connectors.api.capabilities import Releases
+from mzplan.connectors.api.capabilities import Forgets, Releases
 from mzplan.connectors.api.protocols import resolve
 from mzplan.connectors.catalogue import Connectors
 from mzplan.model.address import Place
 from mzplan.model.codec import decode, encode
-from mzplan.model.diagnostics import error
+from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.description import Description
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.removal import remove_storage
 
 log = logging.getLogger("mzplan.storage")
 
 
 def record_release(connectors: Connectors, checkpoint: Checkpoint, description: Description) -> None:
-    """Record, durably, where a source is about to make something. Raises OSError."""
-    if _releasing(connectors, description) is None:
+    """Record, durably, where a query is about to make something. Raises OSError."""
+    if not isinstance(_connector(connectors, description), Releases | Forgets):
         return
     left = encode(description)
     if checkpoint.leaves() != left:
@@ -34,32 +35,54 @@ def record_release(connectors: Connectors, checkpoint: Checkpoint, description: 
 def leave(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
     """Remove from its upstream what a generation that is given up has made there; nothing if it made
     nothing, or that is gone. Raises MzplanError while it can't be removed."""
-    checkpoint = Checkpoint.of(warehouse, *place)
-    try:
-        left = checkpoint.leaves()
-    except OSError as problem:
-        raise error("MZ063", f"{checkpoint.folder} can't be read", str(problem)) from None
-    if not left:
+    description = _recorded(warehouse, place)
+    connector = _connector(Connectors(), description) if description is not None else None
+    if description is None or not isinstance(connector, Releases):
         return
-    try:
-        description = decode(Description, left)
-    except ValueError as problem:
-        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
-    if description.place != place:  # whoever writes the warehouse must not have another one's released
-        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It is of another generation.")
-    connector = _releasing(Connectors(), description)
-    if connector is not None:
-        connector.release(resolve(description, secrets, directory, warehouse))
-        log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
+    connector.release(resolve(description, secrets, directory, warehouse))
+    log.info("%s g%d: what it made on its upstream is removed", description.address, place[1])
+    checkpoint = Checkpoint.of(warehouse, *place)
     try:
         checkpoint.record_leaves({})
     except OSError as problem:
         raise error("MZ063", f"{checkpoint.folder} can't be written", str(problem)) from None
 
 
-def _releasing(connectors: Connectors, description: Description) -> Releases | None:
-    """The connector, if it is a source that leaves something behind."""
-    if description.address.kind != "source":
+def remove(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
+    """Remove the storage of a generation, and what it keeps in its target. A target that can't be reached, or
+    does not allow it, keeps that: it must not hold up the removal. Raises MzplanError, see remove_storage."""
+    try:
+        _forget(warehouse, place, secrets, directory)
+    except MzplanError as problem:
+        log.warning("what %s g%d keeps in its target stays there: %s", *place, problem)
+    remove_storage(warehouse, *place)
+
+
+def _forget(warehouse: str, place: Place, secrets: Secrets, directory: str) -> None:
+    description = _recorded(warehouse, place)
+    connector = _connector(Connectors(), description) if description is not None else None
+    if description is not None and isinstance(connector, Forgets):
+        connector.forget(resolve(description, secrets, directory, warehouse))
+
+
+def _recorded(warehouse: str, place: Place) -> Description | None:
+    """What was recorded; None where nothing was, or it is done. Raises MzplanError."""
+    checkpoint = Checkpoint.of(warehouse, *place)
+    try:
+        left = checkpoint.leaves()
+    except OSError as problem:
+        raise error("MZ063", f"{checkpoint.folder} can't be read", str(problem)) from None
+    if not left:
         return None
-    connector = connectors.source(description.type)
-    return connector if isinstance(connector, Releases) else None
+    try:
+        description = decode(Description, left)
+    except ValueError as problem:
+        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", str(problem)) from None
+    if description.place != place:  # whoever writes the warehouse must not have another one's released
+        raise error("MZ063", f"{checkpoint.folder}/leaves.json is damaged", "It is of another generation.")
+    return description
+
+
+def _connector(connectors: Connectors, description: Description) -> object:
+    of = connectors.source if description.address.kind == "source" else connectors.sink
+    return of(description.type)

@@ -15,7 +15,6 @@ from mzplan.store.claims import places_of, recorded_instances, recorded_places, 
 from mzplan.store.store import Store
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, places_below, stored_in
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.removal import remove_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +73,15 @@ def remove_unclaimed(
 
 
 def _remove(project: Project, state: State, place: Place) -> None:
-    """First release what it holds on its upstream: that is recorded in the storage only, whose word is not
-    enough to send a secret anywhere."""
+    """With what it holds on its upstream and in its target: that is recorded in the storage only, whose word
+    is not enough to send a secret anywhere."""
     from mzplan.connectors.admission import GuardedSecrets, committed_guard
-    from mzplan.connectors.releases import leave
+    from mzplan.connectors.releases import leave, remove
 
     directory, warehouse = project.settings.directory, _warehouse(project, state)
     secrets = GuardedSecrets(directory, committed_guard(project.store, state))
     leave(warehouse, place, secrets, directory)
-    remove_storage(warehouse, *place)
+    remove(warehouse, place, secrets, directory)
 
 
 def _found(project: Project, state: State, reporter: Reporter, foreign: bool) -> list[Unclaimed]:

@@ -20,7 +20,7 @@ from mzplan.connectors.connection_checks import check_connection
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
-from mzplan.connectors.releases import leave, record_release
+from mzplan.connectors.releases import leave, record_release, remove
 from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.schema.description import Description, InlinedConnection, writes_all
@@ -37,7 +37,6 @@ from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
-from mzplan.warehouse.removal import remove_storage
 from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:
@@ -135,11 +134,13 @@ class SparkExecutor:
         return self._progress.foreign()
 
     def release(self, id_: str, generation: int) -> None:
-        secrets = self._secrets or self._context.secrets or Secrets(self._context.directory)
-        leave(self._warehouse, (id_, generation), secrets, self._context.directory)
+        leave(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
 
     def reclaim(self, id_: str, generation: int) -> None:
-        remove_storage(self._warehouse, id_, generation)
+        remove(self._warehouse, (id_, generation), self._own_secrets(), self._context.directory)
+
+    def _own_secrets(self) -> Secrets:
+        return self._secrets or self._context.secrets or Secrets(self._context.directory)
 
     def merge_files(self, collection: str) -> None:
         """Merge the small files of a Delta table into large ones; its streams don't notice."""
@@ -263,6 +264,8 @@ class SparkExecutor:
     ) -> StreamingQuery:
         if query.address.kind == "source":
             self._remember_upstream(query)
+        else:
+            record_release(self._connectors, self._checkpoint(query), query.description)
         writer = self._writer(spark, query, running, epoch)
         self._progress.expect(str(running.name))
         self._steps.begins(str(running.name), self._history(query.description))

@@ -143,8 +143,9 @@ class Checkpoint:
         self._record("begun", encode(history))
 
     def leaves(self) -> dict[str, Any] | None:
-        """The description (as JSON) of a source that has made something on its upstream, to be removed when
-        this generation is given up; None if nothing was recorded, empty once it is done. Raises OSError."""
+        """The description (as JSON) of a query that has made something on its upstream or in its target, to
+        be removed with this generation; None if nothing was recorded, empty once it is done. Raises
+        OSError."""
         return self._fact("leaves")
 
     def record_leaves(self, description: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
+from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import PostgresProbe, find_target, key_of
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
@@ -22,7 +23,7 @@ from mzplan.connectors.postgres.sink.staging import Move, goes_straight, staging
 from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.connectors.postgres.tables import Connection
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.content_hash import HASH
@@ -251,3 +252,52 @@ def test_mzplan_s_own_schema_is_not_taken_for_the_user_s(server: Server) -> None
     assert (found.code, found.severity) == ("MZ158", "warning")
     server.run(found.hint)
     assert probed(server.query(ROLE, table="captured", **body)) == ()
+
+
+def made_there(server: Server) -> set[str]:
+    found = server.admin.execute(
+        "SELECT n.nspname || coalesce('.' || c.relname, '') FROM pg_namespace n LEFT JOIN pg_class c "
+        "ON c.relnamespace = n.oid AND c.relkind = 'r' WHERE n.nspname = 'mzplan'"
+    )
+    return {name for (name,) in found.fetchall()}
+
+
+def test_the_last_sink_that_is_forgotten_takes_the_schema_along(server: Server) -> None:
+    server.run(TABLE)
+    keyed = {"mode": "upsert", "key": ["id"]}
+    first, second, again = (server.query(FORMER, generation=one, **keyed) for one in (1, 2, 3))
+    allow(server, first)
+    for step, query in enumerate((first, second)):
+        write(query, 0, epoch=step + 1)
+    PostgresSink().forget(first)
+    assert made_there(server) == {"mzplan.writers", "mzplan.steps", f"mzplan.{writer_of(second).stage}"}
+    write(second, 1, epoch=2)
+    PostgresSink().forget(second)
+    assert made_there(server) == set()
+    PostgresSink().forget(second)  # again, after a crash
+    write(again, 0, epoch=3)
+    # What somebody else has put there stays, and the schema with it.
+    server.run("CREATE TABLE mzplan.notes (text text)")
+    PostgresSink().forget(again)
+    assert made_there(server) == {"mzplan.notes"}
+
+
+def test_what_may_not_be_removed_stays(server: Server) -> None:
+    server.run(TABLE)
+    keyed = {"mode": "upsert", "key": ["id"]}
+    server.run(f"CREATE SCHEMA mzplan AUTHORIZATION {FORMER}")  # a role that could not make it anew
+    of_former = server.query(FORMER, **keyed)
+    allow(server, of_former)
+    write(of_former, 0, epoch=1)
+    PostgresSink().forget(of_former)
+    assert made_there(server) == {"mzplan"}
+    write(of_former, 0, epoch=1)
+    another = server.query(ROLE, generation=2, **keyed)
+    allow(server, another)
+    write(another, 0, epoch=2)
+    kept = made_there(server)
+    with pytest.raises(MzplanError, match="could not be forgotten") as refused:
+        PostgresSink().forget(another)
+    assert made_there(server) == kept
+    server.run(refused.value.diagnostics[0].hint)
+    assert server.admin.execute("SELECT count(*) FROM mzplan.writers").fetchone() == (0,)

@@ -1,4 +1,4 @@
-"""What only some sources can do: a source that has the methods of one of these has the capability, and
+"""What only some sources and sinks can do: one that has the methods of one of these has the capability, and
 `isinstance` asks for it.
 
 What must be known of a type without its server's client library is in its package's `CONNECTOR` instead;
@@ -39,6 +39,16 @@ class Releases(Protocol):
 
     def release(self, query: ResolvedQuery) -> None:
         """Remove it; nothing if it is gone. Raises MzplanError while that can't be done."""
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A generation of a sink keeps in its target what it goes on by. That goes with its storage, not when it
+    is given up: until then it can be brought back."""
+
+    def forget(self, query: ResolvedQuery) -> None:
+        """Remove it, as far as that may be done; nothing if it is gone. Raises MzplanError for what a server
+        did."""
 
 
 @runtime_checkable

@@ -42,6 +42,7 @@ from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
 from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table, find_target, key_of
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
+from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
 from mzplan.connectors.postgres.sink.staging import (
     Move,
@@ -53,6 +54,7 @@ from mzplan.connectors.postgres.sink.staging import (
 from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_task
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table
+from mzplan.connectors.postgres.types import quoted
 from mzplan.endpoints.replay import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
@@ -70,6 +72,12 @@ _REFUSED = Problem(
     "{why}.",
     "correct the table or the sink's select and where; the batch is tried again from its start.",
     at=", table {table}",
+)
+_KEPT = Problem(
+    "MZ059",
+    "{address} could not be forgotten in PostgreSQL",
+    "{why}. Its rows stay in mzplan's own tables, where they disturb nobody.",
+    "DELETE FROM {schema}.steps WHERE sink = '{id}'; DELETE FROM {schema}.writers WHERE sink = '{id}';",
 )
 _EMPTIED = Problem(
     "MZ059",
@@ -100,6 +108,16 @@ class PostgresSink:
     def content(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession) -> Content:
         """See HoldsContent: the table in one snapshot."""
         return PostgresContent(query, outputs)
+
+    def forget(self, query: ResolvedQuery) -> None:
+        """Remove its rows in mzplan's own tables, and those and their schema when nothing is left in them.
+        Raises MzplanError."""
+        try:
+            with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
+                forget(connection, query)
+        except psycopg.Error as problem:
+            schema, id_ = quoted(query.body["staging_schema"]), query.description.id
+            raise _KEPT.error(query, why=reason(query, problem), schema=schema, id=id_) from None
 
     def write(self, rows: DataFrame, run: SinkRun) -> DataStreamWriter:
         batches = _Batches(run)

@@ -18,7 +18,7 @@ from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError, error
 
 # An advisory lock's number: who creates mzplan's own tables does so alone.
-_SETUP_LOCK = 0x6D7A706C616E
+SETUP_LOCK = 0x6D7A706C616E
 # Steps whose rows in `steps` are kept, and how often older ones are removed, in steps.
 _KEPT_STEPS = 100_000
 _PRUNE_EVERY = 1_000
@@ -102,7 +102,7 @@ class Writer:
         Raises MzplanError MZ068 when a newer runner has taken over, MZ069 when another checkpoint wrote.
         """
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
             self._create(connection)
         self._end_earlier_runs(connection)
         with connection.transaction():
