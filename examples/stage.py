@@ -17,6 +17,7 @@ from types import FrameType
 
 from examples.phases import Phases, say
 from examples.servers import KafkaBroker, PostgresServer, ServerError, broker_is_here
+from examples.servers.ports import require_free
 
 HERE = Path(__file__).parent
 KAFKA_PORTS = (19092, 19093)
@@ -50,6 +51,19 @@ class Stage:
         for folder in (self.project, self.state):
             shutil.rmtree(folder, ignore_errors=True)
         self._copy()
+
+    def require_ports(self) -> None:
+        """Raises ServerError, before anything is started, that names each port in use, and by whom."""
+        wanted = [*((port, "Kafka") for port in self.kafka.ports), (self.postgres.port, "PostgreSQL")]
+        taken = []
+        for port, use in wanted:
+            try:
+                require_free(port, use)
+            except ServerError as problem:
+                taken.append(str(problem))
+        if taken:
+            where = f"they are written in examples/{self.example} and examples/stage.py"
+            raise ServerError("; ".join([*taken, where]))
 
     def start(self, topics: Callable[[], object], tables: Callable[[], object]) -> None:
         """Start Kafka, PostgreSQL and the runner at once; then `topics` and `tables`, each in its server.
@@ -127,6 +141,7 @@ def perform(stage: Stage, show: Callable[[Stage], int]) -> int:
     signal.signal(signal.SIGTERM, terminated)
     try:
         stage.clear()
+        stage.require_ports()
         return show(stage)
     except ServerError as problem:
         print(f"error: {problem}", file=sys.stderr)

@@ -89,7 +89,8 @@ def command_up(invocation: Invocation, instance: str | None, policy: str | None)
         if not invocation.json:
             log = runtime_file(project.settings, name, "log").name
             word = "leads" if before is None else "already leads"
-            invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).")
+            opens = " Spark starts now; mzplan status shows when it is ready." if before is None else ""
+            invocation.out(f"A runner {word} instance {name} (pid {pid}, log .mzplan/{log}).{opens}")
     _summary(invocation, shown)
     return ExitCode.OK
 

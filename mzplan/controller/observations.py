@@ -136,7 +136,8 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _beside(status: Status) -> tuple[Any, ...]:
-    return (status.secrets, status.canaries, status.foreign, status.handed)
+    opening = (status.opening_since, status.opened_in)
+    return (status.secrets, status.canaries, status.foreign, status.handed, opening)
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:

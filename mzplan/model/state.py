@@ -15,6 +15,7 @@ FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
 LagUnit = Literal["records", "rows", "steps", "bytes"]
+Phase = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
@@ -170,7 +171,8 @@ class Status:
     """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
     `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first;
     `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
-    commands have handed to this runner, and that it uses."""
+    commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
+    (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken."""
 
     instance: InstanceName
     epoch: int
@@ -181,6 +183,18 @@ class Status:
     canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
     foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
     handed: int = field(default=0, metadata=SPARSE)
+    opening_since: float | None = field(default=None, metadata=SPARSE)
+    opened_in: float | None = field(default=None, metadata=SPARSE)
+
+    def phase(self, address: Address) -> Phase:
+        """What a query that is starting has come to."""
+        if self.opening_since is not None:
+            return "waiting for Spark"
+        seen = self.observations.get(address)
+        if seen is None or seen.run_id is None:
+            return "to be started"
+        runs = (seen.generation, seen.digest) == (seen.wanted_generation, seen.wanted_digest)
+        return "in the first batch" if runs else "to be started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,25 +222,30 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
-    """One instance for `status`: its lease and the serial its runner has taken in."""
+    """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
+    only said to run. `opening_since`, `opened_in`: see Status."""
 
     name: str
     epoch: int
     alive: bool
     heartbeat: float | None
     serial: int
+    is_dry: bool = False
+    opening_since: float | None = None
+    opened_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStatus:
     """A committed query and what its runner observes of it (None: nothing yet). `as_of`: when its runner was
     last there, in seconds since the epoch, where none is there now. `repair`: the ALTER statement that moves
-    the connection at fault."""
+    the connection at fault. `phase`: of one that is starting."""
 
     resource: ResourceState
     observation: Observation | None
     as_of: float | None = None
     repair: str | None = None
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class Outcome:
 class Progress(Protocol):
     """The part of a Reporter that following needs."""
 
+    def stage(self, text: str) -> None: ...
+
     def outcome(self, outcome: Outcome) -> None: ...
 
     def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None: ...
@@ -124,6 +126,7 @@ class Follower:
         outcomes: dict[Address, Outcome] = {}
         first: float | None = None
         leaderless: float | None = None
+        opening = False
         while True:
             status, leads, unreadable = self._read()
             seconds = time.monotonic() - began
@@ -140,6 +143,9 @@ class Follower:
                         progress.outcome(outcome)
                 else:
                     waiting[address] = outcome
+                    if outcome == "starting" and status is not None:
+                        waiting[address] = status.phase(address)
+            opening = self._announce(status, opening, progress)
             if not waiting:
                 break
             progress.waiting(waiting, seconds)
@@ -155,6 +161,16 @@ class Follower:
                 break
             time.sleep(self.store.backend.look)
         return {a: o for a, o in outcomes.items() if a in self.touched or o.status != "applied"}
+
+    def _announce(self, status: Status | None, opening: bool, progress: Progress) -> bool:
+        """Say when Spark is ready, if it was not. Whether it still opens, as far as is known."""
+        if status is None:
+            return opening
+        if status.opening_since is not None:
+            return True
+        if opening and status.opened_in is not None:
+            progress.stage(f"Spark of instance {self.instance} was ready after {status.opened_in:.0f} s")
+        return False
 
     def _read(self) -> tuple[Status | None, bool, MzplanError | None]:
         """The status, whether a runner leads, and why either can't be read (it is read again: the runner may
@@ -224,7 +240,8 @@ class Follower:
             code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
         found = {}
         for address, condition in waiting.items():
-            detail = reason if condition in ("starting", "stopping") else f"{condition}: {reason}"
+            told = condition not in ("starting", "stopping", "to be started", "in the first batch")
+            detail = f"{condition}: {reason}" if told else reason
             found[address] = Outcome(
                 address=address, status="pending", seconds=seconds, reason=detail, code=code
             )

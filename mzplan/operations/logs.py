@@ -12,7 +12,7 @@ from pathlib import Path
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.operations.project import Project, unknown_address
+from mzplan.operations.project import TO_RUN, Project, unknown_address
 
 # A line of the runner's (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark's, in local time.
 _HEAD = re.compile(
@@ -52,7 +52,9 @@ def read_logs(project: Project, address: Address | None, since: float | None) ->
     places = {name: runtime_file(project.settings, name, "log") for name in names}
     there = {name: place for name, place in places.items() if place.is_file()}
     if not there:
-        raise _elsewhere(project, names)
+        instances = {**project.settings.instances, **state.instances}
+        dry = [name for name in names if name in instances and instances[name].type == "dry"]
+        raise _dry(names) if dry == names else _elsewhere(project, names)
     wanted = mention(address) if address is not None else None
     for name, place in there.items():
         for entry in entries(name, place):
@@ -117,6 +119,15 @@ def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None
 
 def _plain(instance: str, line: str, at: float | None) -> LogEntry:
     return LogEntry(instance=instance, at=at, level="", logger="", message=line, text=line)
+
+
+def _dry(names: list[str]) -> MzplanError:
+    return error(
+        "MZ155",
+        f"There is no log of instance {', '.join(names)}",
+        "It is dry: what is committed there runs nothing, so there is nothing to log.",
+        TO_RUN,
+    )
 
 
 def _elsewhere(project: Project, names: list[str]) -> MzplanError:

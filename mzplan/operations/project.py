@@ -13,7 +13,7 @@ from mzplan.host.local_folder import journal_path
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.resources import Configuration, Instance, ProjectSettings
-from mzplan.model.state import State
+from mzplan.model.state import ResourceState, State
 from mzplan.model.suggestions import did_you_mean
 from mzplan.model.words import count
 from mzplan.store.backends.backend import CommittedError
@@ -169,6 +169,17 @@ def committing(reporter: Reporter, serial: int) -> Iterator[None]:
         reporter.committed(serial)
         raise
     reporter.committed(serial)
+
+
+def why_nothing_runs(state: State, resource: ResourceState) -> str:
+    """Of a query of a dry instance, which stores nothing; "" for any other."""
+    instance = state.instances.get(resource.instance)
+    if instance is None or instance.type != "dry":
+        return ""
+    return f"Its instance {instance.name} is dry: what is committed there runs nothing and stores nothing."
+
+
+TO_RUN = "to run it, give that instance another type in mzplan.yaml, such as {type: embedded}, and apply."
 
 
 def unknown_address(address: Address, state: State) -> MzplanError:

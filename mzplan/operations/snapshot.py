@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState
-from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.operations.project import (
+    TO_RUN,
+    Project,
+    Reporter,
+    read_state,
+    unknown_address,
+    why_nothing_runs,
+)
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.paths import absolute
 from mzplan.warehouse.snapshot import ConditionError, TableSnapshot, snapshot_of
@@ -63,20 +70,20 @@ def open_snapshot(project: Project, address: Address, as_of: int | None, reporte
     history = StepHistory(warehouse, resource.place)
     with reporter.working(f"looking for the step of {address}"), _readable(address):
         steps = history.read(1)
-        step = _step(address, steps, as_of)
+        step = _step(address, steps, as_of, why_nothing_runs(state, resource))
         table = snapshot_of(history, step)
     reporter.detail(f"step {step} of {address} is version {table.version} of {table.place}")
     return Snapshot(address=address, as_of=step, since=steps.since, upper=steps.upper, table=table)
 
 
-def _step(address: Address, steps: Steps, as_of: int | None) -> int:
+def _step(address: Address, steps: Steps, as_of: int | None, never: str) -> int:
     there = f"It can be read as of the steps {steps.since} to {steps.upper - 1}."
     if steps.upper == 0:
         raise _refused(
             address,
             f"The collection of {address} has nothing in it yet",
-            "None of its steps is committed.",
-            "wait for its query's first step: mzplan status.",
+            never or "None of its steps is committed.",
+            TO_RUN if never else "wait for its query's first step: mzplan status.",
         )
     newest = steps.upper - 1
     if as_of is None:

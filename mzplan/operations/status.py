@@ -36,6 +36,9 @@ def read_project_status(project: Project) -> ProjectStatus:
                 alive=alive[name],
                 heartbeat=lease.heartbeat if lease else None,
                 serial=status.serial if status else 0,
+                is_dry=is_dry,
+                opening_since=status.opening_since if status and alive[name] else None,
+                opened_in=status.opened_in if status else None,
             )
         )
     heartbeats = {one.name: one.heartbeat for one in shown}
@@ -53,7 +56,16 @@ def read_project_status(project: Project) -> ProjectStatus:
             )
             as_of = heartbeats.get(resource.instance)
         repair = repair_of(state, observation.at_fault) if observation is not None else None
-        queries.append(QueryStatus(resource=resource, observation=observation, as_of=as_of, repair=repair))
+        starts = status is not None and observation is not None and observation.condition == "starting"
+        queries.append(
+            QueryStatus(
+                resource=resource,
+                observation=observation,
+                as_of=as_of,
+                repair=repair,
+                phase=status.phase(address) if starts and status else None,
+            )
+        )
     dropped = tuple(
         DroppedStorage(
             address=f"{entry.kind}.{entry.name}",

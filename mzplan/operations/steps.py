@@ -12,7 +12,7 @@ from mzplan.endpoints.replay import Written
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
-from mzplan.operations.project import Project, Reporter, read_state, unknown_address
+from mzplan.operations.project import Project, Reporter, read_state, unknown_address, why_nothing_runs
 from mzplan.schema.description import writes_all
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
@@ -70,8 +70,8 @@ class Difference:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
-    number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more). The
-    first difference ends the work."""
+    number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more).
+    `never`: see ShownSteps. The first difference ends the work."""
 
     address: Address
     equal: tuple[int, ...]
@@ -79,14 +79,16 @@ class Verified:
     difference: Difference | None
     problems: tuple[Diagnostic, ...]
     unknown: tuple[int, ...] = ()
+    never: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSteps:
-    """The steps of a committed resource."""
+    """The steps of a committed resource. `never`: why it can have none; "" for one that can."""
 
     resource: ResourceState
     steps: Steps
+    never: str = ""
 
 
 def read_steps(project: Project, address: Address, count: int | None, reporter: Reporter) -> ShownSteps:
@@ -94,7 +96,8 @@ def read_steps(project: Project, address: Address, count: int | None, reporter: 
     state = read_state(project.store, reporter)
     resource = _resource(state, address)
     with reporter.working(f"reading the steps of {address}"), _readable(address):
-        return ShownSteps(resource=resource, steps=_history(project, state, resource).read(count))
+        steps = _history(project, state, resource).read(count)
+    return ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource))
 
 
 def verify(
@@ -122,9 +125,12 @@ def verify(
     with reporter.working(f"reading the steps of {address}"), _readable(address):
         records = _in_range(history, address, wanted)
     if address.kind == "sink":
-        return _compare(address, records, partial(_with_target, target(state, resource)), reporter)
-    source = upstream(state, resource) if upstream is not None else None
-    return _compare(address, records, partial(_with_source, history, source), reporter)
+        compared = partial(_with_target, target(state, resource))
+    else:
+        source = upstream(state, resource) if upstream is not None else None
+        compared = partial(_with_source, history, source)
+    found = _compare(address, records, compared, reporter)
+    return replace(found, never=why_nothing_runs(state, resource))
 
 
 def _compare(

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.canary import Canary, Verdict
-from mzplan.model.state import DroppedStorage, Observation, ProjectStatus, QueryStatus, ResourceState
+from mzplan.model.state import (
+    DroppedStorage,
+    InstanceStatus,
+    Observation,
+    ProjectStatus,
+    QueryStatus,
+    ResourceState,
+)
 from mzplan.model.words import count, size
 from mzplan.render.text import Paint, cut, safe
 
@@ -51,6 +59,7 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
                 "alive": instance.alive,
                 "heartbeat": instance.heartbeat,
                 "serial": instance.serial,
+                "opening_since": instance.opening_since,
             }
             for instance in status.instances
         ],
@@ -89,6 +98,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "generation": seen.generation if seen else resource.generation,
         "digest": seen.digest if seen else "",
         "condition": condition(query),
+        "phase": query.phase,
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
@@ -142,9 +152,12 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
     paint = Paint(color)
     lines = [f"Serial {status.serial}"]
     for instance in status.instances:
-        if instance.alive:
+        if instance.is_dry:
+            lines.append(f"Instance {instance.name}: dry (nothing runs: `running` means committed)")
+        elif instance.alive:
             behind = "" if instance.serial >= status.serial else f", still at serial {instance.serial}"
-            lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{behind})")
+            spark = _spark(instance, status, now)
+            lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{behind}{spark})")
         else:
             lines.append(
                 f"Instance {instance.name}: no runner is alive (start one with `mzplan up` or `run`)"
@@ -155,6 +168,8 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
     for number, row in enumerate(rows):
         text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         lines.append(paint(text, "bold") if number == 0 else _coloured(paint, row[2], text))
+    if phases := Counter(query.phase for query in status.queries if query.phase):
+        lines += ["", f"Starting: {', '.join(f'{n} {phase}' for phase, n in sorted(phases.items()))}"]
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
     errors = [q for q in status.queries if q.observation is not None and q.observation.error]
@@ -186,6 +201,14 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
                 f"{query.resource.address}: {_left_out(query.observation.left_out, query.resource)}",
             ]
     return "\n".join(lines) + "\n"
+
+
+def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
+    """How its Spark starts, as long as something waits for that."""
+    if instance.opening_since is not None:
+        return f"; Spark has been starting for {_span(now - instance.opening_since)}"
+    starts = any(q.phase is not None and q.resource.instance == instance.name for q in status.queries)
+    return f"; Spark was ready after {_span(instance.opened_in)}" if starts and instance.opened_in else ""
 
 
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:

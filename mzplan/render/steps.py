@@ -36,7 +36,7 @@ def render_steps(shown: ShownSteps, *, color: bool = False) -> str:
     paint = Paint(color)
     records = shown.steps.records
     if not records:
-        return f"{shown.resource.address} has no steps yet."
+        return _none(f"{shown.resource.address} has no steps yet.", shown.never)
     is_source = shown.resource.address.kind == "source"
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
     rows = [_row(record, is_source) for record in records]
@@ -45,6 +45,10 @@ def render_steps(shown: ShownSteps, *, color: bool = False) -> str:
     for record, row in zip(records, rows, strict=True):
         lines.append(_line(row, widths) if record.committed else paint(_line(row, widths), "yellow"))
     return "\n".join(lines)
+
+
+def _none(text: str, never: str) -> str:
+    return f"{text.replace(' yet', '')} {never}" if never else text
 
 
 def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
@@ -158,7 +162,7 @@ def render_verified(found: Verified, *, color: bool = False) -> str:
         if found.address.kind == "sink":
             lines.append(_NOT_SEEN.format(address=found.address))
     elif not found.difference and not found.problems:
-        lines.append(f"{found.address} has no steps to verify.")
+        lines.append(_none(f"{found.address} has no steps to verify.", found.never))
     if found.by_rows:
         lines.append(
             f"Of {count(len(found.by_rows), 'step')} only the rows were counted: no hash is recorded."

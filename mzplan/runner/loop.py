@@ -94,6 +94,8 @@ class Runner:
         self.overview = Overview()
         self.observed: Status | None = None  # the newest, written or not
         self.observed_at = clock()
+        self._began_at = time.time()  # by the calendar; the engine opens from then on
+        self._opened_in: float | None = None
         self._written: Status | None = None
         self._written_at = float("-inf")
 
@@ -310,6 +312,8 @@ class Runner:
             canaries=self.canaries.verdicts if decided is None else decided,
             foreign=self.overview.foreign,
             handed=self.handed,
+            opening_since=None if self.controller.is_open() else self._began_at,
+            opened_in=self._opened(),
         )
         now = self.clock()
         self.observed, self.observed_at = status, now
@@ -319,6 +323,13 @@ class Runner:
         failpoint(Failpoint.RUNNER_BEFORE_STATUS)
         self.store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
         self._written, self._written_at = status, now
+
+    def _opened(self) -> float | None:
+        """How many seconds the engine took to open, if it was seen to."""
+        before = self._written
+        if self._opened_in is None and before is not None and before.opening_since is not None:
+            self._opened_in = round(time.time() - self._began_at, 1) if self.controller.is_open() else None
+        return self._opened_in
 
     def _last_serial(self) -> int:
         return self._written.serial if self._written is not None else 0

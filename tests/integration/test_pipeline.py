@@ -317,3 +317,69 @@ def test_a_replaced_source_takes_its_sinks_along_and_begins_anew(
     collections = project.folder / "warehouse" / "collections" / after["id"]
     eventually("the old collection is gone", lambda: [p.name for p in collections.iterdir()] == ["g2"])
     assert project.apply()["changes"] == []
+
+
+def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
+    project: Project, postgres: PostgresServer, database: Callable[..., str]
+) -> None:
+    name = database()
+    dsn, inbox = postgres.dsn(name), project.folder / "inbox_sv"
+    inbox.mkdir()
+    execute(
+        dsn,
+        "DROP ROLE IF EXISTS sv_role; CREATE ROLE sv_role LOGIN PASSWORD 'right'; "
+        "CREATE TABLE values_of (id bigint); GRANT INSERT ON values_of TO sv_role; "
+        f"GRANT CREATE ON DATABASE {name} TO sv_role",
+    )
+    right = {"SV_PASSWORD": "right"}
+
+    def declare(more: str = "", variable: str = "SV_PASSWORD") -> None:
+        project.write(
+            "values",
+            "connections:\n  sv_here: {type: files, path: .}\n"
+            f"  sv_pg: {{type: postgres, host: 127.0.0.1, port: {postgres.port}, database: {name}, "
+            f"user: sv_role, password: '${{env:{variable}}}'}}\n"
+            "sources:\n  sv_s: {connection: sv_here, path: inbox_sv, trigger: {interval: 500ms}, "
+            'format: {type: json, schema: "id BIGINT"}}\n'
+            "sinks:\n  sv_t: {from: sv_s, connection: sv_pg, table: values_of, trigger: {interval: 500ms}"
+            f"{more}}}\n",
+        )
+
+    def arrives(row: int) -> None:
+        (inbox / f".{row}").write_text(json.dumps({"id": row}))
+        (inbox / f".{row}").rename(inbox / f"{row}.json")
+        eventually(f"row {row}", lambda: ids(dsn, "values_of") == list(range(row + 1)))
+
+    declare()
+    project.apply(environment=right)
+    arrives(0)
+    before = project.run_ids("sv_")
+
+    declare(", where: id >= 0")
+    refused = project.apply(code=1, environment={"SV_PASSWORD": "wrong"})
+    assert [(d["code"], d["address"]) for d in refused["diagnostics"]] == [("MZ051", "sink.sv_t")]
+    arrives(1)
+    assert project.run_ids("sv_") == before
+    # Its next start, long after that, is with the right one.
+    project.json("restart", "sink.sv_t")
+    arrives(2)
+
+    # It fails for want of the new value; no file has changed, and the right one heals it.
+    execute(dsn, "ALTER ROLE sv_role PASSWORD 'next'")
+    declare()
+    (inbox / "3.json").write_text(json.dumps({"id": 3}))
+    eventually("it fails", lambda: project.queries()["sink.sv_t"]["condition"] == "failed")
+    assert "MZ051" in project.run("status").stdout
+    healed = project.apply(environment={"SV_PASSWORD": "next"})
+    assert [(c["address"], c["action"]) for c in healed["changes"]] == [("sink.sv_t", "restart")]
+    assert project.queries()["sink.sv_t"]["condition"] == "running"
+    eventually("row 3", lambda: ids(dsn, "values_of") == [0, 1, 2, 3])
+
+    # A variable that nobody has set: what is printed, typed.
+    declare(variable="SV_OTHER")
+    pending = project.run("apply", "--auto-approve", "--no-live")
+    assert pending.returncode == 8 and "MZ056" in pending.stdout + pending.stderr
+    assert "export SV_OTHER where mzplan runs, then apply again." in project.run("status").stdout
+    project.apply(environment={"SV_OTHER": "next"})
+    arrives(4)
+    assert {query["condition"] for query in project.queries().values()} == {"running"}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from examples import phases as module
+from examples import stage as stage_module
 from examples.phases import Phases
 from examples.servers import LastingThread, ServerError
+from examples.servers.ports import free_port
+from examples.stage import Stage, perform
 
 
 def test_each_phase_is_in_the_table_with_its_seconds() -> None:
@@ -71,3 +77,18 @@ def test_a_lasting_thread_outlives_its_work() -> None:
     thread.outcome.result(30)
     thread.join(0.2)
     assert thread.is_alive() and thread.daemon
+
+
+def test_a_port_that_is_in_use_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(stage_module, "KAFKA_PORTS", (free_port(), taken))
+        monkeypatch.setattr(stage_module, "POSTGRES_PORT", taken)
+        monkeypatch.setattr(Stage, "mzplan", lambda *_, **__: None)
+        began: list[Stage] = []
+        assert perform(Stage("shop", tmp_path, Phases()), lambda stage: began.append(stage) or 0) == 1
+    said = capsys.readouterr().err
+    assert began == [] and all(f"port {taken} for {use}" in said for use in ("Kafka", "PostgreSQL"))
+    assert f"process {os.getpid()}" in said and "examples/shop" in said

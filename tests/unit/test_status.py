@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,8 @@ from mzplan.controller.reconcile import Desired, Memory
 from mzplan.controller.sampling import Sampler
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Observation, ProjectStatus, QueryStatus, Status
+from mzplan.model.state import InstanceStatus, Observation, ProjectStatus, QueryStatus, Status
+from mzplan.operations.follower import Follower
 from mzplan.operations.logs import entries, mention
 from mzplan.operations.status import repair_of
 from mzplan.render.resumption import render_resumed
@@ -31,6 +34,7 @@ from mzplan.warehouse.step_history import unread
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import run, write
+from tests.unit.reporters import SilentReporter
 from tests.unit.test_runner import KAFKA, ORDERS, SINK, World, make_state
 
 DOWN = Diagnostic(code="MZ050", summary="Kafka does not answer", detail="connection.k (a:1): refused.")
@@ -230,6 +234,95 @@ sink.out step 3: {"id":1}
 2026-01-31T10:00:06.000Z INFO mzplan.runner: source.orders_eu g1 started
 {"time": "2026-01-31T10:00:07.000Z", "level": "INFO", "logger": "x", "message": "sink.out g1 started"}
 """
+
+
+def test_the_status_says_how_far_a_start_has_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.commit(make_state(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(world.executor, "is_open", lambda: False)
+        status = world.settle()
+        assert status.opening_since is not None and status.opened_in is None
+        assert status.phase(ORDERS) == "waiting for Spark"
+    status = world.settle()
+    assert status.opening_since is None and status.opened_in is not None and status.opened_in >= 0.0
+    seen = status.observations[ORDERS]
+    assert seen.condition == "running" and status.phase(ORDERS) == "in the first batch"
+    to_be_started = replace(status, observations={ORDERS: replace(seen, digest="1:former")})
+    assert to_be_started.phase(ORDERS) == "to be started"
+
+
+class Told(SilentReporter):
+    """What a command that follows says meanwhile."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.said.append(text)
+
+    def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None:
+        self.said.append(waiting[ORDERS])
+
+
+def test_apply_says_how_far_the_start_has_come() -> None:
+    committed = make_state(1)
+    of_mine = {ORDERS: committed.resources[ORDERS]}
+    digest = of_mine[ORDERS].digest
+    status = Status(instance="local", epoch=1, heartbeat=0.0, serial=0, opening_since=900.0)
+    ready = replace(status, serial=1, opening_since=None, opened_in=23.4)
+    begins = seen_of(ORDERS, condition="starting", wanted_digest=digest, digest="former", run_id="a")
+    first = replace(begins, digest=digest)
+    there = replace(first, condition="running")
+    coming = [status, *(replace(ready, observations={ORDERS: one}) for one in (begins, first, there))]
+
+    class Followed(Follower):
+        def _read(self) -> Any:
+            return coming.pop(0), True, None
+
+    store = SimpleNamespace(backend=SimpleNamespace(look=0.0))
+    told = Told()
+    wanted = replace(committed, resources=of_mine)
+    found = Followed(store, wanted, "local", {ORDERS}).follow(9.0, told, lambda: None)  # type: ignore[arg-type]
+    assert found[ORDERS].status == "applied"
+    assert told.said == [
+        "waiting for Spark",
+        "Spark of instance local was ready after 23 s",
+        "to be started",
+        "in the first batch",
+    ]
+
+
+def test_status_says_how_far_the_start_has_come() -> None:
+    starts = seen_of(ORDERS, condition="starting")
+    instance = InstanceStatus(
+        name="local", epoch=1, alive=True, heartbeat=0.0, serial=1, opening_since=988.0, opened_in=None
+    )
+    query = replace(shown(starts).queries[0], phase="waiting for Spark")
+    status = ProjectStatus(serial=1, instances=(instance,), queries=(query, query))
+    text = render_status(status, now=1000.0)
+    assert "Instance local: alive (epoch 1; Spark has been starting for 12 s)" in text
+    assert "\n\nStarting: 2 waiting for Spark\n" in text
+    assert status_to_json(status)["queries"][0]["phase"] == "waiting for Spark"
+    ready = replace(instance, opening_since=None, opened_in=23.4)
+    status = replace(status, instances=(ready,), queries=(replace(query, phase="in the first batch"),))
+    text = render_status(status, now=1000.0)
+    assert "(epoch 1; Spark was ready after 23 s)" in text and "Starting: 1 in the first batch" in text
+    assert "(epoch 1)" in render_status(replace(status, queries=shown(seen_of(ORDERS)).queries), now=1000.0)
+
+
+def test_each_command_says_that_nothing_runs_on_a_dry_instance(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    assert run("-C", str(folder), "apply", "--auto-approve").code == 0
+    never = "Its instance local is dry: what is committed there runs nothing and stores nothing."
+    assert run("-C", str(folder), "steps", "source.orders").out == f"source.orders has no steps. {never}\n"
+    verified = run("-C", str(folder), "verify", "source.orders")
+    assert (verified.code, verified.out) == (0, f"source.orders has no steps to verify. {never}\n")
+    refused = run("-C", str(folder), "--json", "snapshot", "source.orders").error()
+    assert (refused["code"], refused["detail"]) == ("MZ190", never) and "embedded" in refused["hint"]
+    refused = run("-C", str(folder), "--json", "logs").error()
+    assert refused["code"] == "MZ155" and "runs nothing" in refused["detail"]
+    shown = run("-C", str(folder), "status").out
+    assert "Instance local: dry (nothing runs" in shown and "alive" not in shown
 
 
 def test_logs_shows_the_lines_of_one_query(tmp_path: Path) -> None:
