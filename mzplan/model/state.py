@@ -15,7 +15,7 @@ FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
 LagUnit = Literal["records", "rows", "steps", "bytes"]
-Phase = Literal["waiting for Spark", "to be started", "in the first batch"]
+Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 
 def needed_by(references: Mapping[str, Address]) -> tuple[Address, ...]:
@@ -186,7 +186,7 @@ class Status:
     opening_since: float | None = field(default=None, metadata=SPARSE)
     opened_in: float | None = field(default=None, metadata=SPARSE)
 
-    def phase(self, address: Address) -> Phase:
+    def awaits(self, address: Address) -> Awaited:
         """What a query that is starting has come to."""
         if self.opening_since is not None:
             return "waiting for Spark"
@@ -239,13 +239,13 @@ class InstanceStatus:
 class QueryStatus:
     """A committed query and what its runner observes of it (None: nothing yet). `as_of`: when its runner was
     last there, in seconds since the epoch, where none is there now. `repair`: the ALTER statement that moves
-    the connection at fault. `phase`: of one that is starting."""
+    the connection at fault. `awaits`: what one that is starting has come to."""
 
     resource: ResourceState
     observation: Observation | None
     as_of: float | None = None
     repair: str | None = None
-    phase: Phase | None = None
+    awaits: Awaited | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,7 @@ class Follower:
                 else:
                     waiting[address] = outcome
                     if outcome == "starting" and status is not None:
-                        waiting[address] = status.phase(address)
+                        waiting[address] = status.awaits(address)
             opening = self._announce(status, opening, progress)
             if not waiting:
                 break

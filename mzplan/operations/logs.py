@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.state import Lease
 from mzplan.operations.project import TO_RUN, Project, unknown_address
 
 # A line of the runner's (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark's, in local time.
@@ -54,7 +55,10 @@ def read_logs(project: Project, address: Address | None, since: float | None) ->
     if not there:
         instances = {**project.settings.instances, **state.instances}
         dry = [name for name in names if name in instances and instances[name].type == "dry"]
-        raise _dry(names) if dry == names else _elsewhere(project, names)
+        if dry == names:
+            raise _dry(names)
+        leases = {name: lease for name in names if (lease := project.store.leases.read(name)) is not None}
+        raise _elsewhere(names, leases) if leases else _never(names)
     wanted = mention(address) if address is not None else None
     for name, place in there.items():
         for entry in entries(name, place):
@@ -130,17 +134,24 @@ def _dry(names: list[str]) -> MzplanError:
     )
 
 
-def _elsewhere(project: Project, names: list[str]) -> MzplanError:
-    known = [(name, project.store.leases.read(name)) for name in names]
+def _never(names: list[str]) -> MzplanError:
+    return error(
+        "MZ155",
+        f"There is no log of instance {', '.join(names)}",
+        "No runner of it was ever started.",
+        "`mzplan apply` starts one on this machine, `mzplan run --instance NAME` is one anywhere else.",
+    )
+
+
+def _elsewhere(names: list[str], leases: Mapping[str, Lease]) -> MzplanError:
     hosts = "; ".join(
         f"instance {name} {'runs' if not lease.released else 'ran'} on {lease.host}, process {lease.pid}"
-        for name, lease in known
-        if lease is not None
+        for name, lease in leases.items()
     )
     return error(
         "MZ155",
         f"There is no log of instance {', '.join(names)} on this machine",
         "A runner that `mzplan up` or `apply` has started here logs to .mzplan/<instance>.log; any other to "
-        f"its standard error.{f' Known: {hosts}.' if hosts else ''}",
+        f"its standard error. Known: {hosts}.",
         "look where that process's output goes (kubectl logs, journalctl), or run the command there.",
     )

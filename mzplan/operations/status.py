@@ -63,7 +63,7 @@ def read_project_status(project: Project) -> ProjectStatus:
                 observation=observation,
                 as_of=as_of,
                 repair=repair,
-                phase=status.phase(address) if starts and status else None,
+                awaits=status.awaits(address) if starts and status else None,
             )
         )
     dropped = tuple(

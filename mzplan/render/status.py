@@ -98,7 +98,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "generation": seen.generation if seen else resource.generation,
         "digest": seen.digest if seen else "",
         "condition": condition(query),
-        "phase": query.phase,
+        "awaits": query.awaits,
         "step": seen.step if seen and seen.step >= 0 else None,
         "input_rows_per_second": seen.input_rows_per_second if seen else 0.0,
         "lag": seen.lag if seen else None,
@@ -155,21 +155,23 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
         if instance.is_dry:
             lines.append(f"Instance {instance.name}: dry (nothing runs: `running` means committed)")
         elif instance.alive:
-            behind = "" if instance.serial >= status.serial else f", still at serial {instance.serial}"
             spark = _spark(instance, status, now)
-            lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{behind}{spark})")
+            behind = "" if instance.serial >= status.serial else f", still at serial {instance.serial}"
+            lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{spark or behind})")
         else:
             lines.append(
                 f"Instance {instance.name}: no runner is alive (start one with `mzplan up` or `run`)"
             )
+    if not status.queries and not status.dropped:
+        return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"
     rows = [_COLUMNS, *(_row(query, now) for query in status.queries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines.append("")
     for number, row in enumerate(rows):
         text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         lines.append(paint(text, "bold") if number == 0 else _coloured(paint, row[2], text))
-    if phases := Counter(query.phase for query in status.queries if query.phase):
-        lines += ["", f"Starting: {', '.join(f'{n} {phase}' for phase, n in sorted(phases.items()))}"]
+    if awaited := Counter(query.awaits for query in status.queries if query.awaits):
+        lines += ["", f"Starting: {', '.join(f'{n} {awaits}' for awaits, n in sorted(awaited.items()))}"]
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
     errors = [q for q in status.queries if q.observation is not None and q.observation.error]
@@ -207,7 +209,7 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
     """How its Spark starts, as long as something waits for that."""
     if instance.opening_since is not None:
         return f"; Spark has been starting for {_span(now - instance.opening_since)}"
-    starts = any(q.phase is not None and q.resource.instance == instance.name for q in status.queries)
+    starts = any(q.awaits is not None and q.resource.instance == instance.name for q in status.queries)
     return f"; Spark was ready after {_span(instance.opened_in)}" if starts and instance.opened_in else ""
 
 

@@ -27,7 +27,7 @@ from mzplan.store.store import Store
 
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
-LEASE_WAIT = 30.0  # seconds for a new process to take its lease
+LEASE_WAIT = 120.0  # seconds for a new process to take its lease, as long as it lives
 STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
 
 

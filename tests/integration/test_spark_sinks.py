@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,3 +117,21 @@ def test_idle_queries_have_triggered(lab: Lab, topic: Make) -> None:
         assert (report.active, report.error) == (True, None)
     lab.stop(source, sink)
     lab.stop(source)  # again: no error
+
+
+def test_no_stream_over_a_collection_outlives_a_new_column(lab: Lab, tmp_path: Path) -> None:
+    """Why a plan restarts also the sinks that select other columns: Delta ends them."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    (inbox / "a.json").write_text('{"id": 1}')
+    source = lab.files_source(inbox, "id BIGINT")
+    sink = lab.sink(source, "console", None, select=["id"], where="id > 0")
+    lab.start(source, sink)
+    until("the sink has a step", lambda: lab.last_step(sink) >= 0)
+    lab.stop(source)
+    format_ = {"type": "json", "schema": "id BIGINT, note STRING"}
+    wider = replace(source, digest="1:b", body={**source.body, "format": format_})
+    (inbox / "b.json").write_text('{"id": 2, "note": "x"}')
+    lab.start(wider)
+    assert "schema" in str(lab.ended(sink).error).lower()
+    lab.stop(wider, sink)
