@@ -33,7 +33,7 @@ class Running:
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
     server. `resumed` is where it has gone on (see QueryReport). `step` is the last micro-batch before this
-    run: of one that finds nothing to do, Spark reports none."""
+    run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger."""
 
     name: QueryName
     place: str
@@ -47,6 +47,7 @@ class Running:
     resumed: Mapping[str, Any] | None = None
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
+    was_idle: bool = False
     begun: float = field(default_factory=time.time)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -129,8 +130,9 @@ class Running:
 
     def _has_triggered(self) -> bool:
         """Whether a run that has reported nothing yet has finished a trigger without data: Spark reports
-        one to its listeners only after ten idle seconds, but its status says so at once."""
-        return self.java.status().message() in _IDLE_MESSAGES
+        one to its listeners only after ten idle seconds, but its status says so at once, until data comes."""
+        self.was_idle = self.was_idle or self.java.status().message() in _IDLE_MESSAGES
+        return self.was_idle
 
     def _becomes_idle(self) -> bool:
         """Wait for the end of the running micro-batch, for a moment: an interrupted one is done again."""

@@ -383,3 +383,10 @@ def test_a_wrong_value_of_a_secret_leaves_no_trace_and_the_right_one_heals(
     project.apply(environment={"SV_OTHER": "next"})
     arrives(4)
     assert {query["condition"] for query in project.queries().values()} == {"running"}
+
+    # Destroyed: what it has kept in the target goes with its checkpoint, and the schema with the last sink's.
+    (project.folder / "values.yaml").unlink()
+    project.apply()
+    schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'mzplan'"
+    eventually("the schema is gone", lambda: rows_of(dsn, schema) == [])
+    assert ids(dsn, "values_of") == [0, 1, 2, 3, 4]

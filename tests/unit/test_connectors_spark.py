@@ -30,6 +30,15 @@ def test_a_run_that_finds_nothing_to_do_has_the_step_of_the_run_before() -> None
     assert [running.report(Progress(step=step)).step for step in (-1, 8)] == [7, 8]
 
 
+def test_a_run_that_was_idle_has_triggered_while_it_writes_its_first_rows() -> None:
+    """Spark reports a trigger without data only after ten seconds; status would go back to `starting`."""
+    java = SimpleNamespace(status=lambda: SimpleNamespace(message=lambda: said.pop(0)))
+    name = QueryName(project="shop", address=Address("sink", "k"), generation=1, digest="1:a")
+    running = Running(name, "somewhere", java=java)
+    said = ["Initializing sources", "Waiting for data to arrive", "Processing new data"]
+    assert [running.report(None).triggered for _ in range(3)] == [False, True, True]
+
+
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`java(text)` puts a java on the PATH that says so of its version."""
