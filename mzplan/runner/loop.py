@@ -328,7 +328,8 @@ class Runner:
         """How many seconds the engine took to open, if it was seen to."""
         before = self._written
         if self._opened_in is None and before is not None and before.opening_since is not None:
-            self._opened_in = round(time.time() - self._began_at, 1) if self.controller.is_open() else None
+            seconds = max(0.1, round(time.time() - self._began_at, 1))  # 0 is not stored
+            self._opened_in = seconds if self.controller.is_open() else None
         return self._opened_in
 
     def _last_serial(self) -> int:

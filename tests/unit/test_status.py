@@ -244,7 +244,7 @@ def test_the_status_says_how_far_a_start_has_come(world: World, monkeypatch: pyt
         assert status.opening_since is not None and status.opened_in is None
         assert status.awaits(ORDERS) == "waiting for Spark"
     status = world.settle()
-    assert status.opening_since is None and status.opened_in is not None and status.opened_in >= 0.0
+    assert status.opening_since is None and status.opened_in is not None and status.opened_in > 0.0
     seen = status.observations[ORDERS]
     assert seen.condition == "running" and status.awaits(ORDERS) == "in the first batch"
     to_be_started = replace(status, observations={ORDERS: replace(seen, digest="1:former")})
