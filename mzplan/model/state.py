@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.canary import Canary, Verdict
+from mzplan.model.history import CommitRecord
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource
 from mzplan.model.stored import KEY, OPTIONAL, SPARSE, FromMinusOne, Id, InstanceName, Positive, stored
 
@@ -89,7 +90,8 @@ class State:
     """What is committed: one serial of the project. Serial 0 with an empty lineage is 'nothing yet'.
 
     `forgotten`, by id, is kept until it is imported again. `canaries` are queries that go first, each with
-    those that it holds back.
+    those that it holds back. `commit` says who has committed this serial, and why; None in states of an
+    older mzplan.
     """
 
     format_version: Positive = FORMAT_VERSION
@@ -101,6 +103,7 @@ class State:
     resources: Mapping[Address, ResourceState] = field(default_factory=dict)
     forgotten: Mapping[Id, Forgotten] = field(default_factory=dict, metadata=SPARSE)
     canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
+    commit: CommitRecord | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

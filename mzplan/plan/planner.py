@@ -37,6 +37,7 @@ from mzplan.secrets.references import references_in
 
 _NO_STATUS: Mapping[str, Status] = {}
 _NOTHING_ROTATED: Mapping[Address, tuple[str, ...]] = {}
+_NO_MOVES: Mapping[Address, Address] = {}
 
 
 def build_plan(
@@ -46,13 +47,15 @@ def build_plan(
     targets: Collection[Address] = (),
     replace: Collection[Address] = (),
     rotated: Mapping[Address, tuple[str, ...]] = _NOTHING_ROTATED,
+    moves: Mapping[Address, Address] = _NO_MOVES,
 ) -> Plan:
     """The changes that make the state equal to the configuration.
 
     `statuses`: by instance, used only to find what is pending. `targets` limit the plan to these, the changed
     resources that they need, and the dependents of all of them. `replace` begins a new generation of these
     whether they changed or not. `rotated`: queries that run with an old value of a secret, and the references
-    whose value has changed; they restart. Errors that forbid applying the plan are among its diagnostics;
+    whose value has changed; they restart. `moves`: resources that are renamed though no `moved_from` says so,
+    new address by old one. Errors that forbid applying the plan are among its diagnostics;
     raises MzplanError MZ070 for an unknown address in `targets` or `replace`, or a connection in `replace`.
     """
     wanted, committed = all_settled(configuration.resources, state.resources), state.resources
@@ -69,8 +72,8 @@ def build_plan(
     problems: tuple[Diagnostic, ...] = ()
     originals: Mapping[Address, ResourceState] = {}
     if difference.created and difference.deleted:
-        moves, problems = find_moves(wanted, committed, difference.created)
-        if moves:
+        declared, problems = find_moves(wanted, committed, difference.created)
+        if moves := {**declared, **moves}:
             committed, originals = moved(committed, moves)
             difference = find_difference(wanted, committed)
             renamed = originals.keys() & wanted.keys()
@@ -217,7 +220,9 @@ class _Planner:
                 effect = "restart"
                 after = dataclasses.replace(after, restart_token=before.restart_token + 1)
                 after = dataclasses.replace(after, digest=self._digest(after))
-        if effect == "in-place" and not fields:
+        original = self.originals.get(after.address)
+        renamed = original is not None and original.address != after.address
+        if effect == "in-place" and not fields and not renamed:
             return None
         # Digests decide: a change that leaves the description as it was causes nothing.
         causes = {} if effect == "in-place" else reached.causes

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from mzplan.model.address import MAX_NAME, Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.json_text import parse
 from mzplan.model.resources import Instance
 from mzplan.model.state import FORMAT_VERSION, Lease, ResourceState, State, Status
@@ -30,6 +31,7 @@ from mzplan.secrets.resolved import scrub
 
 T = TypeVar("T")
 _NO_SUM = b'"checksum": ""'
+_RESOURCES = b'\n  "resources": {'  # as `_lines` writes them, last
 # Never a file put over it by hand: one of an earlier serial is not the state.
 _TAKE_BACK = (
     "take FILE, the latest, from version control or a backup; or mzplan state pull --serial N --out FILE, N "
@@ -115,6 +117,30 @@ class _Head:
 
     format_version: Positive
     checksum: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateHead:
+    """What a state file says of itself, before its resources."""
+
+    lineage: str
+    serial: int
+    commit: CommitRecord | None = None
+
+
+def decode_head(data: bytes, place: str) -> StateHead:
+    """What a state file says of itself, without its resources, which may be 100,000. Raises MZ030."""
+    above, resources, _ = data.partition(_RESOURCES)
+    return load_as(StateHead, above.rstrip(b",") + b"}" if resources else data, place, _TAKE_BACK)
+
+
+def encode_outcome(outcome: CommitOutcome) -> bytes:
+    return (canonical(encode(outcome)) + "\n").encode(errors="replace")
+
+
+def decode_outcome(data: bytes, place: str) -> CommitOutcome:
+    """The inverse."""
+    return load_as(CommitOutcome, data, place, "delete it: then nothing is known of how that serial ended.")
 
 
 def _check_whole(

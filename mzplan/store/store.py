@@ -19,6 +19,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.history import CommitOutcome, HistoryEntry
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
@@ -36,9 +37,12 @@ from mzplan.store.backends.backend import (
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import (
     decode_accepted,
+    decode_head,
+    decode_outcome,
     decode_state,
     decode_status,
     encode_accepted,
+    encode_outcome,
     encode_state,
     encode_status,
     serial_in_status,
@@ -130,6 +134,46 @@ class Store:
         key = serial_key(serial)
         blob = self.backend.read(key)
         return decode_state(blob.data, key) if blob else None
+
+    # --- History
+
+    def read_history(self, most: int | None = None) -> list[HistoryEntry]:
+        """The committed serials, the newest first, at most so many. Raises MZ030 for one that is damaged."""
+        found: list[HistoryEntry] = []
+        current = self.backend.read(STATE_KEY)
+        if current is not None:
+            found.append(self._entry(current.data, STATE_KEY, current=True))
+        for serial in reversed(self.serials()):
+            if most is not None and len(found) >= most:
+                break
+            blob = self.backend.read(serial_key(serial))
+            # A crash may have kept the current one already.
+            if blob is not None and not (found and found[-1].serial <= serial):
+                found.append(self._entry(blob.data, serial_key(serial), current=False))
+        return found[:most]
+
+    def _entry(self, data: bytes, key: str, *, current: bool) -> HistoryEntry:
+        head = decode_head(data, key)
+        return HistoryEntry(
+            serial=head.serial,
+            current=current,
+            commit=head.commit,
+            outcome=self.read_outcome(head.lineage, head.serial),
+        )
+
+    def read_outcome(self, lineage: str, serial: int) -> CommitOutcome | None:
+        """How a serial has ended; None where nobody has recorded that."""
+        key = outcome_key(serial)
+        blob = self.backend.read(key)
+        found = decode_outcome(blob.data, key) if blob else None
+        return found if found is not None and found.lineage == lineage else None
+
+    def write_outcome(self, outcome: CommitOutcome) -> None:
+        """Record how a serial has ended: once, what is recorded stays."""
+        with contextlib.suppress(ConflictError):
+            self.backend.write(outcome_key(outcome.serial), encode_outcome(outcome), expected=None)
+
+    # ---
 
     def serial_digest(self, serial: int) -> str | None:
         """The SHA-256 of a serial as it was written, current or earlier; None when it is not there."""
@@ -288,6 +332,11 @@ class Store:
 def serial_key(serial: int) -> str:
     """Where an earlier serial is kept."""
     return f"history/{serial:08d}.json"
+
+
+def outcome_key(serial: int) -> str:
+    """Where it is recorded how a serial has ended."""
+    return f"history/{serial:08d}.outcome.json"
 
 
 def digest_of_state(state: State) -> str:
