@@ -17,6 +17,7 @@ from mzplan.cli.apply import (
     auto_option,
     canary_options,
     finish,
+    message_option,
     wait_option,
 )
 from mzplan.cli.context import Invocation, command
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @send_secrets_option
 @click.option("--allow-replace", is_flag=True, help="Allow replacements, which read everything again.")
 @canary_options
+@message_option
 @wait_option
 @apply_options
 def command_alter(

@@ -30,6 +30,12 @@ wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
 )
 auto_option = click.option("--auto-approve", is_flag=True, help="Don't ask.")
+message_option = click.option(
+    "-m",
+    "--message",
+    metavar="TEXT",
+    help="Why, for `mzplan history` (default: what git says of its commit).",
+)
 _DONE = {
     "create": "created",
     "update": "updated",
@@ -93,6 +99,7 @@ def apply_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--digest", type=DIGEST, metavar="sha256:…", help="Apply only the plan that has this digest.")
 @canary_options
+@message_option
 @wait_option
 @apply_options
 def command_apply(
@@ -142,6 +149,7 @@ def _operation(
     planned: Callable[[Project, State], Plan],
     auto_approve: bool,
     wait: float,
+    message: str,
 ) -> int:
     from mzplan.operations.apply import ApplyOptions, carry_out
 
@@ -153,7 +161,7 @@ def _operation(
         name,
         partial(planned, project),
         approval(invocation, auto_approve, name),
-        ApplyOptions(allow_replace=True, wait=wait),
+        ApplyOptions(allow_replace=True, wait=wait, message=message),
     )
     return finish(invocation, applied)
 
@@ -161,9 +169,10 @@ def _operation(
 @command("destroy", changing=True)
 @click.option("--target", type=ADDRESS, multiple=True, help="Only this resource and what depends on it.")
 @auto_option
+@message_option
 @wait_option
 def command_destroy(
-    invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, wait: float
+    invocation: Invocation, target: tuple[Address, ...], auto_approve: bool, message: str | None, wait: float
 ) -> int:
     """Stop the queries, and remove the resources from the state."""
     from mzplan.operations.stored_data import with_stored_data
@@ -172,19 +181,24 @@ def command_destroy(
     def planned(project: Project, state: State) -> Plan:
         return with_stored_data(plan_destroy(state, targets=target), project)
 
-    return _operation(invocation, "destroy", planned, auto_approve, wait)
+    why = message if message is not None else f"Destroyed {', '.join(map(str, target)) or 'everything'}"
+    return _operation(invocation, "destroy", planned, auto_approve, wait, why)
 
 
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
     @click.argument("address", type=QUERY)
     @click.option("--auto-approve", is_flag=True, help="For scripts: what is named is not asked for anyway.")
+    @message_option
     @wait_option
-    def called(invocation: Invocation, address: Address, auto_approve: bool, wait: float) -> int:
+    def called(
+        invocation: Invocation, address: Address, auto_approve: bool, message: str | None, wait: float
+    ) -> int:
         from mzplan.plan.manual_changes import OVERRIDES
 
         planned = OVERRIDES[name]
-        return _operation(invocation, name, lambda _, state: planned(state, [address]), True, wait)
+        why = message if message is not None else f"{name} {address}"
+        return _operation(invocation, name, lambda _, state: planned(state, [address]), True, wait, why)
 
     return called
 
@@ -201,7 +215,7 @@ def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[
         if not invocation.json:
             from mzplan.render.plan_text import render_plan
 
-            invocation.out(render_plan(plan, invocation.color))
+            invocation.out(render_plan(plan, invocation.color, whole=bool(invocation.verbose)))
         if auto_approve:
             return
         if invocation.json or not is_interactive():

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "resume": "apply",
     "restart": "apply",
     "status": "plan",
+    "history": "history",
     "logs": "logs",
     "append": "append",
     "snapshot": "snapshot",

@@ -15,6 +15,7 @@ from mzplan.model.diagnostics import error
 from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub
 
+_LOWEST = 5  # lines
 _NARROWEST = 20  # columns; what reports less (0: unknown) is taken for 80
 
 
@@ -136,6 +137,28 @@ def width() -> int:
     except (OSError, ValueError, AttributeError):
         found = shutil.get_terminal_size().columns
     return found if found >= _NARROWEST else 80
+
+
+def height() -> int:
+    """Lines of the terminal that stdout is; 24 where it is none or does not say."""
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno()).lines
+    except (OSError, ValueError, AttributeError):
+        found = shutil.get_terminal_size().lines
+    return found if found >= _LOWEST else 24
+
+
+def redrawn(text: str, drawn: int, lines: int) -> tuple[str, int]:
+    """What draws a text over the one before it, of `drawn` lines (0: none yet), on a screen of so many lines;
+    and how many lines it has. What was on the screen before both stays; what has no room is counted."""
+    found = text.rstrip("\n").split("\n")
+    if len(found) > lines - 1:
+        left = len(found) - (lines - 2)
+        found = [*found[: lines - 2], f"… {left} lines more: the screen is too small for them"]
+    back = f"\x1b[{drawn}F" if drawn else ""
+    # No line may wrap, or it would be two; and nothing is cleared before there is something else: no flicker.
+    body = "".join(f"{line}\x1b[K\n" for line in found)
+    return f"\x1b[?7l{back}{body}\x1b[J\x1b[?7h", len(found)
 
 
 def is_interactive() -> bool:

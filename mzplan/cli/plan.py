@@ -10,7 +10,7 @@ import click
 from mzplan.cli.apply import canary_options
 from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.output import write_text
+from mzplan.cli.output import height, redrawn, write_text
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
@@ -20,7 +20,6 @@ from mzplan.render.text import cut, safe
 
 STDOUT = "-"
 WATCH_EVERY = 1.0  # seconds
-_REDRAW = "\x1b[H\x1b[J"  # to the top, and clear from there: no flicker
 
 
 @command("plan")
@@ -123,7 +122,7 @@ def show_plan(invocation: Invocation, plan: Plan, *, explain: bool = False) -> N
         return
     from mzplan.render.plan_text import render_plan
 
-    text = render_plan(plan, invocation.color)
+    text = render_plan(plan, invocation.color, whole=bool(invocation.verbose))
     if explain:
         from mzplan.render.explain import render_stages
 
@@ -230,6 +229,7 @@ def command_status(invocation: Invocation, watch: bool, exit_code: bool) -> int:
     if watch and invocation.json:
         raise click.UsageError("--watch and --json don't go together: --json is one document.")
     project = invocation.project()
+    drawn = 0
     while True:
         with invocation.progress.working("reading the status"):
             status = read_project_status(project)
@@ -237,8 +237,9 @@ def command_status(invocation: Invocation, watch: bool, exit_code: bool) -> int:
             invocation.document(status_to_json(status))
         else:
             text = render_status(status, color=invocation.color)
-            redraw = _REDRAW if watch and invocation.output.is_screen else ""
-            invocation.output.raw(redraw + text)
+            if watch and invocation.output.is_screen:
+                text, drawn = redrawn(text, drawn, height())
+            invocation.output.raw(text)
         if not watch or invocation.output.reader_gone:
             return ExitCode.NOT_CONVERGED if exit_code and has_failed(status) else ExitCode.OK
         time.sleep(WATCH_EVERY)

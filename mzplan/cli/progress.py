@@ -1,4 +1,5 @@
-"""Progress on stderr: a line when something happens; on a terminal, a last line for what takes time."""
+"""Progress on stderr: a line when something happens; on a terminal, below them, one live block for what takes
+time. There, of many queries that have converged the first few have a line, and the others are counted."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mzplan.cli.output import Output, width
 from mzplan.model.address import Address
@@ -17,6 +18,8 @@ from mzplan.render.text import cut, safe
 PATIENCE = 1.0  # seconds that something may take in silence
 EVERY = 10.0  # seconds between lines where there is no terminal
 _TICK = 0.25
+_LINES = 3  # of queries that have converged, on a terminal
+_NAMED = 3  # queries of a line of the block
 _WARNING = 600  # characters
 _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"}
 
@@ -34,7 +37,8 @@ class Progress:
         self._began = clock()
         self._lock = threading.RLock()
         self._doing: list[tuple[str | Callable[[], str], float]] = []
-        self._drawn = ""
+        self._drawn: list[str] = []
+        self._applied = 0
         self._said_at = float("-inf")
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -54,6 +58,7 @@ class Progress:
         """Said only when it takes longer than a second; what changes meanwhile is asked for anew."""
         self._start()
         with self._lock:
+            self._sum_up()
             self._doing.append((text, self.clock()))
         try:
             yield
@@ -70,6 +75,12 @@ class Progress:
         self._line(f"Committed serial {serial}")
 
     def outcome(self, outcome: Outcome) -> None:
+        """On a terminal the many that have simply converged are only counted; in a log each is a line."""
+        if self.output.is_live and outcome.status == "applied" and not outcome.warning:
+            with self._lock:
+                self._applied += 1
+            if self._applied > _LINES:
+                return
         text = f"  {_MARKS[outcome.status]} {outcome.address}: {outcome.status} after {outcome.seconds:.1f} s"
         if outcome.reason:
             text += f": {safe(outcome.reason.splitlines()[0])}"
@@ -81,7 +92,8 @@ class Progress:
         if seconds < PATIENCE:
             return
         with self._lock:
-            self._draw(_awaited(waiting), seconds)
+            below = _by_condition(waiting) if self.output.is_live else []
+            self._draw(_awaited(waiting, named=not below), seconds, below)
 
     def close(self) -> None:
         """Clear the live line, and end."""
@@ -90,9 +102,16 @@ class Progress:
             self._thread.join()
             self._thread = None
         with self._lock:
+            self._sum_up()
             self._clear()
 
     # --- drawing
+
+    def _sum_up(self) -> None:
+        """Say how many have converged without a line of their own."""
+        more, self._applied = self._applied - _LINES, 0
+        if more > 0:
+            self._line(f"  {_MARKS['applied']} {count(more, 'query', 'queries')} more: applied")
 
     def _start(self) -> None:
         if self._thread is None:
@@ -110,15 +129,17 @@ class Progress:
                 if seconds >= PATIENCE:
                     self._draw(text if isinstance(text, str) else text(), seconds)
 
-    def _draw(self, text: str, seconds: float) -> None:
-        line = cut(f"  … {seconds:.0f} s: {text}", width() - 1)
+    def _draw(self, text: str, seconds: float, below: Sequence[str] = ()) -> None:
+        done = f"; {self._applied} applied" if self._applied > _LINES else ""
+        line = f"  … {seconds:.0f} s: {text}{done}"
         if self.output.is_live:
-            if line != self._drawn:
-                self.output.live(f"\r\x1b[K{line}")
-                self._drawn = line
+            lines = [cut(one, width() - 1) for one in (line, *below)]
+            if lines != self._drawn:
+                self.output.live(self._erased() + "\n".join(lines))
+                self._drawn = lines
         elif self.clock() - self._said_at >= EVERY:
             self._said_at = self.clock()
-            self.output.err(f"  … {seconds:.0f} s: {text}")
+            self.output.err(line)
 
     def _line(self, text: str) -> None:
         with self._lock:
@@ -128,13 +149,32 @@ class Progress:
 
     def _clear(self) -> None:
         if self._drawn:
-            self.output.live("\r\x1b[K")
-            self._drawn = ""
+            self.output.live(self._erased())
+            self._drawn = []
+
+    def _erased(self) -> str:
+        """Back to where the block begins, and clear from there."""
+        above = len(self._drawn) - 1
+        return "\r" + (f"\x1b[{above}A\x1b[J" if above > 0 else "\x1b[K")
 
 
-def _awaited(waiting: Mapping[Address, str]) -> str:
+def _awaited(waiting: Mapping[Address, str], *, named: bool) -> str:
     counts = Counter(waiting.values())
     what = ", ".join(f"{n} {safe(condition)}" for condition, n in sorted(counts.items()))
-    first = ", ".join(str(address) for address in list(waiting)[:3])
-    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-    return f"{count(len(waiting), 'query', 'queries')} awaited: {what} ({first}{more})"
+    names = f" ({_named(list(waiting))})" if named else ""
+    return f"{count(len(waiting), 'query', 'queries')} awaited: {what}{names}"
+
+
+def _by_condition(waiting: Mapping[Address, str]) -> list[str]:
+    """A line for each condition, of several: how many are in it, and which."""
+    found: dict[str, list[Address]] = {}
+    for address, condition in waiting.items():
+        found.setdefault(condition, []).append(address)
+    if len(found) < 2:
+        return []
+    return [f"    {len(them)} {safe(name)}: {_named(them)}" for name, them in sorted(found.items())]
+
+
+def _named(addresses: Sequence[Address]) -> str:
+    first = ", ".join(map(str, addresses[:_NAMED]))
+    return first + (f" and {len(addresses) - _NAMED} more" if len(addresses) > _NAMED else "")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mzplan.cli.apply import approval, finish, wait_option
+from mzplan.cli.apply import approval, finish, message_option, wait_option
 from mzplan.cli.arguments import ADDRESS, QUERY
 from mzplan.cli.context import Invocation, command, global_options
 from mzplan.cli.output import write_bytes
@@ -18,6 +18,7 @@ from mzplan.host.files import read_bounded
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -92,37 +93,50 @@ def state_show(invocation: Invocation, address: Address) -> int:
 @_sub("mv", changing=True)
 @click.argument("former", type=ADDRESS)
 @click.argument("new", type=ADDRESS)
-def state_mv(invocation: Invocation, former: Address, new: Address) -> int:
+@message_option
+def state_mv(invocation: Invocation, former: Address, new: Address, message: str | None) -> int:
     """Rename a resource: it keeps its checkpoint and collection. Rename it in the files too."""
     from mzplan.operations.state_edits import move
 
     project = invocation.project()
-    plan = move(project, invocation.runners(project), invocation.progress, former, new)
+    plan = move(project, invocation.runners(project), invocation.progress, former, new, message)
     return _show_commit(invocation, plan, f"{former} is {new} now. Rename it in the files too.")
 
 
 @_sub("rm", changing=True)
 @click.argument("addresses", nargs=-1, required=True, type=ADDRESS)
-def state_rm(invocation: Invocation, addresses: tuple[Address, ...]) -> int:
+@message_option
+def state_rm(invocation: Invocation, addresses: tuple[Address, ...], message: str | None) -> int:
     """Forget resources: their queries stop, their storage stays, and `import` takes it back."""
     from mzplan.operations.state_edits import forget
 
     project = invocation.project()
     given = list(dict.fromkeys(addresses))
-    plan = forget(project, invocation.runners(project), invocation.progress, given)
+    plan = forget(project, invocation.runners(project), invocation.progress, given, message)
     return _show_commit(invocation, plan, f"Forgot {', '.join(map(str, given))}. What is stored stays.")
 
 
 @_sub("rollback", changing=True)
 @click.argument("serial", required=False, type=click.IntRange(min=0))
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
-def state_rollback(invocation: Invocation, serial: int | None, auto_approve: bool) -> int:
+@message_option
+def state_rollback(
+    invocation: Invocation, serial: int | None, auto_approve: bool, message: str | None
+) -> int:
     """Commit again the state of an earlier serial (default: the one before)."""
     from mzplan.operations.state_edits import roll_back
 
     project = invocation.project()
-    approve = approval(invocation, auto_approve, "state rollback")
-    plan = roll_back(project, invocation.runners(project), invocation.progress, serial, approve)
+    asks = approval(invocation, auto_approve, "state rollback")
+
+    def approve(plan: Plan, undone: list[HistoryEntry]) -> None:
+        if not invocation.json:
+            from mzplan.render.history import render_undone
+
+            invocation.out(render_undone(undone))
+        asks(plan)
+
+    plan = roll_back(project, invocation.runners(project), invocation.progress, serial, approve, message)
     return _show_commit(invocation, plan, "Change the files too, or the next apply undoes it.")
 
 
@@ -173,7 +187,8 @@ def state_pull(invocation: Invocation, out: str | None, serial: int | None) -> i
 @_sub("push", changing=True)
 @click.argument("file", type=click.Path())
 @click.option("--force", is_flag=True, help="Also over another history, later commits, or what is damaged.")
-def state_push(invocation: Invocation, file: str, force: bool) -> int:
+@message_option
+def state_push(invocation: Invocation, file: str, force: bool, message: str | None) -> int:
     """Make a state file (`-`: stdin) the state; to move it to another backend, push into the empty one."""
     from mzplan.operations.migration import beside
     from mzplan.operations.state_edits import push
@@ -183,7 +198,9 @@ def state_push(invocation: Invocation, file: str, force: bool) -> int:
     carried = _read(str(rest))[0] if file != "-" and rest.exists() else None
     project = invocation.project()
     runners = invocation.runners(project)
-    serial, written = push(project, runners, invocation.progress, data, name, force=force, carried=carried)
+    serial, written = push(
+        project, runners, invocation.progress, data, name, force=force, carried=carried, message=message
+    )
     if invocation.json:
         invocation.document({"serial": serial, "written": written})
     else:
@@ -279,6 +296,7 @@ def state_gc(invocation: Invocation, apply: bool, foreign: bool) -> int:
 )
 @click.option("--table", metavar="PATH", help="And the Delta table that this query has written; copied too.")
 @click.option("--auto-approve", is_flag=True, help="Don't ask.")
+@message_option
 @wait_option
 def command_import(
     invocation: Invocation,
@@ -288,6 +306,7 @@ def command_import(
     checkpoint: str | None,
     table: str | None,
     auto_approve: bool,
+    message: str | None,
     wait: float,
 ) -> int:
     """Adopt a stopped query's checkpoint and table: it goes on where it stopped.
@@ -305,7 +324,7 @@ def command_import(
         raise click.UsageError("--checkpoint and --table go together.")
     project = invocation.project()
     approve = approval(invocation, auto_approve, "import")
-    options = ApplyOptions(allow_replace=True, wait=wait)
+    options = ApplyOptions(allow_replace=True, wait=wait, message=message)
     if checkpoint is not None and table is not None:
         from mzplan.operations.adoption import adopt_foreign
 

@@ -14,6 +14,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import refuse_unused
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import Observation, State, Status
@@ -21,6 +22,7 @@ from mzplan.operations.follower import Follower, Outcome
 from mzplan.operations.guards import guard_to_commit
 from mzplan.operations.plan import plan_configuration, validate
 from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
+from mzplan.operations.recording import record_of, record_outcome
 from mzplan.operations.resumption import resumed_queries
 from mzplan.operations.status import find_drift
 from mzplan.schema.description import packages_of
@@ -38,7 +40,8 @@ class ApplyOptions:
     a runner can). `chosen`: which secrets it may send from here, where its user has named a policy. `canary`:
     one query of each connection goes first, and must make progress within so many seconds. `parallelism`:
     queries that are stopped and started at once. `digest`: that of the plan which was reviewed; no other is
-    applied. `wait`: seconds to follow them."""
+    applied. `message`: why, for the history (None: the subject of the git commit). `wait`: seconds to follow
+    them."""
 
     allow_replace: bool = False
     live: bool | None = None
@@ -46,6 +49,7 @@ class ApplyOptions:
     canary: float | None = None
     parallelism: int | None = None
     digest: str | None = None
+    message: str | None = None
     wait: float
 
 
@@ -150,12 +154,18 @@ def carry_out(
         plan = planned(state)
         refuse(plan, options.allow_replace)
         statuses = store.read_statuses()
-        if not plan.is_empty:
+        committed = not plan.is_empty
+        if committed:
+            # Before anybody is asked: what is checked out then is what was planned.
+            record = record_of(project, command, plan, options.message)
             approve(plan)
-            state = _commit(project, runners, reporter, plan, state, options, around)
+            state = _commit(project, runners, reporter, plan, state, record, options, around)
         taken = _hand_over(store, runners, state, _touched(plan, state))
         failpoint(Failpoint.APPLY_WOKEN)
-    return _follow(project, runners, reporter, plan, state, statuses, taken, options.wait)
+    applied = _follow(project, runners, reporter, plan, state, statuses, taken, options.wait)
+    if committed:
+        record_outcome(store, reporter, state, applied.outcomes)
+    return applied
 
 
 def _settle(project: Project, reporter: Reporter) -> None:
@@ -195,6 +205,7 @@ def _commit(
     reporter: Reporter,
     plan: Plan,
     state: State,
+    record: CommitRecord,
     options: ApplyOptions,
     around: Callable[[State], AbstractContextManager[None]],
 ) -> State:
@@ -204,7 +215,7 @@ def _commit(
     from mzplan.plan.canaries import without_passed
 
     store = project.store
-    new = apply_changes(state, plan)
+    new = apply_changes(state, plan, record=record)
     if new.canaries:
         new = without_passed(new, store.read_statuses())
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)

@@ -38,18 +38,19 @@ def committed_state(store: Store, serial: int) -> State:
     current = store.read_state()
     found = current if current.serial == serial and current.lineage else store.read_serial(serial)
     if found is None:
-        raise no_serial(store, serial, current)
+        raise no_serial(store, serial, current.serial)
     return found
 
 
-def no_serial(store: Store, serial: int, current: State) -> MzplanError:
-    there = [one for one in (*store.serials(), current.serial) if one > 0]
+def no_serial(store: Store, serial: int, current: int = 0) -> MzplanError:
+    """MZ038 (exit 7): no such serial. `current`: the newest, if that can be read."""
+    there = [one for one in (*store.serials(), current) if one > 0]
     return error(
         "MZ038",
         f"There is no serial {serial} in the history",
         f"The history of {store.backend.describe()} has: "
         + (f"{there[0]} to {there[-1]}." if there else "none."),
-        "`mzplan history` lists them: name one of these.",
+        "name one of these; `mzplan history` lists them.",
         exit_code=ExitCode.REFUSED,
     )
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT, refuse
+from mzplan.operations.history import no_serial
 from mzplan.operations.project import Project, Reporter, Runners, committing, read_state
+from mzplan.operations.recording import record_of, record_outcome
 from mzplan.plan.state_edits import forgotten_by, plan_adopt, plan_forget, plan_move, plan_rollback
 from mzplan.secrets.handed import NOTHING_HANDED
 from mzplan.store.backends.local import STATE_KEY
@@ -23,19 +26,34 @@ from mzplan.store.store import Store, serial_key
 DAMAGED = frozenset({"MZ030", "MZ032"})
 
 
-def move(project: Project, runners: Runners, reporter: Reporter, old: Address, new: Address) -> Plan:
+def move(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    old: Address,
+    new: Address,
+    message: str | None = None,
+) -> Plan:
     """`state mv`: another name for the same thing."""
-    return _edit(project, runners, reporter, "state mv", lambda state: plan_move(state, old, new))
+    why = message if message is not None else f"{old} is {new}"
+    return _edit(project, runners, reporter, "state mv", lambda state: plan_move(state, old, new), why)
 
 
-def forget(project: Project, runners: Runners, reporter: Reporter, addresses: list[Address]) -> Plan:
+def forget(
+    project: Project,
+    runners: Runners,
+    reporter: Reporter,
+    addresses: list[Address],
+    message: str | None = None,
+) -> Plan:
     """`state rm`: out of the state; its storage stays, and can be imported again."""
 
     def keep(plan: Plan, new: State) -> State:
         return replace(new, forgotten={**new.forgotten, **forgotten_by(plan)})
 
+    why = message if message is not None else f"Forgot {', '.join(map(str, addresses))}"
     return _edit(
-        project, runners, reporter, "state rm", lambda state: plan_forget(state, addresses), finish=keep
+        project, runners, reporter, "state rm", lambda state: plan_forget(state, addresses), why, finish=keep
     )
 
 
@@ -44,11 +62,16 @@ def roll_back(
     runners: Runners,
     reporter: Reporter,
     serial: int | None,
-    approve: Callable[[Plan], None],
+    approve: Callable[[Plan, list[HistoryEntry]], None],
+    message: str | None = None,
 ) -> Plan:
-    """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial."""
+    """`state rollback`: the resources of an earlier serial (None: the last one), as the next serial.
+    `approve` is also given the commits that it undoes, the newest first."""
+    undone: list[HistoryEntry] = []
+    why = message or ""
 
     def planned(state: State) -> Plan:
+        nonlocal why
         there = project.store.serials()
         wanted = serial if serial is not None else max((s for s in there if s < state.serial), default=None)
         then = project.store.read_serial(wanted) if wanted is not None else None
@@ -61,9 +84,15 @@ def roll_back(
                 "`mzplan state list --json` tells the serial; name one of the history.",
                 exit_code=ExitCode.REFUSED,
             )
+        undone.extend(e for e in project.store.read_history() if e.serial > then.serial)
+        if message is None:
+            why = f"Back to serial {then.serial}"
         return plan_rollback(state, then)
 
-    return _edit(project, runners, reporter, "state rollback", planned, approve=approve)
+    def approved(plan: Plan) -> None:
+        approve(plan, undone)
+
+    return _edit(project, runners, reporter, "state rollback", planned, lambda: why, approve=approved)
 
 
 def plan_import(
@@ -114,7 +143,7 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
             if project.store.read_state().serial == serial:
                 blob = project.store.backend.read(STATE_KEY)
     if blob is None and serial is not None:
-        raise _no_serial(project, serial)
+        raise no_serial(project.store, serial)
     if blob is None:
         place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
@@ -136,6 +165,7 @@ def push(
     *,
     force: bool,
     carried: bytes | None = None,
+    message: str | None = None,
 ) -> tuple[int, bool]:
     """`state push`: make a state file the state: in an empty store unchanged, with the records of its runners
     (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
@@ -167,22 +197,27 @@ def push(
             if not force or problem.diagnostics[0].code not in DAMAGED:
                 raise
             write_epoch(store, records)
+            given = replace(given, commit=record_of(project, "state push", None, message or ""))
             new = _over_what_is_damaged(store, given, reporter)
+            record_outcome(store, reporter, new, None)
             _wake(runners, new)
             return new.serial, True
         if state.serial == 0 and not state.lineage:
             new = given
             write_records(store, records)  # before the commit: a runner that follows it finds them
-        elif encode_state(replace(given, serial=state.serial)) == encode_state(state):
+        elif encode_state(replace(given, serial=state.serial, commit=state.commit)) == encode_state(state):
             write_epoch(store, records)
             return state.serial, False
         else:
             if not force:
                 _check_push(given, state, name)
             write_epoch(store, records)
-            new = replace(given, serial=max(given.serial, state.serial + 1))
+            record = record_of(project, "state push", None, message if message is not None else "")
+            new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
         with committing(reporter, new.serial):
             store.commit(new, state)
+        if new is not given:
+            record_outcome(store, reporter, new, None)
     _wake(runners, new)
     return new.serial, True
 
@@ -199,18 +234,6 @@ def _over_what_is_damaged(store: Store, given: State, reporter: Reporter) -> Sta
     with committing(reporter, new.serial):
         store.replace_damaged(new)
     return new
-
-
-def _no_serial(project: Project, serial: int) -> MzplanError:
-    there = project.store.serials()
-    return error(
-        "MZ038",
-        f"There is no serial {serial} in the history",
-        f"The history of {project.store.backend.describe()} has: "
-        + (f"{there[0]} to {there[-1]}." if there else "none."),
-        "name one of these.",
-        exit_code=ExitCode.REFUSED,
-    )
 
 
 def _check_push(given: State, state: State, name: str) -> None:
@@ -239,6 +262,7 @@ def _edit(
     reporter: Reporter,
     command: str,
     planned: Callable[[State], Plan],
+    message: str | Callable[[], str],
     *,
     approve: Callable[[Plan], None] | None = None,
     finish: Callable[[Plan, State], State] | None = None,
@@ -257,10 +281,12 @@ def _edit(
             return plan
         if approve is not None:
             approve(plan)
-        new = apply_changes(state, plan)
+        why = message if isinstance(message, str) else message()
+        new = apply_changes(state, plan, record=record_of(project, command, plan, why))
         new = finish(plan, new) if finish is not None else new
         with committing(reporter, new.serial):
             store.commit(new, state)
+        record_outcome(store, reporter, new, None)
     _wake(runners, new)
     return plan
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from mzplan.model.address import Address
+from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Plan
 from mzplan.model.state import Forgotten, ResourceState, State
 from mzplan.plan.canaries import canaries_after
@@ -29,8 +30,9 @@ def apply_changes(
     plan: Plan,
     make_id: Callable[[], str] = new_id,
     make_lineage: Callable[[], str] = new_lineage,
+    record: CommitRecord | None = None,
 ) -> State:
-    """The state after the plan: one serial later, with ids for what is created.
+    """The state after the plan: one serial later, with ids for what is created. `record`: who commits it.
 
     Records that the plan does not change are kept as they are. Does not check whether the plan may be
     applied: see mzplan.plan.freshness, and the plan's diagnostics.
@@ -54,6 +56,7 @@ def apply_changes(
         resources=resources,
         forgotten=_still_forgotten(state, resources),
         canaries=canaries_after(state, plan, resources) if state.canaries or plan.canaries else (),
+        commit=record,
     )
 
 

@@ -11,6 +11,7 @@ from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
+from mzplan.render.plan_groups import consequence, grouped, names, noun
 from mzplan.render.text import MAX_VALUE, Paint, cut, safe, value
 
 SIGNS: Mapping[Action, str] = {
@@ -33,9 +34,17 @@ MAX_LISTED = 8
 MAX_CAUSE_FIELDS = 3
 
 
-def render_plan(plan: Plan, colour: bool = False) -> str:
-    """The whole plan, ending in a newline. ANSI codes are added only with `colour`."""
-    return "\n".join(_Renderer(plan, colour).lines()) + "\n"
+def render_plan(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
+    """The whole plan, ending in a newline. ANSI codes are added only with `colour`. Many changes with one
+    cause are one paragraph; `whole`: with all of their names."""
+    return "\n".join(_Renderer(plan, colour, whole).lines()) + "\n"
+
+
+def render_changes(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
+    """Only what changes, and what that reaches: of a plan that is there to be looked at."""
+    lines = [*_Renderer(plan, colour, whole).changed()]
+    shown = ", ".join(f"{n} to {action}" for action, n in plan.summary().items() if n)
+    return "\n".join([*lines, f"Changes: {shown}." if shown else "No changes of resources."]) + "\n"
 
 
 def verdict(plan: Plan) -> str:
@@ -75,17 +84,18 @@ def turns(plan: Plan) -> str:
 
 
 class _Renderer:
-    def __init__(self, plan: Plan, colour: bool):
+    def __init__(self, plan: Plan, colour: bool, whole: bool = False):
         self.plan = plan
+        self.whole = whole
         self.colour = colour
         self.paint = Paint(colour)
-        self.changes = {change.address: change for change in plan.changes}
+        self.by_address = {change.address: change for change in plan.changes}
         self.first = {canary.address for canary in plan.canaries}
         self.waits = waits_for(plan)
 
-    def lines(self) -> Iterator[str]:
-        for change in self.plan.changes:
-            yield from self._change(change)
+    def changed(self) -> Iterator[str]:
+        for group in grouped(self.plan.changes, self._said):
+            yield from self._change(group[0]) if len(group) == 1 else self._group(group)
         if self.plan.changes:
             yield ""
         if self.plan.instances_changed:
@@ -94,6 +104,9 @@ class _Renderer:
             yield f"Keeps running, downstream: {_shortened(self.plan.downstream)}"
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
+
+    def lines(self) -> Iterator[str]:
+        yield from self.changed()
         if self.plan.goes_on:
             yield f"Goes on, held back since a canary failed: {_shortened(self.plan.goes_on)}"
         if self.plan.canaries:
@@ -125,6 +138,23 @@ class _Renderer:
             yield f"    {self._field(field, change.action)}"
         yield from (f"    {line}" for line in self._because(change))
 
+    def _said(self, change: Change) -> tuple[str, ...]:
+        """All that is said of a change, but its name: changes with equal ones are shown together."""
+        fields = tuple(self._field(field, change.action) for field in change.fields)
+        turn = self._turn(change.address)
+        return (change.action, consequence(change), turn, *fields, *self._because(change))
+
+    def _group(self, group: list[Change]) -> Iterator[str]:
+        first = group[0]
+        sign = self.paint(SIGNS[first.action], _COLOURS[first.action])
+        parts = [f"{self.paint(noun(group), 'bold')} {consequence(first)}", self._turn(first.address)]
+        because = list(self._because(first))
+        cause = f" {because.pop()}" if len(because) == 1 else ""
+        yield f"{sign} {', '.join(filter(None, parts))}{cause}"
+        yield from (f"    {self._field(field, first.action)}" for field in first.fields)
+        yield from (f"    {line}" for line in because)
+        yield from names(group, whole=self.whole)
+
     def _turn(self, address: Address) -> str:
         """Whether the query goes first, or which canaries it waits for; "" for neither."""
         if address in self.first:
@@ -142,7 +172,7 @@ class _Renderer:
     def _because(self, change: Change) -> Iterator[str]:
         """The changed dependencies that cause the change, each with its changed fields."""
         for cause in change.triggered_by:
-            found = self.changes.get(cause)
+            found = self.by_address.get(cause)
             way = change.ways.get(cause, ())
             through = f", through {' and '.join(map(str, way))}" if way else ""
             if found is None:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.canary import Canary, Verdict
-from mzplan.model.state import (
-    DroppedStorage,
-    InstanceStatus,
-    Observation,
-    ProjectStatus,
-    QueryStatus,
-    ResourceState,
-)
+from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
 from mzplan.render.text import Paint, cut, safe
 
@@ -22,6 +16,9 @@ if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
 
 MAX_DROPPED = 3  # listed
+MAX_NAMED = 8  # queries of which the same is said
+# What needs somebody first.
+_ORDER = ("failed", "rejected", "stopped", "starting", "paused", "running")
 _COLUMNS = (
     "QUERY",
     "INSTANCE",
@@ -146,8 +143,8 @@ def has_failed(status: ProjectStatus) -> bool:
 
 
 def render_status(status: ProjectStatus, color: bool = False, now: float | None = None) -> str:
-    """A line for each instance, a table of the queries, and the errors below it. `now` in seconds since the
-    epoch."""
+    """A line for each instance, a table of the queries by condition, what has failed first, and the errors
+    below it, each once for all queries that have it. `now` in seconds since the epoch."""
     now = time.time() if now is None else now
     paint = Paint(color)
     lines = [f"Serial {status.serial}"]
@@ -164,7 +161,10 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
             )
     if not status.queries and not status.dropped:
         return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"
-    rows = [_COLUMNS, *(_row(query, now) for query in status.queries)]
+    queries = sorted(status.queries, key=lambda query: _ORDER.index(condition(query)))
+    if len(queries) > 1:
+        lines.append(_counts(queries))
+    rows = [_COLUMNS, *(_row(query, now) for query in queries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines.append("")
     for number, row in enumerate(rows):
@@ -174,34 +174,8 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
         lines += ["", f"Starting: {', '.join(f'{n} {awaits}' for awaits, n in sorted(awaited.items()))}"]
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
-    errors = [q for q in status.queries if q.observation is not None and q.observation.error]
-    for query in errors:
-        assert query.observation is not None
-        code = f"[{query.observation.error_code}] " if query.observation.error_code else ""
-        lines.append("")
-        lines.append(f"{query.resource.address}: {code}{cut(safe(query.observation.error or ''), 600)}")
-    for query in status.queries:
-        lines += _fault(query)
-    for query in status.queries:
-        backlog = query.observation.backlog if query.observation is not None else None
-        if backlog and "retained_bytes" in backlog:
-            behind, kept = size(backlog.get("lag_bytes", 0)), size(backlog.get("retained_bytes", 0))
-            lines += [
-                "",
-                f"{query.resource.address}: {behind} of the server's log to read; its slot keeps {kept}",
-            ]
-    for query in status.queries:
-        if query.observation is not None and query.observation.held:
-            lines += ["", f"{query.resource.address}: held: {cut(safe(query.observation.held), 600)}"]
-    for query in status.queries:
-        if query.observation is not None and query.observation.warning:
-            lines += ["", f"{query.resource.address}: warning {cut(safe(query.observation.warning), 600)}"]
-    for query in status.queries:
-        if query.observation is not None and query.observation.left_out:
-            lines += [
-                "",
-                f"{query.resource.address}: {_left_out(query.observation.left_out, query.resource)}",
-            ]
+    for said in (_error, _fault, _backlog, _held, _warning, _left_out):
+        lines += _once(queries, said)
     return "\n".join(lines) + "\n"
 
 
@@ -211,6 +185,50 @@ def _spark(instance: InstanceStatus, status: ProjectStatus, now: float) -> str:
         return f"; Spark has been starting for {_span(now - instance.opening_since)}"
     starts = any(q.awaits is not None and q.resource.instance == instance.name for q in status.queries)
     return f"; Spark was ready after {_span(instance.opened_in)}" if starts and instance.opened_in else ""
+
+
+def _counts(queries: Sequence[QueryStatus]) -> str:
+    """`2 failed, 1 paused, 97 running`."""
+    found = Counter(map(condition, queries))
+    return "Queries: " + ", ".join(f"{found[name]} {name}" for name in _ORDER if found[name])
+
+
+def _once(queries: Iterable[QueryStatus], said: Callable[[QueryStatus], str]) -> list[str]:
+    """What is said of each query; of several queries the same only once."""
+    found: dict[str, list[str]] = {}
+    for query in queries:
+        if text := said(query):
+            found.setdefault(text, []).append(str(query.resource.address))
+    lines = []
+    for text, names in found.items():
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        lines += ["", f"{', '.join(names[:MAX_NAMED])}{more}: {text}"]
+    return lines
+
+
+def _error(query: QueryStatus) -> str:
+    seen = query.observation
+    if seen is None or not seen.error:
+        return ""
+    return f"{f'[{seen.error_code}] ' if seen.error_code else ''}{cut(safe(seen.error), 600)}"
+
+
+def _backlog(query: QueryStatus) -> str:
+    backlog = query.observation.backlog if query.observation is not None else None
+    if not backlog or "retained_bytes" not in backlog:
+        return ""
+    behind, kept = size(backlog.get("lag_bytes", 0)), size(backlog.get("retained_bytes", 0))
+    return f"{behind} of the server's log to read; its slot keeps {kept}"
+
+
+def _held(query: QueryStatus) -> str:
+    seen = query.observation
+    return f"held: {cut(safe(seen.held), 600)}" if seen is not None and seen.held else ""
+
+
+def _warning(query: QueryStatus) -> str:
+    seen = query.observation
+    return f"warning {cut(safe(seen.warning), 600)}" if seen is not None and seen.warning else ""
 
 
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
@@ -224,25 +242,26 @@ def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
     )
 
 
-def _left_out(count: int, resource: ResourceState) -> str:
-    kept = resource.body.get("on_error") == "dead-letter"
-    records = f"{count:,} malformed record{'s' if count > 1 else ''}"
+def _left_out(query: QueryStatus) -> str:
+    seen = query.observation
+    if seen is None or not seen.left_out:
+        return ""
+    kept = query.resource.body.get("on_error") == "dead-letter"
+    records = f"{seen.left_out:,} malformed record{'s' if seen.left_out > 1 else ''}"
     return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
-def _fault(query: QueryStatus) -> list[str]:
+def _fault(query: QueryStatus) -> str:
     """The connection that does not answer, and what repairs it."""
     seen = query.observation
     if seen is None or seen.at_fault is None:
-        return []
+        return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
-    what = cut(safe(seen.fault or ""), 400)
-    return [
-        "",
-        f"{query.resource.address}: error[MZ154]: {seen.at_fault} is at fault: {what}",
-        "  The query goes on where it is as soon as that answers.",
-        f"  Fix: {moved}",
-    ]
+    return (
+        f"error[MZ154]: {seen.at_fault} is at fault: {cut(safe(seen.fault or ''), 400)}\n"
+        "  The query goes on where it is as soon as that answers.\n"
+        f"  Fix: {moved}"
+    )
 
 
 def _row(query: QueryStatus, now: float) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import Any
 
+from mzplan.model.printable import escaped, safe
+
+__all__ = ["MAX_VALUE", "Paint", "cut", "safe", "safe_json", "value"]
 MAX_VALUE = 80
 _COLOURS = {
     "green": "32",
@@ -31,29 +33,11 @@ class Paint:
         return f"\x1b[{codes}m{text}\x1b[0m"
 
 
-def safe(text: str) -> str:
-    """The text with an escape for every character that could move the cursor, or hide or reorder others."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(char) for char in text)
-
-
 def safe_json(text: str) -> str:
     """JSON with escapes for what `safe` escapes: a reader sees what is there, a parser the same values."""
     if text.isascii():
         return text
-    return "".join(c if c == "\n" or _escaped(c) == c else json.dumps(c)[1:-1] for c in text)
-
-
-def _escaped(char: str) -> str:
-    # Cc and Cf: controls, and invisible characters such as those that change the direction of text; Cs: a
-    # lone surrogate can't be printed at all; Zl and Zp break lines.
-    if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"):
-        return char
-    code = ord(char)
-    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or (
-        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    )
+    return "".join(c if c == "\n" or escaped(c) == c else json.dumps(c)[1:-1] for c in text)
 
 
 def cut(text: str, length: int = MAX_VALUE) -> str:

@@ -6,7 +6,6 @@ docs/protocol.md has who writes and reads what, and what a crash leaves.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
 import os
 import secrets
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mzplan.host.author import user
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
@@ -241,7 +241,7 @@ class Store:
         info = LockInfo(
             id=secrets.token_hex(6),
             command=command,
-            user=_user(),
+            user=user(),
             host=socket.gethostname(),
             pid=os.getpid(),
             time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -369,10 +369,3 @@ def _unknown(serial: int, problem: MzplanError) -> UnknownWriteError:
             exit_code=ExitCode.NOT_CONVERGED,
         )
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user in a container
-        return str(os.getuid())

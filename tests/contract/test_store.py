@@ -25,6 +25,7 @@ from mzplan.controller.memory import InMemoryExecutor
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.resources import Instance
 from mzplan.model.state import ResourceState, State, Status
 from mzplan.store.backends.backend import ConflictError, LockInfo
@@ -383,6 +384,27 @@ def test_serials_are_listed_in_order(make: Make) -> None:
     assert store.serials() == list(range(1, 11))
     assert make().read_serial(10) == state(10)
     assert store.backend.list("") == [STATE_KEY]  # no folders, and nothing below them
+
+
+def test_the_history_has_each_serial_and_how_it_ended_once(make: Make) -> None:
+    store, before = make(), State(project="shop")
+    for serial in (1, 2, 3):
+        who = CommitRecord(time="2026-01-01T00:00:00+00:00", command="apply", user="u", host="h")
+        now = State(project="shop", lineage="l", serial=serial, commit=who if serial > 1 else None)
+        make().commit(now, before)
+        before = now
+    ended = CommitOutcome(lineage="l", serial=3, time="2026-01-01T00:00:00+00:00", status="applied")
+    store.write_outcome(ended)
+    make().write_outcome(replace(ended, status="failed"))
+    found = make().read_history()
+    assert [(e.serial, e.current, e.commit is None) for e in found] == [
+        (3, True, False),
+        (2, False, False),
+        (1, False, True),
+    ]
+    assert [e.outcome for e in found] == [ended, None, None]
+    assert make().read_history(2) == found[:2] and make().serials() == [1, 2]
+    assert make().read_outcome("another", 3) is None
 
 
 def test_leases_have_one_owner(make: Make) -> None:

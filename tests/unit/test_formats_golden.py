@@ -19,6 +19,7 @@ import pytest
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.diagnostics import Diagnostic, ExitCode, SourceRange
+from mzplan.model.history import CommitOutcome, CommitRecord, GitRevision, QueryOutcome
 from mzplan.model.plan import Change, DriftItem, FieldChange, Pending, Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import Forgotten, Lease, Observation, ResourceState, State, Status
@@ -41,6 +42,7 @@ from mzplan.warehouse.step_record import StepRecord
 
 GOLDEN = Path(__file__).parents[1] / "cases" / "formats"
 NOW = 1_700_000_000.25
+TIME = "2026-01-01T00:00:00+00:00"
 KAFKA, BASTION = Address("connection", "kafka"), Address("connection", "bastion")
 ORDERS, OLD, OUT = Address("source", "orders"), Address("source", "old"), Address("sink", "out")
 DIGEST = "1:" + "0f" * 32
@@ -102,6 +104,33 @@ def full_state() -> State:
             "a1": Forgotten(Address("sink", "gone"), 1),
         },
         canaries=(Canary(address=ORDERS, wait=60.0, holds=(OUT, OLD), serial=12),),
+        commit=CommitRecord(
+            time=TIME,
+            command="apply",
+            user="ü",
+            host="h",
+            actor="ann",
+            ci="github",
+            message="why €",
+            git=GitRevision(commit="0f" * 20, clean=False, subject="s"),
+            digest="sha256:00",
+            summary={"restart": 2, "create": 1},
+        ),
+    )
+
+
+def full_outcome() -> CommitOutcome:
+    return CommitOutcome(
+        lineage="1f-ab",
+        serial=12,
+        time=TIME,
+        status="failed",
+        seconds=1.5,
+        converged=3,
+        open={
+            OUT: QueryOutcome(status="failed", reason="why", code="MZ050"),
+            ORDERS: QueryOutcome(status="pending"),
+        },
     )
 
 
@@ -304,6 +333,7 @@ def fill(store: Store, folder: Path) -> None:
     """A store with one file of each kind, and beside it what lies elsewhere."""
     state = full_state()
     store.backend.write(STATE_KEY, encode_state(state))
+    store.write_outcome(full_outcome())
     store.write_status(full_status())
     store.backend.write("leases/local.json", encode_lease(LEASE))
     raise_epoch(store.backend, 6)
@@ -334,6 +364,7 @@ def fill(store: Store, folder: Path) -> None:
 def fill_bare(store: Store, folder: Path) -> None:
     state = State(project="shop", lineage="x")
     store.backend.write(STATE_KEY, encode_state(state))
+    store.write_outcome(CommitOutcome(lineage="x", serial=1, time=TIME, status="committed"))
     store.write_status(Status(instance="local", epoch=0, heartbeat=0.0, serial=-1))
     lease = Lease(
         instance="local", epoch=1, owner="", host="", pid=1, pid_started=0.0, heartbeat=0.0, ttl=1.0
@@ -357,6 +388,9 @@ def copied(store: Store, folder: Path, other: Store, beside: Path) -> None:
     """Everything is read, and what was read is written elsewhere."""
     state = store.read_state()
     other.backend.write(STATE_KEY, encode_state(state))
+    outcome = store.read_outcome(state.lineage, max(state.serial, 1))
+    assert outcome is not None
+    other.write_outcome(outcome)
     status, lease = store.read_status("local"), store.leases.read("local")
     assert status is not None and lease is not None
     other.write_status(status)

@@ -1,0 +1,84 @@
+"""history: who committed what, when, from which git commit, why, and how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mzplan.cli.context import Invocation, command, global_options
+from mzplan.model.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from mzplan.model.plan import Plan
+
+SHOWN = 20
+
+_SERIAL = click.IntRange(min=1)
+
+
+@click.group("history", invoke_without_command=True)
+@click.option(
+    "-n", "most", metavar="N", type=click.IntRange(min=1), default=SHOWN, show_default=True, help="At most."
+)
+@global_options
+def command_history(most: int) -> int | None:
+    """Show who committed what, when, from which git commit, why, and how it ended; the newest first."""
+    from mzplan.render.history import history_to_json, render_history
+
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        return None
+    invocation = context.ensure_object(Invocation)
+    entries = invocation.project().store.read_history(most)
+    if invocation.json:
+        invocation.document(history_to_json(entries))
+    else:
+        invocation.out(render_history(entries, invocation.color))
+    return ExitCode.OK
+
+
+@command("show")
+@click.argument("serial", type=_SERIAL)
+def history_show(invocation: Invocation, serial: int) -> int:
+    """Show one serial: who, why, how it ended, and what it changed."""
+    from mzplan.operations.history import changes_of, entry_of
+    from mzplan.render.history import entry_to_json, render_entry
+    from mzplan.render.plan_json import plan_to_json
+
+    store = invocation.project().store
+    entry, plan = entry_of(store, serial), changes_of(store, serial)
+    if invocation.json:
+        shown = plan_to_json(plan) | {"digest": entry.commit.digest or None if entry.commit else None}
+        invocation.document(entry_to_json(entry) | {"plan": shown})
+        return ExitCode.OK
+    invocation.out(f"{render_entry(entry, invocation.color)}\n{_changes(invocation, plan)}")
+    return ExitCode.OK
+
+
+@command("diff")
+@click.argument("one", metavar="A", type=_SERIAL)
+@click.argument("other", metavar="B", type=_SERIAL)
+def history_diff(invocation: Invocation, one: int, other: int) -> int:
+    """Show what differs between two serials, from A to B, as a plan shows it."""
+    from mzplan.operations.history import changes_between
+    from mzplan.render.plan_json import plan_to_json
+
+    plan = changes_between(invocation.project().store, one, other)
+    if invocation.json:
+        shown = plan_to_json(plan)
+        del shown["digest"]  # nothing is applied by it
+        invocation.document({"from": one, "to": other, "plan": shown})
+    else:
+        invocation.out(f"From serial {one} to serial {other}\n\n{_changes(invocation, plan)}")
+    return ExitCode.OK
+
+
+def _changes(invocation: Invocation, plan: Plan) -> str:
+    from mzplan.render.plan_text import render_changes
+
+    return render_changes(plan, invocation.color, whole=bool(invocation.verbose))
+
+
+command_history.add_command(history_show)
+command_history.add_command(history_diff)

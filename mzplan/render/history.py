@@ -1,0 +1,145 @@
+"""History for people and as JSON: the commits of the state, who made them, why, and how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from mzplan.model.codec import encode
+from mzplan.model.history import CommitOutcome, CommitRecord, HistoryEntry
+from mzplan.model.plan import ACTIONS
+from mzplan.model.words import count
+from mzplan.render.text import Paint, cut, safe
+
+MAX_UNDONE = 8  # commits that a rollback names
+_COLUMNS = ("SERIAL", "WHEN", "WHO", "COMMAND", "CHANGES", "ENDED", "GIT", "MESSAGE")
+_SHORT = 8  # characters of a git commit
+_COLOURS = {"failed": "red", "rejected": "red", "pending": "yellow", "unknown": "dim"}
+
+
+def history_to_json(entries: Sequence[HistoryEntry]) -> dict[str, Any]:
+    """The document of `history --json`, the newest first."""
+    return {"history": [entry_to_json(entry) for entry in entries]}
+
+
+def entry_to_json(entry: HistoryEntry) -> dict[str, Any]:
+    """One serial. What is not known is null, or not there."""
+    return encode(entry)
+
+
+def render_history(entries: Sequence[HistoryEntry], color: bool = False, now: datetime | None = None) -> str:
+    """A table, a serial a line, the newest first."""
+    if not entries:
+        return "Nothing is committed yet.\n"
+    now = now or datetime.now(UTC)
+    paint = Paint(color)
+    rows = [_COLUMNS, *(_row(entry, now) for entry in entries)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    lines = []
+    for number, row in enumerate(rows):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        style = "bold" if number == 0 else _COLOURS.get(row[5].partition(" ")[0])
+        lines.append(paint(text, style) if style else text)
+    return "\n".join(lines) + "\n"
+
+
+def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None = None) -> str:
+    """What one serial has recorded of itself, a line for each."""
+    commit, now = entry.commit, now or datetime.now(UTC)
+    paint = Paint(color)
+    lines = [paint(f"Serial {entry.serial}" + (", the current one" if entry.current else ""), "bold")]
+    if commit is None:
+        lines.append("Who committed it is not recorded: an older mzplan has.")
+    else:
+        lines.append(f"By:      {_who(commit)}, with {safe(commit.command)}")
+        lines.append(f"When:    {safe(commit.time)} ({_ago(commit, now)})")
+        if commit.message:
+            lines.append(f"Message: {safe(commit.message)}")
+        if commit.git is not None:
+            lines.append(f"Git:     {safe(commit.git.commit)}{_tree(commit.git.clean)}")
+        if commit.digest:
+            lines.append(f"Digest:  {safe(commit.digest)}")
+    lines.append(f"Ended:   {_ended(entry.outcome)}")
+    for address, left in sorted((entry.outcome.open if entry.outcome is not None else {}).items()):
+        code = f"[{safe(left.code)}] " if left.code else ""
+        lines.append(f"  {address}: {left.status}: {code}{safe(left.reason)}".rstrip(": "))
+    return "\n".join(lines) + "\n"
+
+
+def render_undone(entries: Sequence[HistoryEntry], now: datetime | None = None) -> str:
+    """Whom a rollback undoes."""
+    now = now or datetime.now(UTC)
+    lines = [f"Undoes {count(len(entries), 'commit')}:"]
+    for entry in entries[:MAX_UNDONE]:
+        commit = entry.commit
+        if commit is None:
+            lines.append(f"  serial {entry.serial}, of an older mzplan: by whom is not recorded")
+        else:
+            why = f": {cut(safe(commit.message))}" if commit.message else ""
+            by = f"{_who(commit)}, {_ago(commit, now)}, with {safe(commit.command)}"
+            lines.append(f"  serial {entry.serial} by {by}{why}")
+    if len(entries) > MAX_UNDONE:
+        lines.append(f"  and {len(entries) - MAX_UNDONE} more: `mzplan history` lists them")
+    return "\n".join(lines) + "\n"
+
+
+def _row(entry: HistoryEntry, now: datetime) -> tuple[str, ...]:
+    commit = entry.commit
+    ended: str = (
+        entry.outcome.status if entry.outcome is not None else "unknown" if commit is not None else "-"
+    )
+    if entry.outcome is not None and entry.outcome.open:
+        ended += f" ({len(entry.outcome.open)})"
+    serial = f"{entry.serial}{'*' if entry.current else ''}"
+    if commit is None:
+        return (serial, "-", "-", "-", "-", ended, "-", "")
+    git = commit.git
+    return (
+        serial,
+        _ago(commit, now),
+        cut(_who(commit), 32),
+        safe(commit.command),
+        _changes(commit),
+        ended,
+        f"{safe(git.commit[:_SHORT])}{'' if git.clean else '+'}" if git is not None else "-",
+        cut(safe(commit.message)),
+    )
+
+
+def _who(commit: CommitRecord) -> str:
+    """`ann@laptop`, or in a CI `ann (github, runner@build-7)`."""
+    process = f"{safe(commit.user)}@{safe(commit.host)}"
+    if commit.actor is not None:
+        return f"{safe(commit.actor)} ({safe(commit.ci or 'ci')}, {process})"
+    return process if commit.ci is None else f"{process} ({safe(commit.ci)})"
+
+
+def _changes(commit: CommitRecord) -> str:
+    shown = [f"{commit.summary[action]} {action}" for action in ACTIONS if commit.summary.get(action)]
+    return ", ".join(shown) or "-"
+
+
+def _tree(clean: bool | None) -> str:
+    if clean is None:
+        return " (whether the tree was as it is not known)"
+    return "" if clean else ", and files that differ from it"
+
+
+def _ended(outcome: CommitOutcome | None) -> str:
+    if outcome is None:
+        return "unknown: its command was ended before, or still follows it"
+    if outcome.status == "committed":
+        return "committed; its command waited for nobody"
+    after = f" after {outcome.seconds:.1f} s" if outcome.seconds else ""
+    done = f", {count(outcome.converged, 'query', 'queries')} converged" if outcome.converged else ""
+    left = f", {len(outcome.open)} not" if outcome.open else ""
+    return f"{outcome.status}{after}{done}{left}"
+
+
+def _ago(commit: CommitRecord, now: datetime) -> str:
+    seconds = max(0.0, (now - datetime.fromisoformat(commit.time)).total_seconds())
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
