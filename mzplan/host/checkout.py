@@ -12,11 +12,22 @@ _GIT_WAIT = 10.0  # seconds
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
 
+def may_be_foreign(folder: Path) -> bool:
+    """Whether others may have written the files in a folder: it is in a repository's work tree, or a CI job
+    runs here. A folder of neither kind is its user's own."""
+    return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", ".hg", ".jj", ".svn")
+
+
+def _is_below(real: Path, *names: str) -> bool:
+    """Whether the folder, or one above it, has one of these."""
+    return any(os.path.lexists(parent / name) for parent in (real, *real.parents) for name in names)
+
+
 def is_tracked(folder: Path, name: str) -> bool | None:
     """Whether git has a file or folder of this name, or files in it, in its index; None where it can't be
     asked."""
     real = folder.resolve()
-    if not any(os.path.lexists(parent / ".git") for parent in (real, *real.parents)):
+    if not _is_below(real, ".git"):
         return False
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     pattern = re.sub(r"[*?\[\]\\]", r"\\\g<0>", name)

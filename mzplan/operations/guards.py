@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mzplan.host.checkout import why_not_own
+from pathlib import Path
+
+from mzplan.host.checkout import may_be_foreign, why_not_own
 from mzplan.model.diagnostics import Severity
 from mzplan.model.state import State
 from mzplan.operations.project import Project
@@ -12,12 +14,15 @@ from mzplan.store.backends.local import STATE_KEY, LocalBackend
 
 
 def guard_to_look(project: Project, state: State, chosen: Guard | None, severity: Severity) -> Guard:
-    """For a command that commits nothing. `chosen`: what its user has named, which decides alone; without it
-    the committed state does, if it is not the checkout's word. `severity`: of what is left out."""
+    """For a command that commits nothing. `chosen`: what its user has named, which decides alone; without it,
+    in a checkout, the committed state does, if it is not the checkout's own word. `severity`: of what is left
+    out."""
     from mzplan.connectors.admission import flows_of_state
 
     if chosen is not None:
         return chosen
+    if not may_be_foreign(Path(project.settings.directory)):
+        return AsWritten()
     if not state.serial:
         return Looking(held=frozenset(), severity=severity)
     why = _why_it_does_not_count(project)

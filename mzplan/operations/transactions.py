@@ -127,7 +127,7 @@ class _Reading:
                 self._ensure_readable(Address(roles[edit.path], edit.value), at)
 
     def _ensure_readable(self, address: Address, at: At) -> None:
-        """Raises MzplanError MZ168 where it is only in the files, perhaps, and these can't be read there."""
+        """Raises MzplanError MZ147 where it is only in the files, perhaps, and these can't be read there."""
         if address in self.named or (self.files.is_whole and address not in self.files.mistaken):
             return
         found = self.files.mistakes
@@ -136,7 +136,7 @@ class _Reading:
             point(
                 self.text,
                 at,
-                "MZ168",
+                "MZ147",
                 f"What the files say of {address} can't be read",
                 f"It is not committed, and the files have {count(len(found), 'mistake')}: {first.summary} "
                 f"({first.range}){', and others' if len(found) > 1 else ''}.",

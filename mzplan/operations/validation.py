@@ -171,13 +171,13 @@ def reach_changed(
 
 
 def _dry(name: str, state: State) -> Diagnostic | None:
-    """MZ169 for a dry instance, whose queries can't be validated though that was asked for."""
+    """MZ148 for a dry instance, whose queries can't be validated though that was asked for."""
     instance = state.instances.get(name)
     if instance is None or instance.type != "dry":
         return None
     return Diagnostic(
         severity="notice",
-        code="MZ169",
+        code="MZ148",
         summary=f"Instance {name} is dry, so its queries were not validated",
         detail="They reach nothing, whatever their connections say.",
     )

@@ -46,7 +46,8 @@ def port() -> int:
 
 @pytest.fixture
 def shop(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose database does not answer, of an instance without a runner."""
+    """A project in a CI job, whose database does not answer, of an instance without a runner."""
+    monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("LIVE_TEST_PASSWORD", "of-production")
     monkeypatch.delenv("MZPLAN_POLICY", raising=False)
     folder = write(tmp_path / "shop", "cluster")
@@ -87,6 +88,13 @@ def test_the_first_plan_of_a_project_says_what_lets_secrets_go_and_it_works(shop
     for command in LOOKING:
         assert code(shop, *command, "--send-secrets") == "MZ050"
         assert code(shop, *command, "--policy", str(policy)) == "MZ050"
+
+
+def test_a_folder_that_is_no_checkout_is_its_users_own(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI")
+    assert [code(shop, *command) for command in LOOKING] == ["MZ050", "MZ050"]
+    (shop.parent / ".git").mkdir()
+    assert [code(shop, *command) for command in LOOKING] == ["MZ171", "MZ171"]
 
 
 def test_what_needs_no_secret_is_reached_without_more(shop: Path, port: int) -> None:
