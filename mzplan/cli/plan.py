@@ -30,6 +30,12 @@ WATCH_EVERY = 1.0  # seconds
     type=click.Path(dir_okay=False),
     help="Write a review comment (-: to stdout, instead of the plan).",
 )
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the plan as a picture, with its changes: one HTML file that loads nothing.",
+)
 @click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
 @click.option(
     "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
@@ -44,6 +50,7 @@ def command_plan(
     invocation: Invocation,
     out: str | None,
     markdown: str | None,
+    html: str | None,
     explain: bool,
     live: bool,
     policy: str | None,
@@ -78,6 +85,10 @@ def command_plan(
         from mzplan.render.markdown import render_plan_markdown
 
         _write_markdown(invocation, markdown, render_plan_markdown(plan))
+    if html is not None:
+        from mzplan.render.plan_page import render_plan_page
+
+        write_text(html, render_plan_page(plan))
     if markdown != STDOUT:
         show_plan(invocation, plan, explain=explain)
     if errors:

@@ -11,7 +11,7 @@ from mzplan.render.markup import many
 
 MAX_NODES = 40  # a larger graph can't be read: it is drawn by groups
 MAX_CONNECTIONS = 12  # drawn one by one in a grouped graph, at most
-_VERBS = {
+VERBS = {
     "create": "is new",
     "update": "changes",
     "restart": "restarts",
@@ -44,21 +44,22 @@ def impact_graph(plan: Plan) -> str:
     """A flowchart, connection → restarted → kept running; "" for a plan without changes."""
     if not plan.changes:
         return ""
-    fates = {change.address: _fate(change) for change in plan.changes}
+    fates = {change.address: fate_of(change) for change in plan.changes}
     fates |= dict.fromkeys(plan.downstream, "running")
-    edges = sorted(_edges(plan, fates))
+    edges = sorted(edges_of(plan, fates))
     nodes = _grouped(fates) if len(fates) > MAX_NODES else _single(fates)
     return "\n".join(_lines(nodes, edges, {fate for _, fate in nodes.values()}))
 
 
-def _fate(change: Change) -> str:
+def fate_of(change: Change) -> str:
     """What happens to the resource: an update that restarts a query counts as a restart."""
     if change.action == "update" and change.address.kind != "connection" and change.effect == "restart":
         return "restart"
     return change.action
 
 
-def _edges(plan: Plan, fates: Mapping[Address, str]) -> set[tuple[Address, Address]]:
+def edges_of(plan: Plan, fates: Mapping[Address, str]) -> set[tuple[Address, Address]]:
+    """What uses what among these, as (used, user)."""
     found = {(cause, change.address) for change in plan.changes for cause in change.triggered_by}
     for change in plan.changes:
         record = change.after or change.before
@@ -70,7 +71,7 @@ def _edges(plan: Plan, fates: Mapping[Address, str]) -> set[tuple[Address, Addre
 
 def _single(fates: Mapping[Address, str]) -> dict[Address, Node]:
     return {
-        address: (f"{address}<br/>{_VERBS[fate]}" if _VERBS[fate] else str(address), fate)
+        address: (f"{address}<br/>{VERBS[fate]}" if VERBS[fate] else str(address), fate)
         for address, fate in sorted(fates.items())
     }
 
@@ -83,7 +84,7 @@ def _grouped(fates: Mapping[Address, str]) -> dict[Address, Node]:
     for address, fate in sorted(fates.items()):
         number = sizes[address.kind, fate]
         if number == 1 or (address.kind == "connection" and connections <= MAX_CONNECTIONS):
-            nodes[address] = (f"{address}<br/>{_VERBS[fate]}", fate)
+            nodes[address] = (f"{address}<br/>{VERBS[fate]}", fate)
         else:
             nodes[address] = (f"{many(number, address.kind)} {_PLURALS[fate]}", fate)
     return nodes

@@ -57,6 +57,13 @@ def verdict(plan: Plan) -> str:
     return f"Plan: {', '.join(shown)}."
 
 
+def plan_parts(plan: Plan) -> tuple[list[tuple[Change, list[str]]], list[str]]:
+    """What `render_plan` says, in parts and without colours: the lines of each change by itself, and those
+    after the changes."""
+    renderer = _Renderer(plan, False)
+    return [(change, list(renderer.of(change))) for change in plan.changes], list(renderer.after())
+
+
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
     """The canaries that each waiting query waits for."""
     found: dict[Address, tuple[Address, ...]] = {}
@@ -95,9 +102,12 @@ class _Renderer:
 
     def changed(self) -> Iterator[str]:
         for group in grouped(self.plan.changes, self._said):
-            yield from self._change(group[0]) if len(group) == 1 else self._group(group)
+            yield from self.of(group[0]) if len(group) == 1 else self._group(group)
         if self.plan.changes:
             yield ""
+        yield from self._undisturbed()
+
+    def _undisturbed(self) -> Iterator[str]:
         if self.plan.instances_changed:
             yield f"Instances: {', '.join(safe(name) for name in sorted(self.plan.instances))}"
         if self.plan.downstream:
@@ -107,6 +117,14 @@ class _Renderer:
 
     def lines(self) -> Iterator[str]:
         yield from self.changed()
+        yield from self._rest()
+
+    def after(self) -> Iterator[str]:
+        """What comes after the changes."""
+        yield from self._undisturbed()
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[str]:
         if self.plan.goes_on:
             yield f"Goes on, held back since a canary failed: {_shortened(self.plan.goes_on)}"
         if self.plan.canaries:
@@ -126,7 +144,8 @@ class _Renderer:
             yield f"Digest: {digest_of_plan(self.plan)}, with {places}"
         yield self.paint(verdict(self.plan), "bold")
 
-    def _change(self, change: Change) -> Iterator[str]:
+    def of(self, change: Change) -> Iterator[str]:
+        """The lines of one change."""
         sign = self.paint(SIGNS[change.action], _COLOURS[change.action])
         parts = [_consequence(change), self._turn(change.address)]
         line = f"{sign} {self.paint(str(change.address), 'bold')}  {', '.join(filter(None, parts))}"

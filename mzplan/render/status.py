@@ -19,7 +19,7 @@ MAX_DROPPED = 3  # listed
 MAX_NAMED = 8  # queries of which the same is said
 # What needs somebody first.
 _ORDER = ("failed", "rejected", "stopped", "starting", "paused", "running")
-_COLUMNS = (
+COLUMNS = (
     "QUERY",
     "INSTANCE",
     "CONDITION",
@@ -164,17 +164,17 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
     queries = sorted(status.queries, key=lambda query: _ORDER.index(condition(query)))
     if len(queries) > 1:
         lines.append(_counts(queries))
-    rows = [_COLUMNS, *(_row(query, now) for query in queries)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    rows = [COLUMNS, *(row(query, now) for query in queries)]
+    widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
     lines.append("")
-    for number, row in enumerate(rows):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        lines.append(paint(text, "bold") if number == 0 else _coloured(paint, row[2], text))
+    for number, cells in enumerate(rows):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        lines.append(paint(text, "bold") if number == 0 else _coloured(paint, cells[2], text))
     if awaited := Counter(query.awaits for query in status.queries if query.awaits):
         lines += ["", f"Starting: {', '.join(f'{n} {awaits}' for awaits, n in sorted(awaited.items()))}"]
     if status.dropped:
         lines += ["", _dropped(status.dropped)]
-    for said in (_error, _fault, _backlog, _held, _warning, _left_out):
+    for said in _NOTES:
         lines += _once(queries, said)
     return "\n".join(lines) + "\n"
 
@@ -264,7 +264,16 @@ def _fault(query: QueryStatus) -> str:
     )
 
 
-def _row(query: QueryStatus, now: float) -> tuple[str, ...]:
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out)
+
+
+def notes(query: QueryStatus) -> list[str]:
+    """What there is to say of a query beside its row, one text for each thing."""
+    return [text for said in _NOTES if (text := said(query))]
+
+
+def row(query: QueryStatus, now: float) -> tuple[str, ...]:
+    """The cells of a query, one for each of COLUMNS; `now` in seconds since the epoch."""
     seen = query.observation
     return (
         str(query.resource.address),

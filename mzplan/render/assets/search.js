@@ -1,0 +1,22 @@
+// Search: what has data-name and does not hold the text is hidden, or faded in a graph. `/` goes to the field.
+"use strict";
+function search() {
+  const field = document.getElementById("search");
+  if (!field) return;
+  const wanted = field.value.trim().toLowerCase();
+  let found = 0, all = 0;
+  for (const one of document.querySelectorAll("main [data-name]")) {
+    const fits = one.dataset.name.toLowerCase().includes(wanted);
+    if (one.closest("svg")) one.classList.toggle("faded", !fits);
+    else { one.hidden = !fits; all += 1; found += fits; }
+  }
+  const count = document.getElementById("found");
+  if (count) count.textContent = wanted && all ? `${found} of ${all}` : "";
+}
+document.addEventListener("input", (event) => { if (event.target.id === "search") search(); });
+document.addEventListener("keydown", (event) => {
+  const field = document.getElementById("search");
+  if (!field) return;
+  if (event.key === "/" && document.activeElement.tagName !== "INPUT") { event.preventDefault(); field.focus(); }
+  if (event.key === "Escape" && document.activeElement === field) { field.value = ""; search(); }
+});

@@ -1,0 +1,159 @@
+"""A plan as one HTML file: the graph with what restarts, is replaced and keeps running, the changes beneath.
+
+It loads nothing, from anywhere: its style and its script are in it, and its policy lets no others run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Mapping
+
+from mzplan.model.address import Address
+from mzplan.model.plan import ACTIONS, Change, Plan
+from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
+from mzplan.render.html import Markup, asset, element, inlined, joined
+from mzplan.render.impact import VERBS, edges_of, fate_of
+from mzplan.render.plan_text import plan_parts, verdict
+
+_WEIGHTS = {fate: n for n, fate in enumerate(("kept", "running", "move", "create", "update", "restart"))}
+_HEAVY = {"delete": 8, "replace": 9}
+
+
+def render_plan_page(plan: Plan) -> str:
+    """The file, ending in a newline."""
+    style, script = asset("mzplan.render", "graph.css"), asset("mzplan.render", "search.js")
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", f"Plan of {plan.project}"),
+        inlined("style", style),
+    )
+    main = element("main", element("h1", f"Plan of {plan.project}"), plan_view(plan, on_serial=True))
+    body = element("body", main, inlined("script", script))
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
+    """The plan as a part of a page: verdict, counts, graph, changes, and what else there is to say.
+    `on_serial`: with its last lines, which are about the plan itself and not about what changes."""
+    changes, rest = plan_parts(plan)
+    counts = plan.summary()
+    looks = {fate_of(change) for change in plan.changes} | ({"running"} if plan.downstream else set())
+    legend = [element("li", VERBS[fate], class_=f"chip look-{fate}") for fate in VERBS if fate in looks]
+    parts = [
+        element("p", verdict(plan) if on_serial else _counted(counts)),
+        element("p", f"Planned on serial {plan.serial}.", class_="quiet") if on_serial else None,
+    ]
+    if plan.changes:
+        graph = _graph(plan)
+        parts += [
+            element("ul", legend, class_="chips", aria_label="What the colours mean"),
+            element("div", graph, class_="scroll", tabindex=0, role="region", aria_label="Graph of the plan"),
+            element("h2", "Changes"),
+            search_field("Search the changes"),
+            element("div", [_change(change, lines) for change, lines in changes]),
+        ]
+    if on_serial and (told := "\n".join(rest).strip()):
+        parts += [element("h2", "Beside the changes"), element("pre", told, class_="box")]
+    return joined(parts)
+
+
+def search_field(label: str) -> Markup:
+    """The field that `search.js` looks at, and where it says how much it has found."""
+    field = element("input", type="search", id="search", placeholder=f"{label}  ( / )", aria_label=label)
+    return element(
+        "p", field, " ", element("span", id="found", class_="quiet", role="status"), class_="search"
+    )
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    shown = ", ".join(f"{counts[action]:,} {_PAST[action]}" for action in ACTIONS if counts[action])
+    return f"{shown[:1].upper()}{shown[1:]}." if shown else "No resource has changed."
+
+
+_PAST = {
+    "create": "created",
+    "update": "updated",
+    "restart": "restarted",
+    "replace": "replaced",
+    "delete": "deleted",
+    "move": "renamed",
+}
+
+
+def _graph(plan: Plan) -> Markup:
+    fates = {change.address: fate_of(change) for change in plan.changes}
+    fates |= dict.fromkeys(plan.downstream, "running")
+    references: dict[Address, list[Address]] = {address: [] for address in fates}
+    for change in plan.changes:
+        record = change.after or change.before
+        for used in record.references.values() if record is not None else ():
+            fates.setdefault(used, "kept")  # what a change stands on, though it stays as it is
+            references.setdefault(used, [])
+    edges = sorted(edges_of(plan, fates))
+    for used, user in edges:
+        references[user].append(used)
+    columns = columns_of(references)
+    nodes = {
+        address: Node(
+            key=str(address),
+            column=columns[address],
+            title=str(address),
+            note=VERBS[fate],
+            look=fate,
+            href=f"#{address}" if fate not in ("running", "kept") else "",
+            weight=_WEIGHTS.get(fate, _HEAVY.get(fate, 0)),
+        )
+        for address, fate in sorted(fates.items())
+    }
+    if len(nodes) > COLLAPSED:
+        nodes = {
+            address: node if node.href.startswith("#") or not node.href else _unlinked(node)
+            for address, node in collapsed(nodes, homes(references), by_look=True).items()
+        }
+    shown = [(nodes[used].key, nodes[user].key) for used, user in edges]
+    return drawn(nodes.values(), shown, "What the plan changes, and what that reaches")
+
+
+def _unlinked(node: Node) -> Node:
+    """A group leads nowhere in a single file: its members are found among the changes."""
+    return Node(
+        key=node.key,
+        column=node.column,
+        title=node.title,
+        note=VERBS.get(node.look, ""),
+        look=node.look,
+    )
+
+
+def _change(change: Change, lines: list[str]) -> Markup:
+    first, *more = lines
+    summary = element(
+        "summary", element("span", fate_of(change), class_=f"chip look-{fate_of(change)}"), " ", first
+    )
+    shown = [element("span", f"{line.removeprefix('    ')}\n", class_=_tone(change, line)) for line in more]
+    body = element("pre", shown) if shown else None
+    return element(
+        "details",
+        summary,
+        body,
+        class_="box",
+        id=str(change.address),
+        data_name=" ".join(lines),
+        open=len(more) <= 12,
+    )
+
+
+def _tone(change: Change, line: str) -> str | None:
+    if line.startswith("    because "):
+        return "quiet"
+    return {"create": "added", "delete": "removed"}.get(change.action)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
