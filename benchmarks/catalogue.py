@@ -10,6 +10,7 @@ from benchmarks import (
     kafka_sink,
     long_run,
     many_queries,
+    pages,
     plan_scale,
     postgres,
     postgres_source,
@@ -20,6 +21,7 @@ from benchmarks.stage import Stage
 
 BENCHMARKS: Mapping[str, Callable[[Stage], Table]] = {
     "plan_scale": plan_scale.measure,
+    "pages": pages.measure,
     "restart": restart.measure,
     "ingest": ingest.measure,
     "avro": avro.measure,

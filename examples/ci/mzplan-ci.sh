@@ -2,7 +2,7 @@
 # What the GitHub Action, the GitLab template and the drift job run. Needs bash, git and mzplan.
 #
 #   mzplan-ci.sh validate          check the files
-#   mzplan-ci.sh plan DIR          plan, and leave plan.mzplan, comment.md and summary.txt in DIR
+#   mzplan-ci.sh plan DIR          plan, and leave plan.mzplan, comment.md, plan.html and summary.txt in DIR
 #   mzplan-ci.sh apply DIR         apply DIR/plan.mzplan if it has the approved digest; where it is another one, or
 #                                  stale: exit 5, and the plan to review is in DIR/anew.md
 #   mzplan-ci.sh drift DIR         leave drift.md in DIR; exit 3 when there is drift
@@ -28,7 +28,7 @@ case "${1:-}" in
   plan)
     out=$(folder "${2:?DIR}")
     code=0
-    run plan --out "$out/plan.mzplan" --markdown "$out/comment.md" --detailed-exitcode >"$out/summary.txt" || code=$?
+    run plan --out "$out/plan.mzplan" --markdown "$out/comment.md" --html "$out/plan.html" --detailed-exitcode >"$out/summary.txt" || code=$?
     cat "$out/summary.txt"
     rm -f "$out/no-changes"
     case $code in

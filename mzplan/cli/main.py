@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "restart": "apply",
     "status": "plan",
     "history": "history",
+    "ui": "ui",
     "logs": "logs",
     "append": "append",
     "snapshot": "snapshot",

@@ -26,9 +26,10 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "object-store": ("obstore",),
     "postgres": ("psycopg",),
     "ssh": ("asyncssh",),
+    "ui": ("starlette", "uvicorn"),
     RUNNER: ("pyspark", "pandas", "prometheus_client", "adbc_driver_manager", "adbc_driver_postgresql"),
 }
-"""By extra: what is imported of the packages that it brings. `runner` brings all the others, too."""
+"""By extra: what is imported of the packages that it brings. `runner` brings all the others but `ui`, too."""
 
 _PURPOSE = {
     "avro": "Avro schemas are read with it",
@@ -38,6 +39,7 @@ _PURPOSE = {
     "object-store": "A state in an object store is read and written with it",
     "postgres": "PostgreSQL is spoken to through it",
     "ssh": "Tunnels and their keys are made with it",
+    "ui": "Pages are served with it",
     RUNNER: "A runner needs it, and this command would be one, or start one here",
 }
 _EXTRA_OF = {module: extra for extra, modules in MODULES.items() for module in modules}

@@ -16,11 +16,16 @@ from mzplan.operations.project import Project
 
 def read_project_status(project: Project) -> ProjectStatus:
     """State, leases and statuses, put together. Reads only the store."""
+    store = project.store
+    state = store.read_state()
+    return status_of_project(project, state, store.read_statuses())
+
+
+def status_of_project(project: Project, state: State, statuses: Mapping[str, Status]) -> ProjectStatus:
+    """The same of a state and statuses that were read already; leases and journals are read here."""
     from mzplan.plan.canaries import verdict_of
 
     store = project.store
-    state = store.read_state()
-    statuses = store.read_statuses()
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
     shown = []

@@ -51,14 +51,14 @@ def joined(content: Content) -> Markup:
     return Markup("".join(map(joined, content)))
 
 
-def asset(package: str, name: str) -> str:
+def static_text(package: str, name: str) -> str:
     """The text of a style sheet or script that lies beside the code."""
-    return (files(package) / "assets" / name).read_text(encoding="utf-8")
+    return (files(package) / "static" / name).read_text(encoding="utf-8")
 
 
 def inlined(name: str, own: str) -> Markup:
-    """A `<style>` or `<script>` of mzplan's own (an `asset`), never of anybody's values: nothing is escaped
-    there."""
+    """A `<style>` or `<script>` of mzplan's own (a `static_text`), never of anybody's values: nothing is
+    escaped there."""
     assert name in _RAW and f"</{name}" not in own.lower()
     return Markup(f"<{name}>{own}</{name}>")
 

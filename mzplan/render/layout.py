@@ -80,7 +80,7 @@ def _ordered(
 ) -> dict[int, list[Slot]]:
     """Each column in the order of the mean of its neighbours: once to the right, once to the left, and again
     to the right."""
-    rank = {slot: float(n) for found in slots.values() for n, slot in enumerate(found)}
+    rank = {slot: n / len(found) for found in slots.values() for n, slot in enumerate(found)}
     columns = list(slots)
     for sweep, neighbours in ((columns, before), (columns[::-1], after), (columns, before)):
         for column in sweep:

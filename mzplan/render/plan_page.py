@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from mzplan.model.address import Address
 from mzplan.model.plan import ACTIONS, Change, Plan
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
-from mzplan.render.html import Markup, asset, element, inlined, joined
+from mzplan.render.html import Markup, element, inlined, joined, static_text
 from mzplan.render.impact import VERBS, edges_of, fate_of
 from mzplan.render.plan_text import plan_parts, verdict
 
@@ -22,7 +22,7 @@ _HEAVY = {"delete": 8, "replace": 9}
 
 def render_plan_page(plan: Plan) -> str:
     """The file, ending in a newline."""
-    style, script = asset("mzplan.render", "graph.css"), asset("mzplan.render", "search.js")
+    style, script = static_text("mzplan.render", "graph.css"), static_text("mzplan.render", "search.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     head = element(
         "head",

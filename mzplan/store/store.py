@@ -293,6 +293,10 @@ class Store:
             raise misplaced_error(key, "status", status.instance)
         return status
 
+    def status_version(self, instance: str) -> str | None:
+        """Differs after every report: to see cheaply whether there is a new one."""
+        return self.backend.version(f"status/{instance}.json")
+
     def read_statuses(self) -> dict[str, Status]:
         """The status of every instance that has one."""
         keys = [k for k in self.backend.list("status/") if k.count(".") == 1]

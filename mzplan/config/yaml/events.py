@@ -1,6 +1,6 @@
 """The YAML parser's events, one by one or by the path of each value; its errors in plain words.
 
-The only module that imports yaml.
+The only module that reads with yaml (`documents` writes with it).
 """
 
 from __future__ import annotations

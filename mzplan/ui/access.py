@@ -1,0 +1,121 @@
+"""Who may see the pages: methods that only read, hosts that are ours, a token where others can reach them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "mzplan_ui"
+SESSION = 12 * 3600  # seconds
+OPEN = ("/login", "/session", "/static/")  # what everybody may fetch; /session looks at the token itself
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """`token`: what is demanded, "" for nothing. `host`: the name in the address at which a proxy serves the
+    pages, "" for none; `is_secure`: whether that is https."""
+
+    token: str = field(default="", repr=False)
+    host: str = ""
+    is_secure: bool = False
+
+    def is_ours(self, host: str) -> bool:
+        """Whether a request's Host header names this server. A page elsewhere that has its own name lead here
+        (DNS rebinding) sends that name; an address in figures can't be made to lead elsewhere."""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        name = name.removeprefix("[").removesuffix("]").lower().rstrip(".")
+        if name == "localhost" or (self.host and name == self.host.lower()):
+            return True
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or bool(self.token)
+
+    def is_token(self, given: str) -> bool:
+        """Whether it is the token, in a time that tells nothing of it."""
+        return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
+
+    def session(self) -> str:
+        """The value of a cookie that lets its bearer in for twelve hours."""
+        until = str(int(time.time()) + SESSION)
+        return f"{until}.{self._sign(until)}"
+
+    def is_session(self, cookie: str) -> bool:
+        until, _, signature = cookie.partition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(until).encode()):
+            return False
+        return until.isdecimal() and int(until) > time.time()
+
+    def lets_in(self, headers: Headers) -> bool:
+        """Whether a request brings the token, or a cookie that was given for it."""
+        if not self.token:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self.is_token(given.strip()):
+            return True
+        return self.is_session(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))
+
+    def _sign(self, until: str) -> str:
+        return hmac.new(self.token.encode(), f"mzplan ui {until}".encode(), hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Stands before the pages. Refuses what it must, and gives every answer the headers that keep a browser
+    from taking it for anything else."""
+
+    def __init__(self, app: ASGIApp, access: Access):
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("These pages only read.\n", 405, {"Allow": "GET, HEAD"})
+        if not self._access.is_ours(headers.get("host", "")):
+            return PlainTextResponse(
+                "This is not the address of these pages. Behind a proxy, start mzplan ui with --url.\n", 421
+            )
+        if path.startswith(OPEN) or self._access.lets_in(headers):
+            return None
+        if "text/html" in headers.get("accept", "") and path != "/live":
+            return RedirectResponse("/login", 303)
+        return PlainTextResponse("A token is demanded.\n", 401, {"WWW-Authenticate": "Bearer"})

@@ -1,0 +1,117 @@
+"""One resource: how it does, what depends on it, what a change would reach, and how it is declared."""
+
+from __future__ import annotations
+
+import time
+
+from mzplan.model.address import Address
+from mzplan.model.state import QueryStatus, ResourceState
+from mzplan.model.words import count
+from mzplan.operations.overview import Overview, declaration
+from mzplan.render.html import Content, Markup, element
+from mzplan.render.status import COLUMNS, condition, notes, row
+from mzplan.ui.frame import chip, facts, moment, scrolled
+from mzplan.ui.graph_page import drawing, resource_link
+from mzplan.ui.plots import plot
+from mzplan.ui.samples import Samples
+
+_DRAWN = 200  # nodes; what a connection of many queries reaches is listed instead
+
+
+def resource_page(overview: Overview, address: Address, samples: Samples, origin: Content = None) -> Content:
+    """All about a committed resource. `origin`: which serial has put it there, and who."""
+    resource, query = overview.state.resources[address], overview.queries.get(address)
+    return [
+        element("h1", str(address), " ", chip(condition(query), condition(query)) if query else None),
+        _facts(overview, resource, query, origin),
+        _notes(query) if query else None,
+        _open(overview, address),
+        _plots(query, samples) if query else None,
+        _reach(overview, address),
+        element("h2", "Declared as"),
+        element("pre", declaration(resource), class_="box"),
+        element("p", "As committed, with secrets as references and without defaults.", class_="quiet"),
+    ]
+
+
+def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | None, origin: Content) -> Markup:
+    found: list[tuple[str, Content]] = [("Type", resource.type)]
+    if query is not None:
+        seen, cells = query.observation, row(query, time.time())
+        found += [(name.capitalize(), cells[n]) for n, name in enumerate(COLUMNS) if n not in (0, 2)]
+        found.append(("Generation", str(resource.generation)))
+        if resource.restart_token:
+            found.append(("Restarts", f"{count(resource.restart_token, 'time')} by `mzplan restart`"))
+        if seen is not None and seen.resumed:
+            found.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
+    found.append(("Put there by", origin if origin is not None else "-"))
+    return facts(found)
+
+
+def _notes(query: QueryStatus) -> Content:
+    text = "\n\n".join(notes(query))
+    return [element("h2", "What it says"), element("pre", text, class_="box told")] if text else None
+
+
+def _open(overview: Overview, address: Address) -> Content:
+    """What of it is not as committed."""
+    query = overview.queries.get(address)
+    said = query is not None and query.observation is not None and query.observation.error  # stands above
+    lines = [
+        f"pending: {p.condition}" if said else f"pending: {p.condition}: {p.reason}"
+        for p in overview.pending
+        if p.address == address
+    ]
+    lines += [
+        f"drift: {d.kind}" if said else f"drift: {d.kind}: {d.detail}"
+        for d in overview.drift
+        if d.address == str(address)
+    ]
+    return (
+        [element("h2", "Not as committed"), element("pre", "\n".join(lines), class_="box")] if lines else None
+    )
+
+
+def _plots(query: QueryStatus, samples: Samples) -> Content:
+    address, seen, now = query.resource.address, query.observation, time.time()
+    unit = (seen.lag_unit if seen is not None else None) or "records"
+    runs = samples.runs(address)[1:]
+    starts = [element("h2", "Restarts seen"), element("ul", [element("li", moment(at)) for at in runs])]
+    return [
+        element("h2", "The last hour"),
+        element(
+            "div",
+            plot(samples.rates(address), "Rows/s", now),
+            plot(samples.lags(address), f"Lag in {unit}", now),
+            class_="plots",
+        ),
+        element("p", "Sampled by this page's server each ten seconds since it runs.", class_="quiet"),
+        starts if runs else None,
+    ]
+
+
+def _reach(overview: Overview, address: Address) -> Content:
+    """What it needs and what depends on it, as a graph, with what a change of it would do to each."""
+    graph = overview.graph
+    impact = graph.impact(address)
+    looks = dict.fromkeys(impact.restarts, ("restart", "would restart"))
+    looks |= dict.fromkeys(impact.downstream, ("kept", "would keep running"))
+    looks[address] = ("changed", "this one, would restart" if address in impact.restarts else "this one")
+    shown = {address, *graph.requirements([address]), *graph.reach([address])}
+    restarts = count(len(impact.restarts), "query", "queries")
+    running = count(len(impact.downstream), "query", "queries")
+    said = f"A change of {address} would restart {restarts}; {running} downstream would keep running."
+    parts = [element("h2", "What a change would reach"), element("p", said)]
+    if len(shown) <= _DRAWN:
+        parts.append(scrolled(drawing(overview, shown, looks=looks), "What depends on it"))
+    elif address.kind == "connection":
+        parts.append(
+            element("p", element("a", "Its queries, as a graph", href=f"/?connection={address.name}"))
+        )
+    dependents = graph.dependents(address)
+    if dependents:
+        links = [element("li", resource_link(one)) for one in dependents]
+        inside = element("ul", links, class_="columns")
+        title = element("summary", f"Used by {count(len(dependents), 'resource')}")
+        parts.append(element("details", title, inside, class_="box"))
+    return parts

@@ -1,0 +1,85 @@
+"""`plan --html`: one file that loads nothing, and in which no text of a project is markup; its layout."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from html import unescape
+from itertools import pairwise
+
+import pytest
+
+from mzplan.model.plan import Plan
+from mzplan.plan import build_plan
+from mzplan.render.html import Markup, element
+from mzplan.render.layout import HEIGHT, WIDTH, layered
+from mzplan.render.plan_page import render_plan_page
+from tests.cases.test_cases import CASES, FOLDER, planned
+from tests.unit.small_projects import commit, console, kafka, project, source
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_change_is_there_and_nothing_is_loaded(name: str) -> None:
+    plan, _ = planned(FOLDER / name)
+    page = render_plan_page(plan)
+    assert not re.search(r'(?:src|href)="(?!#)', page)
+    for change in plan.changes:
+        assert f'id="{change.address}"' in page
+    for tag in ("style", "script"):
+        (own,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in unescape(page)
+
+
+def test_what_others_have_written_is_text() -> None:
+    odd = "</pre><script>alert(1)</script> \u202e\x07\n'\""
+    queries = (source(description=odd), console("out", "orders"))
+    plan = build_plan(project(kafka(), *queries), commit(project()))
+    page = render_plan_page(plan)
+    assert page.count("<script>") == 1 and "\u202e" not in page and "\x07" not in page
+    assert element("a", odd, data_name=odd).count("<") == 2
+    assert element("p", Markup("<b>ours</b>"), None, ["a", 1]) == "<p><b>ours</b>a1</p>"
+    assert element("p", hidden=True, lang=None, class_=False) == "<p hidden></p>"
+
+
+def large(broker: str) -> Plan:
+    """A broker of 100 sources, each with two sinks, has moved."""
+    names = [f"s{n}" for n in range(100)]
+    sinks = [console(f"{name}_{end}", name) for name in names for end in "ab"]
+    sources = [source(name) for name in names]
+    state = commit(project(kafka(), *sources, *sinks))
+    return build_plan(project(kafka(brokers=[broker]), *sources, *sinks), state)
+
+
+def test_a_large_plan_is_drawn_by_connections_and_listed_whole() -> None:
+    page = render_plan_page(large("b:9092"))
+    titles = re.findall(r'class="node ([\w-]+)"[^>]*data-name="([^"]+)"', page)
+    assert sorted(titles) == [
+        ("restart", "100 sources of k"),
+        ("running", "200 sinks of k"),
+        ("update", "connection.k"),
+    ]
+    assert page.count("<details") == 101
+
+
+def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
+    columns = {f"{column}.{n}": column for column in range(4) for n in range(column * 3 + 1)}
+    edges = [
+        (a, b)
+        for a in columns
+        for b in columns
+        if columns[a] < columns[b] and (len(a) * 7 + int(b[2:])) % 3 == 0
+    ]
+    found = layered(columns, edges)
+    places = sorted(found.places.values())
+    assert len(set(places)) == len(columns)
+    for (x, y), (right, below) in pairwise(places):
+        assert right >= x + WIDTH or (right == x and below >= y + HEIGHT)
+    assert max(y for _, y in places) + HEIGHT <= found.height
+    for (a, b), way in found.ways.items():
+        assert way[0] == (found.places[a][0] + WIDTH, found.places[a][1] + HEIGHT // 2)
+        assert way[-1] == (found.places[b][0], found.places[b][1] + HEIGHT // 2)
+        assert [x for x, _ in way] == sorted(x for x, _ in way)
+    assert layered(columns, edges) == found
+    assert layered({}, []).places == {}

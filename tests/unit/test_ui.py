@@ -1,0 +1,251 @@
+"""The pages of `mzplan ui`: who may see them, what they answer, what they keep of the past."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.model.state import QueryStatus
+from mzplan.operations.overview import OverviewReader, origin_of
+from mzplan.operations.project import open_project
+from mzplan.ui.access import COOKIE, HEADERS, Access
+from mzplan.ui.plots import plot
+from mzplan.ui.samples import Samples
+from tests.browser.shown_project import HOSTILE, ShownProject, troubled
+from tests.unit.cli_runs import mzplan
+from tests.unit.small_projects import at, commit, observe, shop
+
+TOKEN = "0123456789abcdef-token"
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> ShownProject:
+    made = ShownProject(tmp_path_factory.mktemp("ui") / "shop")
+    made.seen(**troubled())
+    return made
+
+
+@pytest.fixture(scope="module")
+def port(shown: ShownProject) -> Iterator[int]:
+    """Of a server that demands a token, and says that a proxy serves it at https://plan.example."""
+    command = [sys.executable, "-m", "mzplan", "-C", str(shown.folder), "ui", "--port", "0", "--json"]
+    environment = {**os.environ, "MZPLAN_UI_TOKEN": TOKEN}
+    command += ["--url", "https://plan.example"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        document = "".join(iter(process.stdout.readline, "}\n")) + "}"
+        found = json.loads(document)
+        assert (found["url"], found["token"]) == ("https://plan.example", True)
+        yield found["port"]
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, Any, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.headers, answer.read()
+
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_but_reading(method: str, port: int) -> None:
+    for path in ("/", "/session", "/nowhere"):
+        assert ask(port, path, method, **BEARER)[0] == 405
+
+
+def test_a_token_is_demanded_and_a_cookie_given_for_it(port: int) -> None:
+    assert ask(port, "/")[0] == 401
+    assert ask(port, "/live", Accept="text/html")[0] == 401
+    status, headers, _ = ask(port, "/queries", Accept="text/html,*/*")
+    assert (status, headers["Location"]) == (303, "/login")
+    assert ask(port, "/session", Authorization="Bearer wrong")[0] == 401
+    assert ask(port, "/", Authorization=f"Basic {TOKEN}")[0] == 401
+    status, headers, _ = ask(port, "/session", **BEARER)
+    cookie = headers["Set-Cookie"]
+    assert status == 204 and TOKEN not in cookie
+    assert {"HttpOnly", "SameSite=strict", "Secure"} <= set(cookie.split("; "))
+    value = cookie.partition(";")[0]
+    assert ask(port, "/", Cookie=value)[0] == 200
+    assert ask(port, "/", Cookie=value[:-1] + ("0" if value[-1] != "0" else "1"))[0] == 401
+    until, _, signature = value.partition("=")[2].partition(".")
+    assert ask(port, "/", Cookie=f"{COOKIE}={int(until) + 1}.{signature}")[0] == 401
+    assert ask(port, "/", Cookie=f"{COOKIE}=\u00e9.x".encode().decode("latin-1"))[0] == 401
+
+
+def test_only_its_own_names(port: int) -> None:
+    for host, status in (
+        ("plan.example", 200),
+        ("PLAN.example:8470", 200),
+        ("localhost:1", 200),
+        ("[::1]:1", 200),
+        ("192.0.2.7", 200),
+        ("evil.example", 421),
+        ("plan.example.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+    ):
+        assert ask(port, "/queries", Host=host, **BEARER)[0] == status, host
+    assert not Access().is_ours("192.0.2.7") and Access().is_ours("127.0.0.1:8470")
+
+
+def test_every_answer_has_the_headers(port: int) -> None:
+    for path in ("/", "/login", "/static/live.js", "/nowhere", "/resources/source.nowhere"):
+        _, headers, _ = ask(port, path, **BEARER)
+        assert {name: headers[name] for name in HEADERS} == HEADERS
+        assert "unsafe" not in headers["Content-Security-Policy"] and "Server" not in headers
+
+
+def test_what_there_is_not(port: int) -> None:
+    for path in (
+        "/nowhere",
+        "/resources/source.nowhere",
+        "/resources/%2e%2e%2fetc",
+        "/resources/source.<script>",
+        "/static/..%2f..%2fapp.py",
+        "/static/app.py",
+        "/?connection=nowhere",
+        "/history/99",
+        "/history/1..99",
+        f"/history/{10**30}",
+    ):
+        status, _, body = ask(port, path, **BEARER)
+        assert status == 404, (path, status)
+        assert b"<script>" not in body
+
+
+def test_pages_escape_what_the_store_says(port: int) -> None:
+    for path in ("/resources/sink.orders_pg", "/open", "/resources/sink.clicks_log"):
+        status, _, body = ask(port, path, **BEARER)
+        text = body.decode()
+        assert status == 200
+        assert HOSTILE[:20] not in text and "<b>odd" not in text and "\u202e" not in text
+    assert ask(port, "/", "HEAD", **BEARER)[2] == b""
+
+
+def test_live_says_only_what_has_changed(port: int, shown: ShownProject) -> None:
+    def live(since: str = "") -> tuple[int, Any]:
+        status, _, body = ask(port, f"/live?since={since}", **BEARER)
+        return status, json.loads(body or b"{}")
+
+    _, first = live()
+    assert len(first["numbers"]) == 9 and first["problem"] == ""
+    assert live(first["version"])[0] == 204
+    assert len(live("another-3")[1]["numbers"]) == 9
+    shown.seen(**{**troubled(), "orders": {"lag": 5}})
+    until = time.monotonic() + 60
+    while (found := live(first["version"]))[0] == 204 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert list(found[1]["numbers"]) == ["source.orders"]
+    assert found[1]["numbers"]["source.orders"][-1] == "5 records"
+    assert found[1]["page"] == first["page"]
+
+
+# --- how it begins
+
+
+def test_others_are_let_in_with_a_token_alone(shown: ShownProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MZPLAN_UI_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "192.0.2.7", "example.com", "localhost.example.com"):
+        ran = mzplan(shown.folder, "ui", "--host", host, "--json")
+        assert (ran.code, ran.error()["code"]) == (7, "MZ186"), host
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2short", "with a space in its middle", "not-ascii-\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"],
+)
+def test_what_is_no_token(text: str, shown: ShownProject, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    ran = mzplan(shown.folder, "ui", "--token-file", str(file), "--json")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ187")
+    assert not text or text not in ran.out.replace(str(file), "")
+    ran = mzplan(shown.folder, "ui", "--token-file", str(tmp_path / "none"), "--json")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ187")
+
+
+def test_where_it_can_not_be_served(shown: ShownProject, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = str(taken.getsockname()[1])
+        ran = mzplan(shown.folder, "ui", "--port", number, "--json")
+        assert (ran.code, ran.error()["code"]) == (1, "MZ188") and "--port 0" in ran.error()["hint"]
+    ran = mzplan(shown.folder, "ui", "--host", "192.0.2.7", "--token-file", str(file), "--json")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ188")
+    for url in ("plan.example", "ftp://plan.example", "https://plan.example/below"):
+        assert mzplan(shown.folder, "ui", "--url", url).code == 64
+
+
+# --- what it reads and keeps
+
+
+def test_the_overview_is_made_again_only_for_something_new(tmp_path: Path) -> None:
+    made = ShownProject(tmp_path / "shop")
+    reader = OverviewReader(open_project(str(made.folder)))
+    first = reader.read()
+    assert reader.read() is first
+    made.seen(**troubled())
+    second = reader.read()
+    assert second is not first and second.state is first.state
+    assert {str(one.address) for one in second.pending} == {"source.payments", "sink.orders_pg"}
+    assert {one.kind for one in second.drift} == {"failed-query"}
+
+
+def test_where_a_resource_comes_from(shown: ShownProject) -> None:
+    state = shown.store.read_state()
+    assert state.serial == 2
+    serials = {
+        name: found.serial
+        for name in ("connection.shop_kafka", "source.orders", "source.clicks", "sink.orders_pg")
+        if (found := origin_of(shown.store, state, at(name))) is not None
+    }
+    assert serials == {
+        "connection.shop_kafka": 2,
+        "source.orders": 2,
+        "source.clicks": 1,
+        "sink.orders_pg": 1,
+    }
+
+
+def test_samples_are_a_ring() -> None:
+    state = commit(shop())
+    samples, address = Samples(kept=3), at("source.orders")
+    for number in range(5):
+        seen = observe(state, orders={"input_rows_per_second": float(number), "lag": None})
+        record = state.resources[address]
+        query = QueryStatus(resource=record, observation=seen["local"].observations[address])
+        samples.add([query], now=100.0 + number)
+        samples.started(address, f"run-{number // 4}", 100.0 + number)
+    assert samples.rates(address) == [(102.0, 2.0), (103.0, 3.0), (104.0, 4.0)]
+    assert [value for _, value in samples.lags(address)] == [None, None, None]
+    assert samples.runs(address) == [100.0, 104.0]
+    samples.add([], now=105.0)
+    assert samples.rates(address) == [] and samples.runs(address) == []
+
+
+def test_a_plot_interrupts_its_line_where_nothing_is_known() -> None:
+    points = [(3000.0, 1.0), (3010.0, 2.0), (3020.0, None), (3030.0, 4.0), (3500.0, 1.0)]
+    drawn = plot(points, "Rows/s", now=3600.0)
+    assert drawn.count("<polyline") == 3 and "Rows/s, now 1" in drawn
+    assert "nothing is known" in plot([], "Lag", now=3600.0)
+    assert not math.isnan(
+        float(plot([(3600.0, 0.0)], "x", now=3600.0).partition('points="')[2].partition(",")[0])
+    )
