@@ -48,6 +48,7 @@ def command_run(
 ) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
     from mzplan.config.files import PROJECT_FILE
+    from mzplan.plan.drift import drift_of_instance
     from mzplan.runner.logs import configure_logging
     from mzplan.runner.main import run
     from mzplan.runner.settings import SettingsWatch
@@ -62,7 +63,15 @@ def command_run(
     allowed = read_policy(policy) if policy else None
     file = Path(settings.directory) / PROJECT_FILE
     watch = SettingsWatch(file, lambda: invocation.project().settings)
-    return run(settings, instance, stand_by=standby, metrics=place, policy=allowed, watch=watch)
+    return run(
+        settings,
+        instance,
+        find_drift=drift_of_instance,
+        stand_by=standby,
+        metrics=place,
+        policy=allowed,
+        watch=watch,
+    )
 
 
 @command("up")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from mzplan.model.address import Address
 from mzplan.model.durations import seconds
@@ -58,6 +59,16 @@ def drift_between(
         if kind:
             found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
     return tuple(sorted(found, key=lambda item: (item.address, item.kind)))
+
+
+def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftItem, ...]:
+    """The same for the queries of one instance, as its runner sees it; none while it takes the state in.
+    Whether a secret has another value by now is not looked at: that is slow."""
+    if status.serial != state.serial:
+        return ()
+    name = status.instance
+    own = {address: one for address, one in state.resources.items() if one.instance == name}
+    return drift_between(replace(state, resources=own), {name: status}, {name: True}, now=now)
 
 
 def edits_by_hand(state: State) -> tuple[DriftItem, ...]:

@@ -88,6 +88,7 @@ class Runner:
         self._retries: dict[Address, tuple[float, float]] = {}  # by the clock, and by the calendar
         self._parallelism = controller.parameters.parallelism
         self.serial = -1
+        self.state: State | None = None  # of that serial
         self.round_seconds = 0.0  # that the last look at everything took
         self._seen_state: str | None = None
         self._failing: dict[str, str | None] = {}  # what can't be looked at, and why
@@ -211,7 +212,7 @@ class Runner:
         queries = [(a, one) for a, one in state.resources.items() if a.kind != "connection"]
         here = {address for address, one in queries if one.instance == self.instance}
         self.canaries.take_in(state, here)
-        self.serial, self._seen_state = state.serial, version
+        self.serial, self.state, self._seen_state = state.serial, state, version
         if first:
             self.controller.initialization_complete()
             await self.controller.reconcile_state()

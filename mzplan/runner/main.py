@@ -32,7 +32,7 @@ from mzplan.model.state import Lease, State
 from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
-from mzplan.runner.metrics import serve_metrics
+from mzplan.runner.metrics import FindDrift, serve_metrics
 from mzplan.runner.settings import SettingsWatch, parameters_of
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
@@ -52,14 +52,15 @@ def run(
     settings: ProjectSettings,
     instance: str,
     *,
+    find_drift: FindDrift,
     stand_by: bool = True,
     metrics: MetricsPlace | None = None,
     policy: Policy | None = None,
     watch: SettingsWatch | None = None,
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
-    (embedded, where two commands may have started one each) leave at once. `watch`: where the settings
-    may change meanwhile."""
+    (embedded, where two commands may have started one each) leave at once. `find_drift` is for its metrics;
+    `watch`: where the settings may change meanwhile."""
     own_key()  # an error of it ends the runner, not each query
     store = open_store(settings)
     stopping = threading.Event()
@@ -71,7 +72,7 @@ def run(
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
     place = metrics or settings.metrics.get(instance)
-    return _serve(settings, store, lease, stopping, place, policy, watch)
+    return _serve(settings, store, lease, stopping, place, find_drift, policy, watch)
 
 
 def run_dry(settings: ProjectSettings, instance: str) -> None:
@@ -138,6 +139,7 @@ def _serve(
     lease: Lease,
     stopping: threading.Event,
     metrics: MetricsPlace | None,
+    find_drift: FindDrift,
     policy: Policy | None,
     watch: SettingsWatch | None,
 ) -> ExitCode:
@@ -163,7 +165,11 @@ def _serve(
     listener = WakeListener(socket, values.receive, controller.woken)
     if is_private:
         listener.start()
-    served = serve_metrics(runner, metrics) if metrics is not None else None
+    served = (
+        serve_metrics(runner, metrics, absolute_warehouse(settings), find_drift)
+        if metrics is not None
+        else None
+    )
     unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, get_args
 
+from mzplan.model.plan import DriftItem
 from mzplan.model.resources import MetricsPlace
-from mzplan.model.state import Condition, Observation
+from mzplan.model.state import Condition, Observation, State, Status
 from mzplan.runner.loop import Runner
+from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
@@ -22,6 +25,9 @@ log = logging.getLogger("mzplan.metrics")
 
 FRESH = 30.0  # seconds without a round, after which a runner is not healthy
 _QUERY = ["instance", "query"]
+
+# What of a Status is not as the state says, at a time in seconds since the epoch.
+FindDrift = Callable[[State, Status, float], tuple[DriftItem, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +55,13 @@ def health_of(runner: Runner) -> Health:
 
 
 class RunnerCollector:
-    """What Prometheus collects: the newest observations, as the Status has them. No secret is among them."""
+    """What Prometheus collects: the newest observations, as the Status has them. No secret is among them.
+    `warehouse` is an absolute path or a URI."""
 
-    def __init__(self, runner: Runner):
+    def __init__(self, runner: Runner, warehouse: str, find_drift: FindDrift):
         self._runner = runner
+        self._warehouse = local_path(warehouse)
+        self._find_drift = find_drift
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         from prometheus_client.core import GaugeMetricFamily
@@ -73,6 +82,24 @@ class RunnerCollector:
                     [runner.instance, str(address), condition], float(one.condition == condition)
                 )
         yield conditions
+        errors = GaugeMetricFamily(
+            "mzplan_query_error",
+            "1 for the code of its last failure, and for that of a connection at fault.",
+            labels=[*_QUERY, "code", "connection"],
+        )
+        for address, one in queries:
+            for code, connection in self._errors_of(one):
+                errors.add_metric([runner.instance, str(address), code, connection], 1.0)
+        yield errors
+        drift = GaugeMetricFamily(
+            "mzplan_query_drift", "1 where it is not as the state says.", labels=[*_QUERY, "kind"]
+        )
+        state = runner.state
+        if observed is not None and state is not None:
+            items = self._find_drift(state, observed, time.time())
+            for query, kind in sorted({(item.address, item.kind) for item in items}):
+                drift.add_metric([runner.instance, query, kind], 1.0)
+        yield drift
         values = [(str(address), self._of_query(one)) for address, one in queries]
         for name, help_ in _HELP.items():
             family = GaugeMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
@@ -84,6 +111,8 @@ class RunnerCollector:
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
         attached = runner.controller.attached()
+        leads = attached is not None and attached.lost is None
+        yield "leader", "Whether this runner leads the instance.", float(leads)
         yield "healthy", "Whether /healthz says so.", float(health_of(runner).problem is None)
         yield "serial", "The serial of the state that was taken in; -1: none yet.", float(runner.serial)
         yield "epoch", "The epoch of the lease: how often the instance was taken over.", float(runner.epoch)
@@ -91,6 +120,21 @@ class RunnerCollector:
         if attached is not None:
             left = attached.lease.heartbeat + attached.lease.ttl - time.time()
             yield "lease_seconds", "Until the lease lapses, were it not renewed.", left
+        try:
+            disk = shutil.disk_usage(self._warehouse) if self._warehouse is not None else None
+        except OSError:
+            disk = None  # it is not there yet
+        if disk is not None:
+            yield "warehouse_free_bytes", "Free on the disk of the warehouse.", float(disk.free)
+            yield "warehouse_size_bytes", "The size of that disk.", float(disk.total)
+
+    def _errors_of(self, one: Observation) -> Iterator[tuple[str, str]]:
+        """Codes, each with the connection at fault; "" where it is the query's own."""
+        if one.error_code is not None:
+            yield one.error_code, ""
+        fault = self._runner.connections.fault(one.address)
+        if fault is not None and fault.problem.code:
+            yield fault.problem.code, str(fault.connection)
 
     def _of_query(self, one: Observation) -> dict[str, Any]:
         state = self._runner.overview.queries.get(one.address)
@@ -111,7 +155,7 @@ _HELP = {
     "step": "The last finished micro-batch.",
     "input_rows_per_second": "Rows that arrive.",
     "processed_rows_per_second": "Rows that are processed while a micro-batch runs.",
-    "lag_records": "Records of the upstream that are not read yet, where known.",
+    "lag_records": "What of the upstream is not read yet, where known, as status counts it.",
     "left_out_records": "Malformed records that the run has skipped or kept aside.",
     "failures": "Failures in a row.",
     "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
@@ -135,13 +179,15 @@ class MetricsServer:
         self._server.server_close()
 
 
-def serve_metrics(runner: Runner, place: MetricsPlace) -> MetricsServer | None:
+def serve_metrics(
+    runner: Runner, place: MetricsPlace, warehouse: str, find_drift: FindDrift
+) -> MetricsServer | None:
     """Begin to serve. Where that can't be, a warning says so, and the runner goes on without."""
     try:
         from prometheus_client import CollectorRegistry
 
         registry = CollectorRegistry()
-        registry.register(RunnerCollector(runner))
+        registry.register(RunnerCollector(runner, warehouse, find_drift))
         server = _Server((place.host, place.port), _handler(runner, registry))
     except (OSError, OverflowError, ImportError) as problem:
         log.warning(

@@ -9,7 +9,7 @@ import pytest
 
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
-from mzplan.plan.drift import drift_between
+from mzplan.plan.drift import drift_between, drift_of_instance
 from tests.unit.small_projects import commit, observe, shop, source
 
 ALIVE = {"local": True}
@@ -22,6 +22,15 @@ def found(state: State, alive: dict[str, bool] = ALIVE, **seen: Any) -> list[tup
 
 def test_what_runs_as_committed_is_no_drift() -> None:
     assert found(commit(shop())) == []
+
+
+def test_a_runner_answers_for_its_own_queries_once_it_has_taken_them_in() -> None:
+    status = observe(commit(shop()), orders={"condition": "failed"})["local"]
+    state = commit(shop(other=source("other", instance="elsewhere")))
+    (found,) = drift_of_instance(state, status, status.heartbeat)
+    assert (found.address, found.kind) == ("source.orders", "failed-query")
+    behind = dataclasses.replace(status, serial=state.serial - 1)
+    assert drift_of_instance(state, behind, status.heartbeat) == ()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries
-from mzplan.plan.drift import drift_between
+from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.runner.logs import JsonFormatter
-from mzplan.runner.metrics import serve_metrics
+from mzplan.runner.metrics import MetricsServer, serve_metrics
 from tests.unit.test_runner import ORDERS, World, make_state, starts
 
 
@@ -109,7 +109,7 @@ def asked(port: int, path: str) -> tuple[int, str]:
 
 def test_metrics_and_health(world: World) -> None:
     world.commit(make_state(1))
-    server = serve_metrics(world.runner, MetricsPlace(port=0))
+    server = serve_metrics(world.runner, MetricsPlace(port=0), "/nowhere", drift_of_instance)
     assert server is not None
     try:
         world.settle()
@@ -126,6 +126,8 @@ def test_metrics_and_health(world: World) -> None:
         assert found["mzplan_instance_serial",] == 1.0
         assert found["mzplan_instance_epoch",] == world.lease.epoch
         assert found["mzplan_instance_healthy",] == 1.0
+        assert found["mzplan_instance_leader",] == 1.0
+        assert not [name for name, *_ in found if "warehouse" in name or name == "mzplan_query_drift"]
         assert 0 < found["mzplan_instance_lease_seconds",] <= world.lease.ttl
         assert found["mzplan_query_condition", "running", "source.orders"] == 1.0
         assert found["mzplan_query_condition", "failed", "source.orders"] == 0.0
@@ -138,16 +140,20 @@ def test_metrics_and_health(world: World) -> None:
         assert code == 503 and "no round has ended" in text
         world.runner.controller.instances.lost = "another runner leads it, at secret://x"
         assert "secret" not in asked(server.port, "/healthz")[1]
+        assert 'mzplan_instance_leader{instance="local"} 0.0' in asked(server.port, "/metrics")[1]
     finally:
         server.close()
 
 
 def test_a_port_that_is_taken_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    first = serve_metrics(world.runner, MetricsPlace(port=0))
+    def begin(place: MetricsPlace) -> MetricsServer | None:
+        return serve_metrics(world.runner, place, "s3://bucket/w", drift_of_instance)
+
+    first = begin(MetricsPlace(port=0))
     assert first is not None
     try:
-        assert serve_metrics(world.runner, MetricsPlace(port=first.port)) is None
-        assert serve_metrics(world.runner, MetricsPlace(port=1, host="no such host")) is None
+        assert begin(MetricsPlace(port=first.port)) is None
+        assert begin(MetricsPlace(port=1, host="no such host")) is None
         told = [
             r.getMessage() for r in caplog.records if r.name == "mzplan.metrics" and r.levelname == "WARNING"
         ]
