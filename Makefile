@@ -12,7 +12,7 @@ help: ## list the targets
 prerequisites: ## see whether Python and Java are there and new enough
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh run
 
-doctor: ## see whether all is there that the tests need: Java, a browser, npm, sshd
+doctor: ## see whether all is there that the tests need: Java, a browser, npm, sshd, Prometheus
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh test
 
 # uv installs with half of pip's processor time, and downloads at once. Where only pip knows the way to packages (a mirror in pip.conf), pip does.

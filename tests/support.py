@@ -34,6 +34,12 @@ class Project:
             f"version: 1\nproject: {name}\nwarehouse: ./warehouse\nretain_dropped: 1s\n"
         )
 
+    def serve_metrics(self, port: int) -> None:
+        """Have its runner do so, once it starts."""
+        self.metrics_port = port
+        with (self.folder / "mzplan.yaml").open("a") as settings:
+            settings.write(f"instances: {{local: {{type: embedded, metrics: {{port: {port}}}}}}}\n")
+
     def write(self, name: str, text: str) -> Path:
         """Declare resources in a file of their own."""
         path = self.folder / f"{name}.yaml"

@@ -2,7 +2,7 @@
 # What is missing on this machine and pip can't bring: all of it at once, with the line that installs it.
 #
 #   tools/prerequisites.sh run               what running needs: Python and Java
-#   tools/prerequisites.sh test              what the tests need beside that: a browser, npm, sshd
+#   tools/prerequisites.sh test              what the tests need beside that: a browser, npm, sshd, Prometheus
 #   tools/prerequisites.sh test --packages   only the names of Debian's or Ubuntu's packages, for scripts
 #
 # Exit code 1 when something is missing (0 with --packages). PYTHON and JAVA_HOME name others than the PATH's.
@@ -49,6 +49,8 @@ if [ "$purpose" = test ]; then
     lacks "a browser, chromium or google-chrome, which draws the graphs of review comments" "$browser" chromium
   there npm || lacks "npm, which brings Mermaid for them" npm node
   there sshd || lacks "sshd, which connections go through" openssh-server
+  { there prometheus && there promtool; } ||
+    lacks "prometheus and promtool, which examples/monitoring is tried with" prometheus prometheus
 fi
 
 if [ "${2:-}" = --packages ]; then

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from examples.servers.ports import free_port
 from tests.support import Project
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def shared_project(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Project]:
     """The session's project. Its runner starts with the first apply, and ends with the session."""
     project = Project(tmp_path_factory.mktemp("project"), "shared", {"TEST_PG_PASSWORD": postgres.password})
+    project.serve_metrics(free_port())
     yield project
     project.down()
 

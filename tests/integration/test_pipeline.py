@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.servers import create_topic, delete_topic, produce_json
+from tests.integration.prometheus import metrics_used, scraping
 from tests.support import (
     Project,
     eventually,
@@ -112,6 +114,7 @@ def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_not
     own_kafka: KafkaBroker,
     postgres: PostgresServer,
     database: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     name = database()
     dsn = postgres.dsn(name)
@@ -146,6 +149,15 @@ def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_not
     # The old address goes away; rows come in at the new one; the change repairs it.
     own_kafka.stop()
     own_kafka.start(listeners=[2])
+    # What the alerts and the dashboard ask for is there; also what there is only in trouble.
+    with scraping(tmp_path / "prometheus", project.metrics_port) as prometheus:
+        prometheus.has_scraped(metrics_used() - {"mzplan_query_drift"})
+        (fault,) = prometheus.query('mzplan_query_error{connection!=""}')
+        assert (fault["query"], fault["connection"], fault["code"]) == (
+            "source.rp_s",
+            "connection.rp_k",
+            "MZ050",
+        )
     produce_json(own_kafka.bootstrap2, "repair", orders(30, 60), key="id")
     declare(own_kafka.bootstrap2)
     (source,) = [c for c in project.apply()["changes"] if c["address"] == "source.rp_s"]

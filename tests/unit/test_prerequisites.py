@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "prerequisites.sh"
-TESTS = {"java": "echo 'openjdk version \"17.0.9\"' >&2", "chromium": "", "npm": "", "sshd": ""}
+TESTS = {
+    "java": "echo 'openjdk version \"17.0.9\"' >&2",
+    **dict.fromkeys(("chromium", "npm", "sshd", "prometheus", "promtool"), ""),
+}
 
 
 @pytest.fixture
@@ -43,10 +46,10 @@ def run(
 def test_all_that_is_missing_is_said_at_once(path: Path) -> None:
     code, said = run(path, "test")
     assert code == 1
-    for what in ("Java 17 or 21", "a browser, chromium", "npm", "sshd"):
+    for what in ("Java 17 or 21", "a browser, chromium", "npm", "sshd", "prometheus and promtool"):
         assert f"  - {what}" in said
-    assert "sudo apt-get install openjdk-17-jre-headless chromium npm openssh-server\n" in said
-    assert "brew install openjdk@17 chromium node\n" in said
+    assert "sudo apt-get install openjdk-17-jre-headless chromium npm openssh-server prometheus\n" in said
+    assert "brew install openjdk@17 chromium node prometheus\n" in said
 
 
 def test_the_packages_are_those_of_the_system(path: Path) -> None:
@@ -55,11 +58,11 @@ def test_the_packages_are_those_of_the_system(path: Path) -> None:
 
     assert packages("ID=debian\nVERSION_ID=13\n") == (
         0,
-        "openjdk-21-jre-headless chromium npm openssh-server\n",
+        "openjdk-21-jre-headless chromium npm openssh-server prometheus\n",
     )
     assert packages('ID=ubuntu\nVERSION_ID="24.04"\n') == (
         0,
-        "openjdk-17-jre-headless chromium-browser npm openssh-server\n",
+        "openjdk-17-jre-headless chromium-browser npm openssh-server prometheus\n",
     )
 
 
@@ -92,6 +95,12 @@ def test_sshd_may_be_where_only_root_looks(path: Path, tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
         program(folder, name, text)
     assert run(path, "test", SBIN=str(tmp_path / "sbin")) == (0, "")
+
+
+def test_prometheus_without_promtool_does_not_do(path: Path) -> None:
+    for name in TESTS.keys() - {"promtool"}:
+        program(path, name, TESTS[name])
+    assert run(path, "test", "--packages") == (0, "prometheus\n")
 
 
 def test_python(path: Path) -> None:

@@ -1,0 +1,134 @@
+"""examples/monitoring by Prometheus and its promtool: alerts that fire when they must, a dashboard that finds
+its metrics. That a runner on Spark has them, too, is in test_pipeline."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml
+
+from examples.servers.ports import free_port
+from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.resources import MetricsPlace
+from mzplan.plan.drift import drift_of_instance
+from mzplan.runner.metrics import serve_metrics
+from tests.integration.prometheus import (
+    DASHBOARD,
+    MONITORING,
+    dashboard_expressions,
+    metrics_used,
+    scraping,
+)
+from tests.support import eventually
+from tests.unit.cli_runs import PIPELINE, PROJECT, mzplan
+from tests.unit.test_runner import ORDERS, SINK, World, make_state
+
+RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"][0]["rules"]
+PAGE = (MONITORING.parents[1] / "docs" / "how-to" / "watch-a-runner.md").read_text()
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run(["promtool", *arguments], cwd=MONITORING, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_fires_when_it_must_and_not_before() -> None:
+    promtool("check", "config", "prometheus.yml")  # and the rules that it names
+    promtool("test", "rules", "rules-test.yml")
+    tried: dict[str, set[bool]] = {rule["alert"]: set() for rule in RULES}
+    for group in yaml.safe_load((MONITORING / "rules-test.yml").read_text())["tests"]:
+        for one in group["alert_rule_test"]:
+            tried[one["alertname"]].add("exp_alerts" in one)
+    assert all(found == {True, False} for found in tried.values()), tried
+
+
+def test_the_dashboard_is_one_that_grafana_can_read(tmp_path: Path) -> None:
+    records = [
+        {"record": f"panel:{number}", "expr": expression}
+        for number, expression in enumerate(dashboard_expressions())
+    ]
+    rules = tmp_path / "panels.yml"
+    rules.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
+    promtool("check", "rules", str(rules))
+    variables = {one["name"] for one in DASHBOARD["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", str(DASHBOARD["panels"]))) <= variables
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+
+
+def test_the_page_has_every_alert_and_every_metric() -> None:
+    assert [name for name in (rule["alert"] for rule in RULES) if f"`{name}`" not in PAGE] == []
+    assert [name for name in sorted(metrics_used()) if f"`{name}`" not in PAGE] == []
+
+
+@pytest.fixture
+def troubled(tmp_path: Path) -> Iterator[int]:
+    """The port of a runner in memory: its source has stalled and its login is refused, its sink fails."""
+    world = World(tmp_path / "state")
+    world.executor.unreached = lambda connection: (Diagnostic(code="MZ051", summary="Kafka refused"),)
+    world.executor.fail_start = lambda one: "no room" if one.address == SINK else None
+    world.commit(make_state(1))
+    world.settle()
+    name = world.executor.running()[ORDERS].name
+    world.executor.progress(name, step=7, lag=12, heard_at=time.time() - 400.0)
+    world.settle()
+    server = serve_metrics(world.runner, MetricsPlace(port=0), str(tmp_path), drift_of_instance)
+    assert server is not None
+    yield server.port
+    server.close()
+    world.pool.shutdown()
+    world.runner.answering.close()
+
+
+@pytest.fixture
+def dry(tmp_path: Path) -> Iterator[int]:
+    """The port of `mzplan run`, for the dry instance of a project."""
+    folder, port = tmp_path / "dry", free_port()
+    (folder / "warehouse").mkdir(parents=True)
+    (folder / "mzplan.yaml").write_text((PROJECT % "dry").replace("local", "ci"))
+    (folder / "pipeline.yaml").write_text(PIPELINE % "broker-a")
+    assert mzplan(folder, "apply", "--auto-approve").code == 0
+    command = [sys.executable, "-m", "mzplan", "-C", str(folder), "run", "--instance", "ci"]
+    with (folder / "log").open("wb") as log:
+        runner = subprocess.Popen([*command, "--metrics-port", str(port)], stdout=log, stderr=log)
+    yield port
+    runner.terminate()
+    assert runner.wait(timeout=60) == 0
+
+
+def test_a_scrape_finds_what_the_dashboard_and_the_alerts_ask_for(
+    troubled: int, dry: int, tmp_path: Path
+) -> None:
+    with scraping(tmp_path / "prometheus", troubled, dry) as prometheus:
+        prometheus.has_scraped(metrics_used())
+        # `instance` is mzplan's, not a host and a port.
+        asked = [*dashboard_expressions(), 'mzplan_instance_warehouse_free_bytes{instance="ci"} > 0']
+
+        def answered() -> bool:  # some of it takes two scrapes
+            return all(map(prometheus.query, asked))
+
+        eventually("every panel shows something", answered)
+        assert {one["kind"] for one in prometheus.query('mzplan_query_drift{instance="local"}')} == {
+            "failed-query",
+            "stalled-query",
+        }
+        assert prometheus.query('mzplan_query_drift{instance="ci"}') == []
+
+        def begun() -> set[str]:
+            return {one["labels"]["alertname"] for one in prometheus.ask("alerts")["alerts"]}
+
+        trouble = {"MzplanQueryFailing", "MzplanQueryStalled", "MzplanSecretRefused"}
+        disk = {"MzplanWarehouseDisk"}  # of this machine
+        eventually("alerts for what is wrong, and no others", lambda: begun() - disk == trouble)
+        (group,) = prometheus.ask("rules")["groups"]
+        assert {rule["health"] for rule in group["rules"]} == {"ok"}
