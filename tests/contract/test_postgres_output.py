@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,10 +19,11 @@ from mzplan.connectors.api.protocols import Output
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
+from mzplan.connectors.postgres.sink.removal import _drop_tables
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, staging_shape
 from mzplan.connectors.postgres.sink.writer import Writer
-from mzplan.connectors.postgres.tables import find_table
+from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.endpoints import OutputEndpoint
 from mzplan.endpoints.testing import OutputSubject, batch_of, output_contract, rows, write_step
 from mzplan.warehouse.content_hash import HASH, row_hashes
@@ -177,3 +180,58 @@ def test_the_latest_of_each_key_is_moved(there: str | None) -> None:
         found = dict(connection.execute("SELECT id, name FROM latest").fetchall())
         assert found == {1: "new", 3: "three", 4: "two"}
         assert connection.execute("SELECT count(*) FROM stage").fetchone() == (0,)
+
+
+ISOLATIONS = ["read committed", "repeatable read", "serializable"]
+
+
+def by_default(isolation: str) -> None:
+    with psycopg.connect(Sinks.dsn, autocommit=True) as connection:
+        setting = f"default_transaction_isolation = '{isolation}'"
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {setting}".encode())
+
+
+def meanwhile(work: Callable[[], object], looking: Connection) -> threading.Thread:
+    """Do it on a thread; returns when it waits for a lock, or is done."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    while thread.is_alive() and looking.execute(waits).fetchone() is None:
+        thread.join(0.02)
+    return thread
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_generation_whose_step_ends_while_the_next_one_begins_writes_nothing(isolation: str) -> None:
+    by_default(isolation)
+    sinks = Sinks(staged=False)
+    endpoint = sinks.new_endpoint("", {"compare": "warn"})
+    endpoint.start_step(0)
+    endpoint.push_buffer(batch_of(rows(0, 3)))
+    raised: list[Exception] = []
+
+    def finish() -> None:
+        try:
+            endpoint.finish_step()
+        except Exception as problem:
+            raised.append(problem)
+
+    with connect(Sinks.dsn) as newer, connect(Sinks.dsn) as looking:
+        with newer.transaction():
+            replace(sinks.writer, generation=2)._begin(newer, sinks.move.table)  # empties the table
+            finishing = meanwhile(finish, looking)
+        finishing.join()
+    assert (sinks.contents(), [type(one) for one in raised]) == ([], [FencedError])
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_sink_that_begins_while_another_one_is_forgotten_keeps_its_row(isolation: str) -> None:
+    by_default(isolation)
+    sinks = Sinks(staged=False)
+    with connect(Sinks.dsn) as beginning, connect(Sinks.dsn) as removing, connect(Sinks.dsn) as looking:
+        looking.execute("DELETE FROM mzplan.writers")
+        with beginning.transaction():
+            replace(sinks.writer, sink="other")._begin(beginning, None)
+            dropping = meanwhile(lambda: _drop_tables(removing, sinks.writer), looking)
+        dropping.join()
+        assert looking.execute("SELECT sink FROM mzplan.writers").fetchall() == [("other",)]

@@ -25,6 +25,7 @@ _SILENCE_MS = 20_000
 _SESSION = """
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
+SET default_transaction_isolation = 'read committed';
 SET lock_timeout = '20s';
 SET idle_in_transaction_session_timeout = '30s';
 SET statement_timeout = %d;
@@ -99,7 +100,8 @@ def conninfo(
 
 
 def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connection[Any]:
-    """An autocommit connection, in UTC. What it commits is durable, whatever the server's default.
+    """An autocommit connection, in UTC. What it commits is durable, and each statement of a transaction sees
+    what was committed before it, whatever the server's defaults.
 
     A frozen client's transaction is ended by the server, so that it can't hold its locks for ever.
     `statement_timeout_s`: in seconds, 0 for none. Raises psycopg.Error.

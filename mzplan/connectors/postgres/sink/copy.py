@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SESSION = (
     "SELECT set_config('lock_timeout', '20s', false), "
+    "set_config('default_transaction_isolation', 'read committed', false), "
     "set_config('idle_in_transaction_session_timeout', '30s', false), "
     "set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false) "
     "FROM current_setting('synchronous_commit') AS s"
@@ -47,8 +48,8 @@ class Session:
                 conninfo = f"{conninfo} port={opened.enter_context(elsewhere())}"
             database = opened.enter_context(adbc_driver_postgresql.connect(conninfo))
             self.connection = opened.enter_context(adbc.AdbcConnection(database))
+            self.execute(SESSION)  # before the first transaction, which is to begin so
             self.connection.set_autocommit(autocommit)
-            self.execute(SESSION)
             self._opened = opened.pop_all()
 
     def execute(self, statement: str) -> int:

@@ -43,6 +43,14 @@ class Ledger:
         """Count and content hash of a step; no row when nothing is known of it."""
         return f"SELECT row_count, content_hash FROM {self.steps} WHERE {self._step(step)}"
 
+    def lock(self) -> str:
+        """In the transaction of a claim, and before it: wait for who begins a newer generation. A claim that
+        waits itself does not see that generation's row: it goes on with what it has looked at before."""
+        return (
+            f"SELECT 1 FROM {self.writers} WHERE sink = {literal(self.sink)} "
+            f"AND generation = {self.generation} FOR UPDATE"
+        )
+
     def claim(self, step: Step, after: int, before: Written | None) -> str:
         """In the transaction that has written the rows: note that this step is the last one. It affects one
         row; none when we are fenced, or `after` is not the last step any more, or (of a step that was

@@ -134,6 +134,7 @@ class PostgresOutput:
             note = replay.finish()
             if note != self._before:
                 step = replay.step
+                session.fetch(self._ledger.lock())
                 if session.execute(self._ledger.claim(step, self._last, self._before)) != 1:
                     raise FencedError(f"step {step} could not be claimed")
                 session.execute(self._ledger.note(step, note, self.sources))
