@@ -125,9 +125,10 @@ class ContentComparison:
     def _compare(self) -> Compared:
         connector = _require_content(self._query, self._sink)
         outputs = analysed_outputs(self._spark, self._query, self._position)
+        done = self._history.log.committed()  # before the target is looked at: it has these steps
         self._content = content = connector.content(self._query, outputs, self._spark)
         records = self._history.read().records
-        self._require(records, content.frontier)
+        require_steps(self._query, records, content.frontier, done)
         upto = [record for record in records if record.step <= content.frontier]
         first = _first_complete(upto, content)
         found = content.rows(self._spark)
@@ -148,15 +149,6 @@ class ContentComparison:
             examples={kind: _examples(counted, kind) for kind in _KINDS},
             unseen=tuple(content.unseen),
         )
-
-    def _require(self, records: Sequence[StepRecord], frontier: int) -> None:
-        known = max((record.step for record in records), default=-1)
-        if frontier > known:
-            raise incomparable(
-                self._query,
-                f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
-                f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
-            )
 
     # ── what the target should hold
 
@@ -292,6 +284,28 @@ def _require_content(query: ResolvedQuery, sink: object) -> HoldsContent:
         hint = f"verify its source: mzplan verify {source.address}" if source is not None else ""
         raise incomparable(query, why, hint)
     return sink
+
+
+def require_steps(query: ResolvedQuery, records: Sequence[StepRecord], frontier: int, done: int) -> None:
+    """See that the target has the steps of this checkpoint, and these are known. `frontier`: the last one
+    that it says to have; `done`: the last one that Spark had seen through before. Raises MzplanError."""
+    known = max((record.step for record in records), default=-1)
+    if frontier > known:
+        raise incomparable(
+            query,
+            f"The target has been written up to step {frontier}, and the checkpoint knows the steps up "
+            f"to {known}: it was restored from a backup, or another sink writes under this one's name.",
+        )
+    lacking = [one for one in records if frontier < one.step <= done and one.rows != 0]
+    if lacking:
+        there = f"only the steps up to {frontier}" if frontier >= 0 else "none of the sink's steps"
+        raise incomparable(
+            query,
+            f"The target has recorded {there}, and by the checkpoint step {lacking[-1].step} was written: it "
+            "was restored from a backup, or what it had recorded is gone.",
+        )
+    if frontier >= 0 and all(one.step != frontier for one in records):
+        raise incomparable(query, f"What step {frontier}, the last one in the target, has read is not known.")
 
 
 def _whole_version(log: CollectionLog, record: StepRecord) -> int:

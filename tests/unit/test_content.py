@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from mzplan.connectors.api.content import Compared
+from mzplan.connectors.delta.content import last_step
 from mzplan.connectors.postgres.sink.comparable import canonical_json, form_of, selected
 from mzplan.connectors.postgres.types import TargetColumn
 from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
 from mzplan.render.content import compared_to_json, render_compared
+from mzplan.spark.content_verification import require_steps
 from mzplan.warehouse.file_steps import OLDEST, steps_of_files
+from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import mzplan, write
 
@@ -140,3 +147,51 @@ def test_how_columns_are_compared() -> None:
     assert form_of(column("text", type_schema="mine", category="U")) is None
     assert selected('"at"', column("timestamp"), "time") == "(\"at\" AT TIME ZONE 'UTC')::text"
     assert selected('"raw"', column("bytea"), "bytes") == "encode(\"raw\", 'hex')"
+
+
+def test_a_delta_table_knows_the_last_step_longer_than_its_log(tmp_path: Path) -> None:
+    ours = CommitProperties(app_transactions=[Transaction("ours", 7)])
+    row = pa.table({"id": [1]})
+    write_deltalake(tmp_path, row)
+    write_deltalake(tmp_path, row, mode="append", commit_properties=ours)
+    assert last_step(str(tmp_path), "ours") == (1, 7)
+    write_deltalake(tmp_path, row, mode="append")
+    table = DeltaTable(tmp_path)
+    table.create_checkpoint()
+    write_deltalake(tmp_path, row, mode="append")
+    for version in (0, 1):  # as Delta removes them
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    assert last_step(str(tmp_path), "ours") == (3, 7)
+    assert last_step(str(tmp_path), "another") == (3, -1)
+    assert last_step(str(tmp_path / "none"), "ours") == (-1, -1)
+
+
+RECORDS = [StepRecord(step=step, rows=rows) for step, rows in enumerate((2, 3, 0, 0))]
+
+
+@pytest.mark.parametrize(
+    ("frontier", "done", "records", "why"),
+    [
+        (3, 3, RECORDS, None),
+        (1, 3, RECORDS, None),  # steps without rows leave no trace in some targets
+        (2, 1, RECORDS, None),  # written, and Spark has not seen it through
+        (-1, -1, RECORDS[:1], None),
+        (-1, -1, [], None),
+        (4, 3, RECORDS, "knows the steps up to 3"),
+        (0, 3, RECORDS, "only the steps up to 0, and by the checkpoint step 1 was written"),
+        (-1, 3, RECORDS, "none of the sink's steps, and by the checkpoint step 1 was written"),
+        (0, 0, RECORDS[1:], "What step 0, the last one in the target, has read is not known"),
+        (0, 1, [replace(RECORDS[1], rows=None)], "only the steps up to 0"),
+    ],
+)
+def test_a_target_is_compared_only_where_it_has_the_steps_of_the_checkpoint(
+    frontier: int, done: int, records: list[StepRecord], why: str | None
+) -> None:
+    query: Any = SimpleNamespace(address=Address("sink", "out"))
+    if why is None:
+        require_steps(query, records, frontier, done)
+        return
+    with pytest.raises(MzplanError) as refused:
+        require_steps(query, records, frontier, done)
+    (found,) = refused.value.diagnostics
+    assert found.code == "MZ177" and why in found.detail

@@ -37,11 +37,7 @@ class DeltaContent:
         self._outputs = outputs
         self._folder = folder_of(query)
         use_s3(spark, query, self._folder)
-        version, self.frontier = -1, -1
-        for commit in CollectionLog(self._folder).after(-1):
-            version = commit.version
-            if commit.transaction is not None and commit.transaction[0] == query_id:
-                self.frontier = max(self.frontier, commit.transaction[1])
+        version, self.frontier = last_step(self._folder, query_id)
         if version < 0:
             raise incomparable(query, f"There is no table in {self._folder}.", "has the sink run yet?")
         table = spark.read.format("delta").option("versionAsOf", version).load(self._folder)
@@ -78,3 +74,31 @@ class DeltaContent:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def last_step(folder: str, query_id: str | None) -> tuple[int, int]:
+    """The newest version of a table (-1: there is none), and the last step of a query that is in it (-1: none
+    that is known). Raises OSError."""
+    oldest = version = step = -1
+    for commit in CollectionLog(folder).after(-1):
+        oldest = commit.version if version < 0 else oldest
+        version = commit.version
+        if commit.transaction is not None and commit.transaction[0] == query_id:
+            step = max(step, commit.transaction[1])
+    if step < 0 and oldest > 0 and query_id is not None:
+        step = _checkpointed(folder, version, query_id)
+    return version, step
+
+
+def _checkpointed(folder: str, version: int, query_id: str) -> int:
+    """The step by Delta's checkpoint, which has it longer than the log keeps the commit; -1 where it has not,
+    or can't be read without Spark."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)
+        found = table.transaction_version(query_id)
+    except (DeltaError, OSError, ValueError):
+        return -1
+    return found if found is not None else -1
