@@ -11,11 +11,13 @@ _GIT_WAIT = 10.0  # seconds
 # Nothing that a repository configures may run: neither its file monitor, nor a bare one among its files.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
+_NOT_ASKED = (".hg", ".jj", ".svn")  # of work trees whose tool is not asked what is in them
+
 
 def may_be_foreign(folder: Path) -> bool:
     """Whether others may have written the files in a folder: it is in a repository's work tree, or a CI job
     runs here. A folder of neither kind is its user's own."""
-    return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", ".hg", ".jj", ".svn")
+    return bool(os.environ.get("CI")) or _is_below(folder.resolve(), ".git", *_NOT_ASKED)
 
 
 def _is_below(real: Path, *names: str) -> bool:
@@ -50,6 +52,8 @@ def why_not_own(path: Path) -> str:
         return f"it can't be looked at ({problem.strerror})"
     if owner != os.geteuid():
         return "it belongs to another user"
+    if _is_below(real, *_NOT_ASKED):
+        return "it is in a work tree of hg, jj or svn, which are not asked whether the repository brings it"
     tracked = is_tracked(real.parent, real.name)
     if tracked is None:
         return "git can't be asked whether the repository brings it"

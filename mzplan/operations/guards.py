@@ -38,13 +38,15 @@ def guard_to_commit(chosen: Guard | None) -> Guard:
 def _why_it_does_not_count(project: Project) -> str:
     """Why the committed state says nothing of where secrets may go: a checkout that names its state, or
     brings it, would say by it whatever it likes. "" where it does."""
-    if project.settings.state_config:
-        return ""
     backend = project.store.backend
-    if not isinstance(backend, LocalBackend):
+    file = backend.folder / STATE_KEY if isinstance(backend, LocalBackend) else None
+    inside = file is not None and file.resolve().is_relative_to(Path(project.settings.directory).resolve())
+    if project.settings.state_config and not inside:
+        return ""
+    if file is None:
         return (
             "What is committed does not count: the files themselves name the server that it is on. Take "
             "`state:` from a file outside the project, and it does: --state-config."
         )
-    why = why_not_own(backend.folder / STATE_KEY)
-    return f"What is committed does not count, in {backend.folder / STATE_KEY}: {why}." if why else ""
+    why = why_not_own(file)
+    return f"What is committed does not count, in {file}: {why}." if why else ""

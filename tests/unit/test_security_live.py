@@ -131,6 +131,27 @@ def test_a_state_that_the_checkout_brings_does_not_count(shop: Path, port: int) 
     assert refused["code"] == "MZ171" and "git tracks it" in refused["detail"]
 
 
+def test_nor_does_one_that_is_named_from_outside_and_lies_in_the_checkout(shop: Path) -> None:
+    committed(shop)
+    config = shop.parent / "state.yaml"
+    config.write_text("state: {backend: local, path: shop/state}\n")
+    arguments = ("validate", "--live", "--state-config", str(config))
+    git = ("git", "-C", str(shop.parent))
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert code(shop, *arguments) == "MZ050"
+    subprocess.run([*git, "add", "-f", "shop/state/mzplan.state.json"], check=True)
+    assert code(shop, *arguments) == "MZ171"
+
+
+@pytest.mark.parametrize("name", [".hg", ".jj", ".svn"])
+def test_nor_does_one_in_a_work_tree_that_git_does_not_know(shop: Path, name: str) -> None:
+    committed(shop)
+    assert code(shop, "validate", "--live") == "MZ050"
+    (shop.parent / name).mkdir()
+    refused = of_sink(mzplan(shop, "validate", "--live", "--json"))
+    assert refused["code"] == "MZ171" and "hg, jj or svn" in refused["detail"]
+
+
 def test_nor_does_one_of_another_user(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed(shop)
     monkeypatch.setattr(checkout.os, "geteuid", lambda: os.getuid() + 1)
