@@ -252,7 +252,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         number = count(len(bad), "query has", "queries have")
         invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
         for address, outcome in sorted(bad.items()):
-            code = f"[{outcome.code}] " if outcome.code else ""
+            code = f"[{safe(outcome.code)}] " if outcome.code else ""
             invocation.out(f"  {address}: {outcome.status}: {code}{safe(outcome.reason)}")
     return applied.exit_code
 

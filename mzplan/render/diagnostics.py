@@ -43,7 +43,7 @@ def diagnostics_to_json(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any
 
 def _render(diagnostic: Diagnostic, paint: Paint, prefix: str) -> str:
     colour = _COLOURS[diagnostic.severity]
-    label = paint(f"{diagnostic.severity}[{diagnostic.code}]", colour, "bold")
+    label = paint(f"{diagnostic.severity}[{safe(diagnostic.code)}]", colour, "bold")
     head = f"{label}: {paint(safe(diagnostic.summary), 'bold')}"
     lines = [head]
     where = diagnostic.range

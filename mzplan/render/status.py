@@ -210,7 +210,7 @@ def _error(query: QueryStatus) -> str:
     seen = query.observation
     if seen is None or not seen.error:
         return ""
-    return f"{f'[{seen.error_code}] ' if seen.error_code else ''}{cut(safe(seen.error), 600)}"
+    return f"{f'[{safe(seen.error_code)}] ' if seen.error_code else ''}{cut(safe(seen.error), 600)}"
 
 
 def _backlog(query: QueryStatus) -> str:

@@ -361,6 +361,12 @@ def test_a_rate_that_spark_cannot_tell_is_zero(folder: Path) -> None:
     assert decode_status(written, "x").observations[odd.address].input_rows_per_second == 0.0
 
 
+def test_a_code_of_a_status_writes_nothing_to_the_terminal(folder: Path) -> None:
+    seen = {"condition": "failed", "error": "no", "error_code": "MZ1\x1b[2J\nsink.few: fine"}
+    change(folder, "status/local.json", lambda d: d["observations"]["sink.out"].update(seen))
+    assert "sink.out: [MZ1\\x1b[2J\\nsink.few: fine] no\n" in mzplan(folder, "status").out
+
+
 def test_status_says_what_a_server_keeps_for_a_source(folder: Path) -> None:
     backlog = {"lag_bytes": 2048, "retained_bytes": 5 << 20}
     change(folder, "status/local.json", lambda d: d["observations"]["sink.out"].update(backlog=backlog))

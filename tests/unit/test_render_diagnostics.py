@@ -53,6 +53,11 @@ def test_the_layout() -> None:
     )
 
 
+def test_a_code_of_a_store_writes_nothing_to_the_terminal() -> None:
+    shown = render_diagnostics([Diagnostic(code="MZ1\x1b[2J\nb", summary="x")], False)
+    assert shown == "error[MZ1\\x1b[2J\\nb]: x"
+
+
 def test_colours_only_when_asked_for() -> None:
     found = [Diagnostic(code="MZ001", summary="x", hint="y")]
     assert "\x1b[" in render_diagnostics(found, True)
