@@ -11,7 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection
-from mzplan.connectors.network.registry_http import RegistryError, Server, get, schema_texts, schema_type
+from mzplan.connectors.network.registry_http import (
+    RegistryError,
+    Server,
+    get,
+    schema_texts,
+    schema_type,
+    whole_number,
+)
 from mzplan.connectors.network.tunnels import Through
 from mzplan.secrets.files import read_pem
 
@@ -72,8 +79,8 @@ def latest_version(
     if not isinstance(found, Mapping) or not isinstance(found.get("schema"), str):
         raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
     return Subject(
-        version=int(found.get("version") or 0),
-        id=int(found.get("id") or 0),
+        version=whole_number(found, "version"),
+        id=whole_number(found, "id"),
         type=schema_type(found),
         schemas=schema_texts(lambda path: _get(connection, directory, through, path), found),
     )

@@ -6,11 +6,14 @@ This module is sent to the executors whole (see task_code).
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
@@ -20,6 +23,9 @@ _MAX_BYTES = 4 << 20
 _PORTS = {"http": 80, "https": 443}
 _NO_SUBJECT = (40401, 40402, 40403)  # no such subject; it has no such version; no schema has this id
 _MAX_REFERENCES = 100
+_ALL_S = 30.0  # seconds for a schema and those that it refers to
+# What reading an answer raises that has another form than a registry's.
+_UNLIKE = (AttributeError, TypeError, ValueError, OverflowError)
 
 Why = Literal["unreachable", "refused", "forbidden", "missing", "answer"]
 Get = Callable[[str], Any]
@@ -55,32 +61,39 @@ def get(server: Server, path: str, port: int | None = None) -> Any:
     headers = {"Accept": _ACCEPT}
     if server.login is not None:
         headers["Authorization"] = f"Basic {base64.b64encode(server.login.encode()).decode()}"
+    late = threading.Event()
     try:
         line = _connection(server, port)
         try:
-            line.request("GET", f"{urlsplit(server.url).path.rstrip('/')}{path}", headers=headers)
-            answer = line.getresponse()
-            status, data = answer.status, answer.read(_MAX_BYTES)
+            with _hung_up(line, server.seconds, late):
+                line.request("GET", f"{urlsplit(server.url).path.rstrip('/')}{path}", headers=headers)
+                answer = line.getresponse()
+                status, data = answer.status, answer.read(_MAX_BYTES)
         finally:
             line.close()
+        if late.is_set():  # then what was read is not all
+            raise TimeoutError
     except (OSError, http.client.HTTPException) as problem:
-        raise RegistryError("unreachable", _reason(problem, server.seconds)) from None
+        why = TimeoutError() if late.is_set() else problem
+        raise RegistryError("unreachable", _reason(why, server.seconds)) from None
     return _answer(status, data)
 
 
 def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts of an answer's schema: first those that it refers to, then its own. Raises RegistryError."""
     texts: list[str] = []
-    seen: set[tuple[str, int]] = set()
+    seen: set[str] = set()
+    until = time.monotonic() + _ALL_S
 
     def add(answer: Any) -> None:
         if not isinstance(answer, Mapping) or not isinstance(answer.get("schema"), str):
             raise RegistryError("answer", "it answered with no schema: is it a schema registry?")
-        for one in answer.get("references") or ():
-            subject, version = str(one.get("subject")), int(one.get("version") or 0)
-            if (subject, version) not in seen and len(seen) < _MAX_REFERENCES:
-                seen.add((subject, version))
-                add(request(f"/subjects/{quote(subject, safe='')}/versions/{version}"))
+        for path in _references(answer):
+            if time.monotonic() > until:
+                raise RegistryError("unreachable", f"not all it refers to within {_ALL_S:.0f} s")
+            if path not in seen and len(seen) < _MAX_REFERENCES:
+                seen.add(path)
+                add(request(path))
         texts.append(answer["schema"])
 
     add(found)
@@ -90,6 +103,47 @@ def schema_texts(request: Get, found: Mapping[str, Any]) -> tuple[str, ...]:
 def schema_type(found: Mapping[str, Any]) -> str:
     """AVRO, JSON or PROTOBUF. Avro, the first type that there was, is not named."""
     return str(found.get("schemaType") or "AVRO")
+
+
+def whole_number(answer: Mapping[str, Any], name: str) -> int:
+    """One of an answer's numbers, 0 where it has none. Raises RegistryError."""
+    try:
+        return int(answer.get(name) or 0)
+    except _UNLIKE:
+        raise RegistryError("answer", f"its {name} is no number: is it a schema registry?") from None
+
+
+def _references(answer: Mapping[str, Any]) -> list[str]:
+    """The paths of the schemas that one refers to. Raises RegistryError."""
+    try:
+        return [
+            f"/subjects/{quote(str(one.get('subject')), safe='')}/versions/{whole_number(one, 'version')}"
+            for one in answer.get("references") or ()
+        ]
+    except _UNLIKE:
+        raise RegistryError("answer", "what it refers to is no schema: is it a schema registry?") from None
+
+
+@contextlib.contextmanager
+def _hung_up(line: http.client.HTTPConnection, seconds: float, late: threading.Event) -> Iterator[None]:
+    """Connect, and hang up after so many seconds: a socket's own limit begins anew with each byte. `late`: it
+    was."""
+    if line.sock is None:
+        line.connect()
+    held = line.sock  # an answer takes it from the line
+
+    def hang_up() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(held, socket.SHUT_RDWR)  # not TLS's own, which would wait for the server
+
+    timer = threading.Timer(seconds, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _connection(server: Server, port: int | None) -> http.client.HTTPConnection:
@@ -108,7 +162,7 @@ def _connection(server: Server, port: int | None) -> http.client.HTTPConnection:
 def _answer(status: int, data: bytes) -> Any:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     answer = found if isinstance(found, Mapping) else {}
     text = (str(answer.get("message") or f"HTTP {status}").splitlines() or [""])[0].rstrip(".")[:300]
