@@ -30,7 +30,7 @@ _COMMA = re.compile(r"(?:\s|#[^\r\n]*+)*+,")
 _OLD_YAML = re.compile(r"(?i)yes|no|on|off|y|n|[0-9_:.-]+")
 _BLANKS = re.compile(r"[ \t]*")
 _REST = re.compile(r"[ \t]*(?:[ \t]#.*)?")  # of a line, behind a value
-_TO_COMMA = re.compile(r"(?:\s|(?<=\s)#[^\n\r]*)*,")
+_TO_COMMA = re.compile(r"(?:\s|(?<=\s)#[^\n\r]*+)*+,")  # never one inside a comment
 Splice = tuple[int, int, str]
 
 
