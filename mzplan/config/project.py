@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -172,7 +173,8 @@ def _where_else(directory: str) -> str:
     here = FilePath(directory).absolute()
     for folder in here.parents:
         if (folder / PROJECT_FILE).is_file():
-            return f"the project may be the folder above: mzplan -C {os.path.relpath(folder, here)} …"
+            # The whole path: the command need not have been typed in the folder that it named.
+            return f"the project may be the folder above: mzplan -C {shlex.quote(str(folder))} …"
     for name in ("mzplan.yml", "mzplan.json"):
         if (here / name).is_file():
             return f"rename {name} to {PROJECT_FILE}."

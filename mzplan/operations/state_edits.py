@@ -81,7 +81,7 @@ def roll_back(
                 "MZ038",
                 f"There is no serial {wanted} to go back to" if wanted is not None else "There is no history",
                 f"The state is at serial {state.serial}; its history has: {shown}.",
-                "`mzplan state list --json` tells the serial; name one of the history.",
+                "name one of these; `mzplan history` lists them.",
                 exit_code=ExitCode.REFUSED,
             )
         undone.extend(e for e in project.store.read_history() if e.serial > then.serial)

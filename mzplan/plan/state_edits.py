@@ -12,6 +12,7 @@ from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import Forgotten, ResourceState, State
+from mzplan.plan.between import plan_between
 from mzplan.plan.comparison import compare_resources
 from mzplan.plan.manual_changes import committed, plan_of
 from mzplan.plan.moves import moved, moved_references
@@ -134,7 +135,11 @@ def plan_rollback(state: State, then: State) -> Plan:
     doomed = differing - then.resources.keys()
     order = DependencyGraph.of(then.resources).order(differing - doomed)
     gone = list(reversed(DependencyGraph.of(state.resources).order(doomed)))
-    changes = [_back(state.resources.get(a), then.resources.get(a), then.serial) for a in (*order, *gone)]
+    shown = {change.address: change for change in plan_between(state, then).changes}
+    changes = [
+        _back(state.resources.get(a), then.resources.get(a), then.serial, shown.get(a))
+        for a in (*order, *gone)
+    ]
     plan = plan_of(state, changes, {})
     return dataclasses.replace(
         plan,
@@ -144,7 +149,10 @@ def plan_rollback(state: State, then: State) -> Plan:
     )
 
 
-def _back(before: ResourceState | None, after: ResourceState | None, serial: int) -> Change:
+def _back(
+    before: ResourceState | None, after: ResourceState | None, serial: int, shown: Change | None
+) -> Change:
+    """`shown`: the same as a change between two states: it knows the causes, and what was done by hand."""
     reason = f"as in serial {serial}"
     if before is None or after is None:
         there = after or before
@@ -158,9 +166,11 @@ def _back(before: ResourceState | None, after: ResourceState | None, serial: int
     return Change(
         address=after.address,
         action="update" if fields or effect == "in-place" else "restart",
-        effect=effect,
-        fields=fields,
+        effect=effect if shown is None or after.digest else shown.effect,
+        fields=shown.fields if shown is not None else fields,
         reason=reason,
+        triggered_by=shown.triggered_by if shown is not None else (),
+        ways=shown.ways if shown is not None else {},
         before=before,
         after=after,
     )

@@ -37,6 +37,8 @@ _TAKE_BACK = (
     "take FILE, the latest, from version control or a backup; or mzplan state pull --serial N --out FILE, N "
     "the last below history/; then mzplan state push FILE --force."
 )
+# Of an earlier serial: what pushes a state would commit, and leave the file as it is.
+FORGO = "put it back from a backup, or delete it: then only this serial is missing from the history."
 _SERIAL = re.compile(rb'^  "serial": (\d+),$', re.MULTILINE)  # as `_lines` writes it
 
 
@@ -84,9 +86,9 @@ def _brief(address: str, fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def decode_state(data: bytes, place: str, *, checked: bool = True) -> State:
+def decode_state(data: bytes, place: str, *, checked: bool = True, hint: str = _TAKE_BACK) -> State:
     """The inverse. Raises MZ031 (a newer format), MZ032 (wrong checksum, unless `checked` is False), MZ030
-    (anything unreadable)."""
+    (anything unreadable), with what `hint` says to do about it."""
 
     def build(content: Any) -> State:
         head = decode(_Head, content)
@@ -99,7 +101,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True) -> State:
                 "MZ032",
                 f"{place} is damaged or was edited by hand",
                 "Its checksum does not fit its content. Nothing was changed.",
-                _TAKE_BACK,
+                hint,
             )
         for address, fields in decode(Mapping[str, Any], content.get("resources"), "resources").items():
             if type(fields) is dict and type(fields.get("references", {})) is not dict:
@@ -108,7 +110,7 @@ def decode_state(data: bytes, place: str, *, checked: bool = True) -> State:
         _check_whole(state.instances, state.resources, place)
         return state
 
-    return load(build, data, place)
+    return load(build, data, place, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +130,10 @@ class StateHead:
     commit: CommitRecord | None = None
 
 
-def decode_head(data: bytes, place: str) -> StateHead:
+def decode_head(data: bytes, place: str, hint: str = _TAKE_BACK) -> StateHead:
     """What a state file says of itself, without its resources, which may be 100,000. Raises MZ030."""
     above, resources, _ = data.partition(_RESOURCES)
-    return load_as(StateHead, above.rstrip(b",") + b"}" if resources else data, place, _TAKE_BACK)
+    return load_as(StateHead, above.rstrip(b",") + b"}" if resources else data, place, hint)
 
 
 def encode_outcome(outcome: CommitOutcome) -> bytes:

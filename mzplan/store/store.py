@@ -36,6 +36,7 @@ from mzplan.store.backends.backend import (
 )
 from mzplan.store.backends.local import STATE_KEY, LocalBackend
 from mzplan.store.formats import (
+    FORGO,
     decode_accepted,
     decode_head,
     decode_outcome,
@@ -133,7 +134,7 @@ class Store:
         """An earlier serial, from the history; None when it is not there (any more)."""
         key = serial_key(serial)
         blob = self.backend.read(key)
-        return decode_state(blob.data, key) if blob else None
+        return decode_state(blob.data, f"{self.backend.describe()}/{key}", hint=FORGO) if blob else None
 
     # --- History
 
@@ -153,7 +154,8 @@ class Store:
         return found[:most]
 
     def _entry(self, data: bytes, key: str, *, current: bool) -> HistoryEntry:
-        head = decode_head(data, key)
+        place = f"{self.backend.describe()}/{key}"
+        head = decode_head(data, place) if current else decode_head(data, place, FORGO)
         return HistoryEntry(
             serial=head.serial,
             current=current,

@@ -163,6 +163,7 @@ def test_rollback(folder: Path) -> None:
     assert mzplan(folder, "state", "rollback", "1", "--auto-approve").out.startswith("No changes")
     ran = mzplan(folder, "state", "rollback", "77", "--auto-approve", "--json")
     assert ran.code == 7 and ran.error()["code"] == "MZ038"
+    assert "`mzplan history` lists them" in ran.error()["hint"]
 
 
 def test_pull_and_push(folder: Path, tmp_path: Path) -> None:

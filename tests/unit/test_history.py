@@ -165,6 +165,40 @@ def test_a_state_of_an_older_mzplan_goes_on(folder: Path) -> None:
     assert first.code == 0 and "Undoes 1 commit:" in first.out
 
 
+def test_a_damaged_serial_is_no_damaged_state(folder: Path) -> None:
+    """The printed fix is one of the history: what pushes a state would commit, and mend nothing."""
+    apply(folder)
+    for broker in ("b", "c"):
+        write(folder, broker=broker)
+        apply(folder)
+    damaged = folder / "state" / "history" / "00000002.json"
+    whole = damaged.read_bytes()
+    for content, code in ((b"{", "MZ030"), (whole.replace(b"b:9092", b"x:9092"), "MZ032")):
+        damaged.write_bytes(content)
+        found = mzplan(folder, "history", "show", "3", "--json").error()
+        assert found["code"] == code and "history/00000002.json" in found["summary"]
+        assert "delete it" in found["hint"] and "push" not in found["hint"]
+    damaged.write_bytes(b"{")
+    assert "delete it" in mzplan(folder, "history", "--json").error()["hint"]
+    damaged.unlink()
+    assert [one["serial"] for one in listed(folder)] == [3, 1]
+    assert mzplan(folder, "history", "show", "3").code == 0
+
+
+def test_a_rollback_shows_what_it_changes(folder: Path) -> None:
+    apply(folder)
+    write(folder, broker="b")
+    apply(folder)
+    assert mzplan(folder, "pause", "source.orders").code == 0
+    shown = mzplan(folder, "state", "rollback", "1", "--auto-approve").out
+    assert "restarts nothing" not in shown and "as in serial" not in shown
+    assert "paused: true → false" in shown
+    assert "because connection.k changed: brokers[0] b:9092 → a:9092" in shown
+    before, _, _ = mzplan(folder, "history", "show", "4").out.partition("Changes:")
+    wanted = before.partition("\n\n")[2].partition("Keeps")[0].strip()
+    assert wanted and wanted in shown
+
+
 def test_how_it_ended_is_written_once_and_nothing_is_rewritten(folder: Path) -> None:
     apply(folder)
     store = Store(LocalBackend(folder / "state"), "shop")

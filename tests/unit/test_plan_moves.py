@@ -171,7 +171,7 @@ def test_rollback_is_the_way_back(state: State) -> None:
     )
     plan = plan_rollback(later, state)
     assert effects(plan) == {
-        "connection.k": "in-place",
+        "connection.k": "restart",
         "source.orders": "restart",
         "sink.new": "none",
     }
