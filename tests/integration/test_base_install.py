@@ -138,6 +138,6 @@ def test_what_runs_says_what_to_type(installed: Installed) -> None:
     for command in (("up",), ("run", "--instance", "prod"), ("apply", "--auto-approve")):
         assert "Fix: pip install 'mzplan[runner]'\n" in installed.run(*command, code=1)
     assert installed.run("state", "list").strip() == ""
-    said = installed.run("validate", "--live", code=1)
+    said = installed.run("validate", "--live", "--send-secrets", code=1)
     extras = set(re.findall(r"Fix: pip install 'mzplan\[(.*)\]'\n", said))
     assert extras == {"collections", "kafka", "postgres"} and "defect" not in said
