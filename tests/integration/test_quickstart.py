@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -19,15 +20,17 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.faults  # each sets up servers and a Spark of its own
 
 
-def run(module: str, root: Path) -> subprocess.CompletedProcess[str]:
+def run(module: str, root: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """One demonstration, with its servers and its state under a folder of the test's."""
     command = [sys.executable, "-m", module, "--root", str(root)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550, env=environment)
 
 
 def nothing_runs(example: str, root: Path) -> bool:
     stage = Stage(example, root, Phases())
-    lease = json.loads((stage.state / "leases" / "local.json").read_text() or "{}")
+    file = stage.state / "leases" / "local.json"
+    lease = json.loads(file.read_text() or "{}") if file.exists() else {}
     runs = lease and is_alive(lease["pid"], lease["pid_started"])
     return not runs and stage.kafka.pid is None and stage.postgres.pid is None
 
@@ -58,10 +61,17 @@ def test_it_shows_what_it_says(module: str, example: str, phases: set[str], tmp_
             assert shown.returncode == 0 and shown.stdout, line + shown.stderr
 
 
-def test_what_can_not_be_started_ends_the_others(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", KAFKA_PORTS[1])):
         done = run("examples.quickstart", tmp_path)
     assert done.returncode == 1
     assert f"{KAFKA_PORTS[1]}" in done.stderr and "Traceback" not in done.stdout + done.stderr
+    assert "Kafka" not in done.stdout and "mzplan apply" not in done.stdout
+    assert nothing_runs("shop", tmp_path)
+
+
+def test_what_can_not_be_started_ends_the_others(tmp_path: Path) -> None:
+    done = run("examples.quickstart", tmp_path, JDK_JAVA_OPTIONS="-XX:+NoSuchOption")
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "✗ Kafka" in done.stdout and "mzplan apply" not in done.stdout
     assert nothing_runs("shop", tmp_path)
