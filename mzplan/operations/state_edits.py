@@ -212,7 +212,7 @@ def push(
             if not force:
                 _check_push(given, state, name)
             write_epoch(store, records)
-            record = record_of(project, "state push", None, message if message is not None else "")
+            record = record_of(project, "state push", None, message or "")
             new = replace(given, serial=max(given.serial, state.serial + 1), commit=record)
         with committing(reporter, new.serial):
             store.commit(new, state)

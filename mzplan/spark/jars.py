@@ -26,7 +26,6 @@ EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
 # Spark has an lz4-java of its own, and what it has itself is loaded before what is added to it.
 BEFORE_SPARK = "at.yawk.lz4_lz4-java-1.10.1.jar"
 _PINS = Path(__file__).with_name("jars.sha256")
-_CHUNK = 1 << 20
 
 
 def pinned() -> dict[str, str]:
@@ -75,11 +74,8 @@ def require_pinned(jars: Sequence[Path], packages: str | None, others: bool = Fa
 
 
 def _sha256(jar: Path) -> str:
-    digest = hashlib.sha256()
     with jar.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _changed(jar: Path, found: str, wanted: str) -> MzplanError:

@@ -62,6 +62,13 @@ class ShownProject:
         self.store.write_status(_reported(self._status, changed))
 
 
+def troubled_project(folder: Path) -> ShownProject:
+    """The project in a folder, and something of everything seen of it."""
+    made = ShownProject(folder)
+    made.seen(**troubled())
+    return made
+
+
 def troubled() -> dict[str, dict[str, Any]]:
     """Something of everything, for pictures."""
     return {

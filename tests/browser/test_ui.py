@@ -16,7 +16,7 @@ import pytest
 
 from tests.browser.chromium import missing
 from tests.browser.pages import NARROW, WIDE, Browser
-from tests.browser.shown_project import HOSTILE, PIPELINE, ShownProject, troubled
+from tests.browser.shown_project import HOSTILE, PIPELINE, ShownProject, troubled, troubled_project
 from tests.unit.cli_runs import mzplan
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +36,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> ShownProject:
-    made = ShownProject(tmp_path_factory.mktemp("shop") / "shop")
-    made.seen(**troubled())
-    return made
+    return troubled_project(tmp_path_factory.mktemp("shop") / "shop")
 
 
 @pytest.fixture(scope="module")

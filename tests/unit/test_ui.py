@@ -22,7 +22,7 @@ from mzplan.operations.project import open_project
 from mzplan.ui.access import COOKIE, HEADERS, Access
 from mzplan.ui.plots import plot
 from mzplan.ui.samples import Samples
-from tests.browser.shown_project import HOSTILE, ShownProject, troubled
+from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.unit.cli_runs import mzplan
 from tests.unit.small_projects import at, commit, observe, shop
 
@@ -31,9 +31,7 @@ TOKEN = "0123456789abcdef-token"
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> ShownProject:
-    made = ShownProject(tmp_path_factory.mktemp("ui") / "shop")
-    made.seen(**troubled())
-    return made
+    return troubled_project(tmp_path_factory.mktemp("ui") / "shop")
 
 
 @pytest.fixture(scope="module")
