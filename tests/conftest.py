@@ -11,11 +11,12 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.java_options import start_quickly
+from tests.schedule import SessionScheduling
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer, SshServer
@@ -36,6 +37,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Many short tests come last, so that no worker is left alone with a long one."""
     items.sort(key=lambda item: item.path.name in SHORT)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SessionScheduling:
+    return SessionScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

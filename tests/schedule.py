@@ -1,0 +1,54 @@
+"""Which worker of pytest-xdist runs which file: one that has the Spark session already that the file uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+ROOT = Path(__file__).parents[1]
+# A driver's first forty micro-batches take three times the CPU time of the next ones.
+IN_PROCESS = re.compile(r"\blab: Lab\b|\bon_spark\b")
+SHARED_PROJECT = re.compile(r"\bproject: Project\b")
+OWN_PROJECT = re.compile(r"\bProject\(")
+
+
+class SessionScheduling(LoadFileScheduling):
+    """`--dist loadfile`, but a worker that has a Spark session goes on with the files that use it; one that
+    has none takes a file for the session that the fewest workers have. Otherwise as collected."""
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        self.workqueue.move_to_end(self._next(node), last=False)
+        super()._assign_work_unit(node)
+
+    def _next(self, node: WorkerController) -> str:
+        mine = sessions_of(self.assigned_work[node])
+        others = [sessions_of(files) for worker, files in self.assigned_work.items() if worker is not node]
+
+        def rank(file: str) -> tuple[int, int]:
+            needs = sessions_of([file])
+            if needs & mine:
+                return 0, 0
+            return (1, sum(bool(needs & theirs) for theirs in others)) if needs else (2, 0)
+
+        return min(self.workqueue, key=rank)  # the first of equals
+
+
+def sessions_of(files: Iterable[str]) -> frozenset[str]:
+    """The Spark sessions that test files use: "lab", that of the test's process, or "project"."""
+    return frozenset().union(*map(_sessions, files))
+
+
+@cache
+def _sessions(file: str) -> frozenset[str]:
+    text = (ROOT / file).read_text()
+    shared = "/integration/" in file and SHARED_PROJECT.search(text) and not OWN_PROJECT.search(text)
+    used = {"lab": IN_PROCESS.search(text), "project": shared}
+    return frozenset(name for name, found in used.items() if found)
