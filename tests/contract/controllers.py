@@ -31,6 +31,7 @@ from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 
 SECONDS = 120.0
+TRIGGER = {"interval": "250ms"}  # idle queries at 100 ms take 9 % of a core each
 D = TypeVar("D", CollectionDescription, ExportDescription)
 _numbers = itertools.count(1)
 
@@ -128,7 +129,7 @@ def local_source(id_: str, **body: Any) -> CollectionDescription:
         body={
             "type": "local",
             "schema": "id BIGINT NOT NULL, name STRING",
-            "trigger": {"interval": "100ms"},
+            "trigger": TRIGGER,
             **body,
         },
     )
@@ -143,7 +144,7 @@ def sink_of(source: CollectionDescription, id_: str) -> ExportDescription:
         generation=1,
         digest="1:a",
         type="console",
-        body={"type": "console", "from": source.query.address.name, "trigger": {"interval": "100ms"}},
+        body={"type": "console", "from": source.query.address.name, "trigger": TRIGGER},
         source=SourceRead(
             address=source.query.address,
             id=source.query.id,
