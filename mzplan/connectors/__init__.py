@@ -2,7 +2,7 @@
 
 Each package of a type exposes one `CONNECTOR` (api.connector): its sides, and what can be asked of the type
 itself. `catalogue` finds it by the type's name, mzplan's own as those of other packages, and alone knows
-them by name; `checks`, `connection_checks`, `releases` and `adoption` work on any of them. Below the types:
+them by name; `checks`, `releases` and `adoption` work on any of them. Below the types:
 `adapter` makes connectors of durable endpoints, `formats` is what records hold, `network` the way to a
 server, `api` the protocols and capabilities, `frames` expressions over Spark's DataFrames.
 

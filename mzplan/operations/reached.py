@@ -31,7 +31,7 @@ def unused(state: State) -> list[Address]:
 
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
     """Every connection of a state, and which of the queries reach it, at any depth."""
-    from mzplan.connectors.connection_checks import is_reached_alone
+    from mzplan.connectors.checks import is_reached_alone
 
     alone = set(unused(state))
     connections = [a for a in sorted(state.resources) if a.kind == "connection"]

@@ -212,7 +212,7 @@ def reach_alone(
 ) -> list[Diagnostic]:
     """Reach connections that nothing uses. They have no queries, so no instance either: any live runner does
     it; without one this process, with `here`."""
-    from mzplan.connectors.connection_checks import is_reached_alone
+    from mzplan.connectors.checks import is_reached_alone
 
     able = [address for address in connections if is_reached_alone(state.resources[address].type)]
     for address in connections:

@@ -15,8 +15,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
 from mzplan.connectors.catalogue import Connectors
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.connection_checks import check_connection
+from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards

@@ -10,7 +10,7 @@ import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import resolve
-from mzplan.connectors.postgres.sink.probe import PostgresProbe
+from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.tables import Connection, find_table
 from mzplan.model.address import Address
@@ -64,7 +64,7 @@ def probed(
         ),
     )
     query = resolve(sink, Secrets(".", {"PW": server.password}), ".")
-    return PostgresProbe().probe(query, outputs_without_spark(query)).diagnostics
+    return PostgresSink().probe(query, outputs_without_spark(query)).diagnostics
 
 
 def test_null_in_the_key(postgres: PostgresServer, connection: Connection) -> None:

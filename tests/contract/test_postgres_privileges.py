@@ -17,7 +17,7 @@ from mzplan.connectors.api.protocols import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import PostgresProbe, find_target, key_of
+from mzplan.connectors.postgres.sink.probe import find_target, key_of
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, goes_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of
@@ -95,7 +95,7 @@ def server(postgres: PostgresServer, database: Callable[..., str]) -> Iterator[S
 
 
 def probed(query: ResolvedQuery) -> tuple[Diagnostic, ...]:
-    return PostgresProbe().probe(query, outputs_without_spark(query)).diagnostics
+    return PostgresSink().probe(query, outputs_without_spark(query)).diagnostics
 
 
 def allow(server: Server, query: ResolvedQuery) -> str:

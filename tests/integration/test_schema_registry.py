@@ -13,8 +13,7 @@ import pytest
 
 from examples.servers.registry import SchemaRegistry
 from mzplan.connectors.api.protocols import Output
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.connection_checks import check_connection
+from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.formats.registry_fit import readable, writable
 from mzplan.connectors.network import tunnels
 from mzplan.model.address import Address

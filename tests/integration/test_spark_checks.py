@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from mzplan.connectors.api.probe_memo import Memo
+from mzplan.connectors.api.probes import Memo
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.model.diagnostics import Diagnostic

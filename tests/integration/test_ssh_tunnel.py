@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 
 from mzplan.connectors.api.protocols import resolve_connection
-from mzplan.connectors.checks import check_description
-from mzplan.connectors.connection_checks import check_connection
+from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network import ssh, tunnels
 from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
 from mzplan.connectors.network.tunnels import Through

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
-from mzplan.connectors.api.probe_memo import Memo, fingerprint
+from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.types import ddl, longest

@@ -25,7 +25,8 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
         if item.strip() == "*":
             found += [Output(name=column.name, type=column.type) for column in query.columns]
             continue
-        output = _plain(item, query.columns) or _expression(item, query.columns)
+        plain = _plain(item, query.columns)
+        output = Output(name=plain[0], type=plain[1].type) if plain else _expression(item, query.columns)
         if output is not None:
             found.append(output)
     return tuple(found)
@@ -41,11 +42,10 @@ def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
         if item.strip() == "*":
             found |= {column.name: column.name for column in query.columns}
             continue
-        match = _PLAIN.match(item)
-        column = _column(_unquoted(match[1], match[2]), query.columns) if match else None
-        if match is None or column is None:
+        plain = _plain(item, query.columns)
+        if plain is None:
             return None
-        found[_unquoted(match[3], match[4]) or column.name] = column.name
+        found[plain[0]] = plain[1].name
     return found
 
 
@@ -60,19 +60,18 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
     for item in query.body.get("select") or ["*"]:
         if item.strip() == "*":
             found += [column.name for column in query.columns if column.name in certain]
-        elif (match := _PLAIN.match(item)) is not None:
-            column = _column(_unquoted(match[1], match[2]), query.columns)
-            if column is not None and column.name in certain:
-                found.append(_unquoted(match[3], match[4]) or column.name)
+        elif (plain := _plain(item, query.columns)) is not None and plain[1].name in certain:
+            found.append(plain[0])
     return tuple(found)
 
 
-def _plain(item: str, columns: tuple[Column, ...]) -> Output | None:
+def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
+    """The name that an item of `select` gets, and the column that it is; None for anything else."""
     match = _PLAIN.match(item)
     column = _column(_unquoted(match[1], match[2]), columns) if match else None
     if match is None or column is None:
         return None
-    return Output(name=_unquoted(match[3], match[4]) or column.name, type=column.type)
+    return _unquoted(match[3], match[4]) or column.name, column
 
 
 def _expression(item: str, columns: tuple[Column, ...]) -> Output | None:

@@ -36,7 +36,7 @@ def refused_or_accepted(query: ResolvedQuery, refusal: Diagnostic) -> Diagnostic
 
 
 def unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
-    """MZ063: a checkpoint that does not say where it has written."""
+    """MZ063: a checkpoint that does not say what it has read, or where it has written."""
     return Diagnostic(
         code="MZ063",
         summary=f"The checkpoint of {query.address} can't be read",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from mzplan.connectors.api.capabilities import LastTimes, Repositions
 from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
+from mzplan.connectors.api.target_change import unreadable
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.warehouse.checkpoints import Checkpoint
 
@@ -66,18 +67,13 @@ def judge_upstream(
         position = checkpoint.position()
         departure = checkpoint.departure()
     except OSError as problem:
-        return Verdict(diagnostic=_unreadable(query, problem))
+        return Verdict(diagnostic=unreadable(query, problem))
     other = connector.compare(query, recorded, found) if recorded is not None else None
     policy: Policy | None = query.body.get("on_upstream_change")
     can_move = isinstance(connector, Repositions)
     if other is None:
         gone = connector.check_position(query, position) if position is not None else None
-        if (
-            gone is None
-            or gone.code != "MZ067"
-            or policy in (None, "accept")
-            or not isinstance(connector, Repositions)
-        ):
+        if gone is None or gone.code != "MZ067" or policy in (None, "accept") or not can_move:
             return Verdict(diagnostic=gone)
         return Verdict(diagnostic=_as_notice(gone, query, policy), policy=policy, moves=True, same=True)
     if departure is not None and connector.compare(query, departure["upstream"], found) is None:
@@ -149,14 +145,4 @@ def _as_notice(refusal: Diagnostic, query: ResolvedQuery, policy: str) -> Diagno
         detail=refusal.detail.partition(". ")[0] + ".",
         hint="",
         exit_code=ExitCode.OK,
-    )
-
-
-def _unreadable(query: ResolvedQuery, problem: OSError) -> Diagnostic:
-    return Diagnostic(
-        code="MZ063",
-        summary=f"The checkpoint of {query.address} can't be read",
-        detail=str(problem),
-        hint="check the warehouse and its rights.",
-        address=query.address,
     )

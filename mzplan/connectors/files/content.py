@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.content import PLACE, incomparable
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
-from mzplan.connectors.files.manifest import LOG, listed_path
+from mzplan.connectors.files.manifest import LOG, listed
 from mzplan.connectors.frames.types import quoted
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.schema.columns import POSITION
-from mzplan.warehouse.folder import is_there, open_folder
+from mzplan.warehouse.folder import is_there
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LINE = "value"
-_COMPACT = ".compact"
 
 
 class FilesContent:
@@ -35,12 +33,12 @@ class FilesContent:
         self._format: str = query.body["format"]["type"]
         folder = folder_of(query)
         use_s3(spark, query, folder)
-        self.frontier, listed = _listed(folder)
-        there = [is_there(file) for file in listed]
-        self._files = [file for file, is_ in zip(listed, there, strict=True) if is_]
-        gone = [file for file, is_ in zip(listed, there, strict=True) if not is_]
+        self.frontier, files = listed(folder)
+        there = {file: is_there(file) for file in files}
+        self._files = [file for file, is_ in there.items() if is_]
+        gone = [file for file, is_ in there.items() if not is_]
         self.unseen: Sequence[str] = (
-            [f"{len(gone)} of {len(listed)} listed files are gone, the first is {gone[0]}"] if gone else []
+            [f"{len(gone)} of {len(files)} listed files are gone, the first is {gone[0]}"] if gone else []
         )
         if self.frontier < 0:
             raise incomparable(query, f"{folder} has no {LOG}, the list of files.", "has the sink run yet?")
@@ -96,19 +94,3 @@ class FilesContent:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _listed(folder: str) -> tuple[int, list[str]]:
-    """The newest step in the list (-1: there is none), and the files of all steps. Raises OSError."""
-    log = open_folder(f"{folder}/{LOG}")
-    names = log.names()
-    merged = max((int(n.removesuffix(_COMPACT)) for n in names if n.endswith(_COMPACT)), default=-1)
-    later = sorted(int(name) for name in names if name.isdecimal() and int(name) > merged)
-    entries = [f"{merged}{_COMPACT}"] if merged >= 0 else []
-    found: list[str] = []
-    for entry in [*entries, *map(str, later)]:
-        for line in (log.read(entry) or b"").decode().splitlines()[1:]:
-            file = json.loads(line)
-            if file.get("action", "add") == "add":
-                found.append(listed_path(file["path"]))
-    return max([merged, *later]), found

@@ -13,8 +13,10 @@ import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from mzplan.warehouse.folder import Folder, open_folder
+
 LOG = "_spark_metadata"
-_COMPACT = ".compact"
+COMPACT = ".compact"
 _VERSION = "v1"
 
 
@@ -24,25 +26,41 @@ def committed_files(folder: str | Path) -> list[str]:
     Raises ValueError for a list in an unknown version. A step that is just being written is in the list
     whole, or not at all.
     """
-    log = Path(folder) / LOG
-    batches = {path.name: path for path in log.iterdir()} if log.is_dir() else {}
-    compacted = [int(name.removesuffix(_COMPACT)) for name in batches if name.endswith(_COMPACT)]
+    return listed(str(folder))[1]
+
+
+def listed(folder: str) -> tuple[int, list[str]]:
+    """The newest step in the list (-1: there is none), and the files of all steps. Raises ValueError, and
+    OSError for what the storage did."""
+    log = open_list(folder)
+    names = log.names()
     # A compacted entry contains all entries before it, and its own.
-    start = max(compacted, default=-1)
-    later = sorted(int(name) for name in batches if name.isdecimal() and int(name) > start)
-    names = ([f"{start}{_COMPACT}"] if compacted else []) + [str(number) for number in later]
-    return [path for name in names for path in _files(batches[name])]
+    merged = max((int(n.removesuffix(COMPACT)) for n in names if n.endswith(COMPACT)), default=-1)
+    later = sorted(int(name) for name in names if name.isdecimal() and int(name) > merged)
+    entries = [f"{merged}{COMPACT}"] if merged >= 0 else []
+    files = [file for entry in [*entries, *map(str, later)] for file in files_of(log, entry) or ()]
+    return max([merged, *later]), files
 
 
-def _files(entry: Path) -> list[str]:
-    version, *lines = entry.read_text(encoding="utf-8").splitlines()
+def open_list(folder: str) -> Folder:
+    """The entries of the list in a folder, by name: `3`, `9.compact`."""
+    return open_folder(f"{folder}/{LOG}")
+
+
+def files_of(log: Folder, entry: str) -> list[str] | None:
+    """The files of an entry; None where it is not there. Raises ValueError, and OSError for what the storage
+    did."""
+    data = log.read(entry)
+    if data is None:
+        return None
+    version, *lines = data.decode().splitlines()
     if version != _VERSION:
-        raise ValueError(f"{entry} is of version {version!r}, not {_VERSION!r}")
+        raise ValueError(f"{entry} in {LOG} is of version {version!r}, not {_VERSION!r}")
     found = (json.loads(line) for line in lines)
-    return [listed_path(file["path"]) for file in found if file.get("action", "add") == "add"]
+    return [_path(file["path"]) for file in found if file.get("action", "add") == "add"]
 
 
-def listed_path(uri: str) -> str:
+def _path(uri: str) -> str:
     """An entry of the list as a local path or, in an object store, as its URI."""
     parts = urlsplit(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri

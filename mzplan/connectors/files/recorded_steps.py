@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.api.recorded_steps import held
-from mzplan.connectors.files.manifest import LOG, listed_path
+from mzplan.connectors.files.manifest import COMPACT, files_of, open_list
 from mzplan.connectors.network.folders import folder_of
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
 from mzplan.warehouse.damage import GoneError
-from mzplan.warehouse.folder import open_folder, read_text
+from mzplan.warehouse.folder import read_text
 
 
 class FilesRecorded:
@@ -24,12 +23,11 @@ class FilesRecorded:
     keys: Sequence[str] = ()
 
     def __init__(self, query: ResolvedQuery):
-        self._folder = folder_of(query)
         self._format: str = query.body["format"]["type"]
-        self._log = open_folder(f"{self._folder}/{LOG}")
+        self._log = open_list(folder_of(query))
 
     def step(self, step: Step) -> Written | None:
-        listed = self._entry(str(step))
+        listed = files_of(self._log, str(step))
         if listed is None:
             listed = self._newest_of(step)
         if listed is None:
@@ -40,22 +38,16 @@ class FilesRecorded:
 
     def _newest_of(self, step: Step) -> list[str] | None:
         """The files of a step whose entry is a merged one: those that no entry before it has."""
-        merged = self._entry(f"{step}.compact")
+        merged = files_of(self._log, f"{step}{COMPACT}")
         before: set[str] = set()
         for earlier in range(step - 1, -1, -1):
-            known = self._entry(f"{earlier}.compact")
-            before.update(known or self._entry(str(earlier)) or ())
+            known, plain = (files_of(self._log, f"{earlier}{end}") for end in (COMPACT, ""))
+            before.update(known or plain or ())
             if known is not None:
                 break
-            if self._entry(str(earlier)) is None:
+            if plain is None:
                 return None
         return [file for file in merged if file not in before] if merged is not None else None
-
-    def _entry(self, name: str) -> list[str] | None:
-        data = self._log.read(name)
-        if data is None:
-            return None
-        return [listed_path(json.loads(line)["path"]) for line in data.decode().splitlines()[1:]]
 
     def close(self) -> None:
         """Nothing is open."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.api.content import Content
 from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
 from mzplan.connectors.files.content import FilesContent
+from mzplan.connectors.files.manifest import LOG
 from mzplan.connectors.files.recorded_steps import FilesRecorded
 from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws_spark import use_s3
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_LOG = "_spark_metadata"
 _NOT_IN_CSV = ("ARRAY", "MAP", "STRUCT", "BINARY")
 
 
@@ -60,14 +60,14 @@ def _make_free(session: SparkSession, folder: str, run: SinkRun) -> None:
     java: Any = session._jvm
     path = java.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-    log = java.org.apache.hadoop.fs.Path(path, _LOG)
+    log = java.org.apache.hadoop.fs.Path(path, LOG)
     if not system.exists(log):
         return
     if not empties_target(run.query):
         raise error(
             "MZ057",
             f"Folder {folder} holds what another query wrote",
-            f"{run.query.link.address}: the {_LOG} in it holds steps that would be taken for this one's.",
+            f"{run.query.link.address}: the {LOG} in it holds steps that would be taken for this one's.",
             "give the sink a folder of its own, or remove what is in this one.",
             address=run.query.address,
         )

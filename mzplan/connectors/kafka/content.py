@@ -13,15 +13,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from mzplan.connectors.api.content import PLACE, incomparable
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.connectors.kafka.options import (
-    client_body,
-    consumer_options,
-    librdkafka_options,
-    transaction_options,
-)
-from mzplan.connectors.kafka.problems import Problems
+from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
+from mzplan.connectors.kafka.problems import Problems, transaction_of
 from mzplan.connectors.kafka.step_record import StepRecord
-from mzplan.connectors.kafka.transaction import StopError, Transaction
 from mzplan.connectors.network.aws_spark import require_packages
 
 if TYPE_CHECKING:
@@ -57,23 +51,13 @@ class KafkaContent:
         self.keys: Sequence[str] = ("key",) if query.body["mode"] == "upsert" else ()
         self.repeats = query.body["delivery"] != "exactly-once"
         self.unseen: Sequence[str] = ()
-        client = transaction_options(client_body(query.link), query.directory)
-        self._transaction = Transaction(client, f"mzplan.{query.description.id}", self._topic, 60_000)
+        self._transaction = transaction_of(query)
         self._admin = AdminClient(librdkafka_options(client_body(query.link), query.directory))
-        try:
+        with Problems(query).explaining(self._transaction):
             partitions = self._partitions()
             self.frontier, self._last = self._between_steps(partitions)
             self._first = self._offsets(partitions, "earliest")
             self.since = self._oldest()
-        except StopError as stop:
-            raise Problems(query).of(stop.outcome, stop.detail, self._transaction) from None
-        except KafkaException as problem:
-            failure = self._transaction.cause(problem.args[0])
-            raise Problems(query).of(failure.name(), failure.str(), self._transaction) from None
-        except ValueError as problem:
-            raise Problems(query).not_ours(self._transaction.name, str(problem)) from None
-        finally:
-            self._transaction.close()
 
     def _partitions(self) -> list[int]:
         found = self._admin.list_topics(self._topic, timeout=_ANSWER_S).topics[self._topic]

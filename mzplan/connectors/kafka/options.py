@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.connectors.api.protocols import ResolvedConnection
 from mzplan.connectors.network.aws import ROLE as AWS
-from mzplan.connectors.network.aws import java_kafka_options
+from mzplan.connectors.network.aws import escaped, java_kafka_options
 from mzplan.connectors.network.aws import librdkafka_options as aws_librdkafka_options
 from mzplan.secrets.files import read_pem_text
 
@@ -136,12 +136,7 @@ def transaction_options(connection: Mapping[str, Any], directory: str) -> dict[s
 def jaas(mechanism: str, username: str, password: str) -> str:
     """A JAAS configuration line, with username and password escaped inside their quotes."""
     module = _LOGIN_MODULES[mechanism]
-    return f'{module} required username="{_escaped(username)}" password="{_escaped(password)}";'
-
-
-def _escaped(text: str) -> str:
-    # Java's StreamTokenizer: backslash escapes as in C, and a quoted word may not hold a line end.
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'{module} required username="{escaped(username)}" password="{escaped(password)}";'
 
 
 def _word(value: Any) -> str:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from mzplan.connectors.api.capabilities import LastTimes
-from mzplan.connectors.api.probe_memo import Memo, fingerprint
+from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
@@ -66,9 +66,9 @@ class KafkaProbe:
     def reach(self, query: ResolvedQuery) -> Diagnostic | None:
         """Whether the cluster answers and accepts the connection's login; None if so."""
         try:
-            options = librdkafka_options(client_body(query.link), query.directory)
-        except OSError as problem:
-            return _diagnostic(query, _unreadable(query, problem))
+            options = _options(query)
+        except _Failed as found:
+            return _diagnostic(query, found)
         failed = self._reach(fingerprint(options), query, options)
         return _diagnostic(query, failed) if failed is not None else None
 
@@ -76,12 +76,11 @@ class KafkaProbe:
         """Whether the topic still holds the offsets that come next (MZ067 if not)."""
         topic = query.body["topic"]
         try:
-            wanted = {int(p): int(offset) for p, offset in json.loads(position)[topic].items()}
-            options = librdkafka_options(client_body(query.link), query.directory)
-        except (ValueError, KeyError, OSError):
+            wanted = _read(position, topic)
+        except (ValueError, KeyError):
             return None
         try:
-            client = self._client(fingerprint(options), options)
+            client = self._client_of(query)
             partitions = _identify(client, query, False)["partitions"]
             there = [partition for partition in wanted if partition < partitions]
             first = _offsets(client, query, topic, there, "earliest")
@@ -104,9 +103,8 @@ class KafkaProbe:
         topic, log = query.body["topic"], query.checkpoint.log if query.checkpoint else None
         try:
             position = log.entry(log.committed()) if log is not None else None
-            read = {int(p): int(o) for p, o in json.loads(position)[topic].items()} if position else {}
-            options = librdkafka_options(client_body(query.link), query.directory)
-            client = self._client(fingerprint(options), options)
+            read = _read(position, topic)
+            client = self._client_of(query)
             partitions = range(_identify(client, query, False)["partitions"])
             end = _offsets(client, query, topic, partitions, "latest")
             if not position and query.body["start_offsets"] == "latest":
@@ -127,9 +125,7 @@ class KafkaProbe:
         """The position from which a moved source goes on: `{"topic": {"0": 17, …}}`. Raises MzplanError."""
         topic = query.body["topic"]
         try:
-            options = librdkafka_options(client_body(query.link), query.directory)
-            client = self._client(fingerprint(options), options)
-            kept = {int(p): int(o) for p, o in json.loads(position)[topic].items()} if position else {}
+            client, kept = self._client_of(query), _read(position, topic)
             partitions = sorted(kept) or range(_identify(client, query, False)["partitions"])
             first = _offsets(client, query, topic, partitions, "earliest")
             end = _offsets(client, query, topic, partitions, "latest")
@@ -148,17 +144,12 @@ class KafkaProbe:
                     found[partition] = end[partition] if at < 0 else max(at, first[partition])
                 else:
                     found[partition] = first[partition]
-        except OSError as problem:
-            raise MzplanError(_diagnostic(query, _unreadable(query, problem))) from None
         except _Failed as failed:
             raise MzplanError(_diagnostic(query, failed)) from None
         return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
 
     def _identity(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
-        try:
-            options = librdkafka_options(client_body(query.link), query.directory)
-        except OSError as problem:
-            raise _unreadable(query, problem) from None
+        options = _options(query)
         key = fingerprint(options)
         failed = self._failures.get(key, lambda: self._reach(key, query, options))
         if failed is not None:
@@ -181,6 +172,10 @@ class KafkaProbe:
             return failed
         return None
 
+    def _client_of(self, query: ResolvedQuery) -> _Client:
+        options = _options(query)
+        return self._client(fingerprint(options), options)
+
     def _client(self, key: str, options: Mapping[str, Any]) -> _Client:
         def make() -> _Client:
             _require_token(options)
@@ -192,6 +187,19 @@ class KafkaProbe:
                 raise _unusable(problem) from None
 
         return self._clients.get(key, make)
+
+
+def _options(query: ResolvedQuery) -> dict[str, Any]:
+    """Raises _Failed."""
+    try:
+        return librdkafka_options(client_body(query.link), query.directory)
+    except OSError as problem:
+        raise _unreadable(query, problem) from None
+
+
+def _read(position: str | None, topic: str) -> dict[int, int]:
+    """Offsets by partition, of an entry of Spark's log. Raises ValueError, KeyError."""
+    return {int(p): int(offset) for p, offset in json.loads(position)[topic].items()} if position else {}
 
 
 def _require_token(options: Mapping[str, Any]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.kafka.options import client_body, transaction_options
 from mzplan.connectors.kafka.probe import route
 from mzplan.connectors.kafka.step_record import StepRecord
-from mzplan.connectors.kafka.transaction import Transaction
+from mzplan.connectors.kafka.transaction import StopError, Transaction
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
@@ -29,6 +33,17 @@ _UNREACHABLE = {"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_W
     "NOT_ENOUGH_REPLICAS",
     "_MSG_TIMED_OUT",
 }
+
+
+def transactional_id(query: ResolvedQuery) -> str:
+    """The transactional id of a sink, which is also the group of its step record."""
+    return f"mzplan.{query.description.id}"
+
+
+def transaction_of(query: ResolvedQuery) -> Transaction:
+    """With which to read a sink's step record. Raises OSError when a PEM file can't be read."""
+    client = transaction_options(client_body(query.link), query.directory)
+    return Transaction(client, transactional_id(query), query.body["topic"], timeout_ms=60_000)
 
 
 class Problems:
@@ -63,6 +78,21 @@ class Problems:
             f"{text or name} ({name}). Nothing of the step counts.",
             "correct the topic's settings or the sink's select and where; the batch is tried again.",
         )
+
+    @contextlib.contextmanager
+    def explaining(self, transaction: Transaction) -> Iterator[None]:
+        """What reading in here raises, as MzplanError; then the transaction is closed."""
+        try:
+            yield
+        except StopError as stop:
+            raise self.of(stop.outcome, stop.detail, transaction) from None
+        except KafkaException as problem:
+            failure = transaction.cause(problem.args[0])
+            raise self.of(failure.name(), failure.str(), transaction) from None
+        except ValueError as problem:
+            raise self.not_ours(transaction.name, str(problem)) from None
+        finally:
+            transaction.close()
 
     def _denied(self, name: str, id_: str) -> MzplanError:
         what, option, operation = _DENIED[name]

@@ -24,7 +24,7 @@ from mzplan.connectors.api.target_change import another_target
 from mzplan.connectors.kafka.options import client_body, transaction_options
 from mzplan.connectors.kafka.output import REPORT, report, task
 from mzplan.connectors.kafka.probe import route
-from mzplan.connectors.kafka.problems import FENCED, Problems
+from mzplan.connectors.kafka.problems import FENCED, Problems, transactional_id
 from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -205,8 +205,3 @@ class TransactionalWriter:
             return StepRecord.parse(text)
         except ValueError as problem:
             raise self._problems.not_ours(self._name, str(problem)) from None
-
-
-def transactional_id(query: ResolvedQuery) -> str:
-    """The transactional id of a sink, which is also the group of its step record."""
-    return f"mzplan.{query.description.id}"

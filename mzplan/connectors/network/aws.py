@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from mzplan.connectors.api.probe_memo import fingerprint
+from mzplan.connectors.api.probes import fingerprint
 from mzplan.connectors.api.protocols import ResolvedConnection
 from mzplan.connectors.network.tokens import OneToken
 from mzplan.model.diagnostics import MzplanError, error
@@ -94,7 +94,7 @@ def java_kafka_options(aws: ResolvedConnection) -> dict[str, str]:
         "awsRoleSecretAccessKey": body.get("secret_access_key"),
         "awsRoleSessionToken": body.get("session_token"),
     }
-    given = "".join(f' {name}="{_escaped(value)}"' for name, value in words.items() if value)
+    given = "".join(f' {name}="{escaped(value)}"' for name, value in words.items() if value)
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "AWS_MSK_IAM",
@@ -177,7 +177,9 @@ def _credentials(settings: dict[str, str]) -> Any:
     return Credentials(role["AccessKeyId"], role["SecretAccessKey"], role["SessionToken"])
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text for the quotes of a JAAS line. Java's StreamTokenizer: backslash escapes as in C, and a quoted
+    word may not hold a line end."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 

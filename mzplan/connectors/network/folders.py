@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from mzplan.connectors.api.deadline import bounded
+from mzplan.connectors.api.probes import bounded
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws import arrow_filesystem

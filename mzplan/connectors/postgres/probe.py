@@ -7,8 +7,7 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.api.deadline import bounded
-from mzplan.connectors.api.probe_memo import Memo, fingerprint
+from mzplan.connectors.api.probes import Memo, bounded, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, patience, reached
 from mzplan.connectors.postgres.problems import connect_problem, diagnose

@@ -36,11 +36,12 @@ from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
 from mzplan.connectors.postgres.client import connect, hang_up, reached
 from mzplan.connectors.postgres.identity import record_target, take_target
+from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
 from mzplan.connectors.postgres.sink.content import PostgresContent
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import PostgresProbe, check_table, find_target, key_of
+from mzplan.connectors.postgres.sink.probe import check_table, failed, find_target, key_of, look_at
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
@@ -92,11 +93,11 @@ class PostgresSink:
     """Appends to a table, or keeps the latest row of each key."""
 
     def __init__(self) -> None:
-        self._probe = PostgresProbe()
+        self._servers = ServerProbe(failed)
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Connect, and look at the table, its columns, privileges and (upsert) its unique index."""
-        return self._probe.probe(query, outputs)
+        return self._servers.look(query, lambda connection: look_at(connection, query, outputs))
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query.link)

@@ -12,10 +12,10 @@ from mzplan.connectors.api.content import PLACE, incomparable
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted as spark_quoted
+from mzplan.connectors.postgres import identity
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason
 from mzplan.connectors.postgres.sink.comparable import Form, form_of, found, selected, written
-from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.connectors.postgres.sink.probe import check_table, find_target, key_of
 from mzplan.connectors.postgres.sink.reading import reading
 from mzplan.connectors.postgres.tables import Connection
@@ -94,26 +94,14 @@ class PostgresContent:
         self._queries = self._ranges(connection)
 
     def _last_step(self, connection: Connection) -> int:
-        query = self._query
-        ledger = Ledger(
-            schema=query.body["staging_schema"],
-            sink=query.description.id,
-            generation=query.description.generation,
-            epoch=0,
-            query_id="",
-        )
-        wanted = f"SELECT step FROM {ledger.writers} WHERE sink = %s AND generation = %s"
-        try:
-            row = connection.execute(wanted.encode(), (ledger.sink, ledger.generation)).fetchone()
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            row = None
-        if row is None:
+        there = identity.written(connection, self._query)
+        if there is None:
             raise incomparable(
-                query,
-                f"{ledger.writers} has no row of it, by which its last step is known: it has not run yet, or "
-                "what it had recorded was removed.",
+                self._query,
+                f"{quoted(self._query.body['staging_schema'])}.writers has no row of it, by which its last "
+                "step is known: it has not run yet, or what it had recorded was removed.",
             )
-        return int(row[0])
+        return there.step
 
     def _ranges(self, connection: Connection) -> list[str]:
         """The statements that read the table."""

@@ -11,7 +11,7 @@ from mzplan.connectors.api.outputs import never_null_outputs
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
 from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.postgres.identity import compare_target, identify, written
-from mzplan.connectors.postgres.probe import Check, ServerProbe
+from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
@@ -30,21 +30,11 @@ WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typ
 """
 
 
-class PostgresProbe:
-    """Probes sinks. A server that was just found dead or closed is left alone for a moment."""
-
-    def __init__(self) -> None:
-        self._servers = ServerProbe(_failed)
-
-    def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
-        """What stands in the way of this sink; nothing is changed. Never raises for what a server did."""
-
-        def look(connection: Connection) -> Probe:
-            target = identify(connection)
-            found = [*_TargetCheck(connection, query).problems(outputs), *_compare(connection, query, target)]
-            return Probe(diagnostics=tuple(found), upstream=target)
-
-        return self._servers.look(query, look)
+def look_at(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
+    """What stands in the way of this sink; nothing is changed. Raises psycopg.Error."""
+    target = identify(connection)
+    found = [*_TargetCheck(connection, query).problems(outputs), *_compare(connection, query, target)]
+    return Probe(diagnostics=tuple(found), upstream=target)
 
 
 # ── the table and its columns
@@ -272,7 +262,8 @@ def _compare(
         return [unreadable(query, problem)]
 
 
-def _failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
+def failed(query: ResolvedQuery, problem: Exception) -> Diagnostic:
+    """One error of a server or a driver."""
     if is_lost(problem):
         return connect_problem(query, problem)
     fix = "try again; if it stays so, look into the server's log."

@@ -10,7 +10,7 @@ import psycopg
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
-from mzplan.connectors.postgres.sink.ledger import Ledger
+from mzplan.connectors.postgres.sink.writer import writer_of
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
 from mzplan.model.diagnostics import MzplanError
@@ -32,13 +32,7 @@ class PostgresRecorded:
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
-        self._ledger = Ledger(
-            schema=query.body["staging_schema"],
-            sink=query.description.id,
-            generation=query.description.generation,
-            epoch=0,
-            query_id="",
-        )
+        self._ledger = writer_of(query).ledger
         with contextlib.ExitStack() as opened:
             try:
                 info = opened.enter_context(reached(query))

@@ -10,10 +10,11 @@ import psycopg
 from mzplan.connectors.adapter.source import EndpointSource
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.api.upstream_change import another_upstream
+from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import route
 from mzplan.connectors.postgres.source.endpoint import PostgresInputFactory
-from mzplan.connectors.postgres.source.probe import PostgresSourceProbe
-from mzplan.connectors.postgres.source.problems import explaining
+from mzplan.connectors.postgres.source.probe import look_at
+from mzplan.connectors.postgres.source.problems import explained, explaining
 from mzplan.connectors.postgres.source.slots import Names, find_slot, session, unpublish
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 
@@ -32,13 +33,13 @@ class PostgresSource:
     """A change counts only when it is newer than the stored row: that may be of a later snapshot."""
 
     def __init__(self) -> None:
-        self._probe = PostgresSourceProbe()
+        self._servers = ServerProbe(explained)
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query.link)
 
     def probe(self, query: ResolvedQuery) -> Probe:
-        return self._probe.probe(query)
+        return self._servers.look(query, lambda connection: look_at(connection, query))
 
     def compare(
         self, query: ResolvedQuery, recorded: Mapping[str, Any], found: Mapping[str, Any]

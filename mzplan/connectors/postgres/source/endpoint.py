@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.adapter.source import step_of
-from mzplan.connectors.api.deadline import bounded
+from mzplan.connectors.api.probes import bounded
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.client import patience
 from mzplan.connectors.postgres.identity import timeline_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.postgres.identity import identify
-from mzplan.connectors.postgres.probe import Check, ServerProbe
-from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL, explained
+from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL
 from mzplan.connectors.postgres.source.slots import NO_TABLE, Limits, Names, find_slot, own_columns, published
 from mzplan.connectors.postgres.source.table_probe import TableCheck
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
@@ -40,23 +40,13 @@ SELECT EXISTS (SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspn
 _OWNED = "pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class WHERE oid = %s"
 
 
-class PostgresSourceProbe:
-    """Probes sources. A server that was just found dead or closed is left alone for a moment."""
-
-    def __init__(self) -> None:
-        self._servers = ServerProbe(explained)
-
-    def probe(self, query: ResolvedQuery) -> Probe:
-        """What stands in the way of this source; nothing is changed. Never raises for what a server did."""
-
-        def look(connection: Connection) -> Probe:
-            found = tuple(_ServerCheck(connection, query).problems())
-            identity = identify(connection)
-            # Without the timeline: a server that was promoted is the same upstream, if it has the slot.
-            upstream = {k: v for k, v in identity.items() if k != "timeline"} if identity else None
-            return Probe(diagnostics=found, upstream=upstream)
-
-        return self._servers.look(query, look)
+def look_at(connection: Connection, query: ResolvedQuery) -> Probe:
+    """What stands in the way of this source; nothing is changed. Raises psycopg.Error."""
+    found = tuple(_ServerCheck(connection, query).problems())
+    identity = identify(connection)
+    # Without the timeline: a server that was promoted is the same upstream, if it has the slot.
+    upstream = {k: v for k, v in identity.items() if k != "timeline"} if identity else None
+    return Probe(diagnostics=found, upstream=upstream)
 
 
 class _ServerCheck(Check):

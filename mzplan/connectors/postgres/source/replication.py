@@ -187,14 +187,11 @@ class ReplicationLink:
         return SlotError(text, state.decode() if state else None)
 
 
-def create_slot(
-    link: ReplicationLink, slot: str, *, temporary: bool = False, export: bool = True
-) -> tuple[Lsn, str]:
+def create_slot(link: ReplicationLink, slot: str, *, temporary: bool = False) -> tuple[Lsn, str]:
     """Make a slot. Its consistent point, and a snapshot of exactly what was committed before that: it can be
     taken over until the link is closed or given another command."""
     kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
-    action = "EXPORT_SNAPSHOT" if export else "NOEXPORT_SNAPSHOT"
-    rows = link.command(f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput {action}".encode())
+    rows = link.command(f"CREATE_REPLICATION_SLOT {quoted(slot)} {kind} pgoutput EXPORT_SNAPSHOT".encode())
     _, point, snapshot, _ = rows[0]
     assert point is not None
     return lsn_of(point), snapshot or ""

@@ -1,4 +1,5 @@
-"""Sharing what a probe learned with the next one: a project has many sources on few connections."""
+"""What probes share: a time limit for what has none of its own, and what the one before has learned, for a
+project has many sources on few connections."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
+
+from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S
 
 Value = TypeVar("Value")
 
@@ -60,3 +63,24 @@ class Memo(Generic[Value]):
             del self._values[key]
             if not self._key_locks[key].locked():
                 del self._key_locks[key]
+
+
+def bounded(work: Callable[[], Value], seconds: float = PROBE_TIMEOUT_S + 1) -> Value:
+    """The result of `work`, or TimeoutError: resolving a name can take longer than libpq's own limit."""
+    results: list[Value] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, name="mzplan-probe", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if problems:
+        raise problems[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return results[0]
