@@ -9,9 +9,10 @@ from typing import cast
 from mzplan.connectors import console, delta, files, formats, kafka, local, network, postgres
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.api.protocols import SinkConnector, SourceConnector
+from mzplan.endpoints.interface import ReachesServers
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import error
-from mzplan.schema.plugins import find_plugin
+from mzplan.schema.plugins import Plugin, find_plugin
 
 _OWN = {
     connector.type: connector
@@ -43,9 +44,22 @@ def find_connector(type_: str) -> Connector | None:
     plugin = find_plugin(type_)
     if plugin is None:
         return None
-    from mzplan.connectors.adapter.plugin import connector_of
+    return _of_endpoints(plugin)
 
-    return connector_of(plugin)
+
+def _of_endpoints(plugin: Plugin) -> Connector:
+    """A plug-in's endpoints as a connector, with the sides that it has schemas of."""
+    from mzplan.connectors.adapter.sink import EndpointSink
+    from mzplan.connectors.adapter.source import EndpointSource
+
+    brought = plugin.connector
+    has_source, has_sink = (f"{kind}.{plugin.type}" in plugin.schemas for kind in ("source", "sink"))
+    return Connector(
+        type=plugin.type,
+        source=(lambda: EndpointSource(brought.input_factory(), brought)) if has_source else None,
+        sink=(lambda: EndpointSink(brought.output_factory(), brought)) if has_sink else None,
+        servers=brought.servers if isinstance(brought, ReachesServers) else None,
+    )
 
 
 class Connectors:

@@ -25,7 +25,8 @@ class Capabilities:
         """See StorageController.set_read_policy."""
         states = [(self._catalog.collection(id_), policy) for id_, policy in policies]
         for state, policy in states:
-            frontiers.set_policy(state, policy, self._young(state, policy))
+            state.policy = policy
+            frontiers.advance(state, self._young(state, policy))
         for state, _ in states:
             self._downgrade(state)
 

@@ -16,13 +16,11 @@ from concurrent.futures import Future
 
 from mzplan.controller.capabilities import Capabilities
 from mzplan.controller.catalog import Catalog
-from mzplan.controller.claims import Claims
+from mzplan.controller.claims import Claims, was_known
 from mzplan.controller.executor import CheckResult, Executor, Measured
 from mzplan.controller.gate import Gate
-from mzplan.controller.history import was_known
 from mzplan.controller.instances import Instances
 from mzplan.controller.maintenance import Maintenance
-from mzplan.controller.overview import Attached, Overview, QueryState
 from mzplan.controller.pools import WorkPool
 from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
@@ -30,6 +28,7 @@ from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.controller.storage import Storage
 from mzplan.controller.types import (
     AppendCommand,
+    Attached,
     CollectionDescription,
     CollectionState,
     CreateExportToken,
@@ -39,6 +38,8 @@ from mzplan.controller.types import (
     GlobalId,
     InstanceId,
     InstanceInUseError,
+    Overview,
+    QueryState,
     ReadBeforeSinceError,
     ReadPolicy,
     ReplicaLocation,

@@ -25,13 +25,6 @@ def implied(policy: ReadPolicy, upper: Step, young: Step | None) -> Step:
             assert_never(policy)
 
 
-def set_policy(state: CollectionState, policy: ReadPolicy, young: Step | None = None) -> None:
-    """Take a policy: it downgrades the implied capability at once, and never recovers it. `young`: see
-    `implied`."""
-    state.policy = policy
-    advance(state, young)
-
-
 def advance(state: CollectionState, young: Step | None = None) -> None:
     """After the upper or the time has moved on. `young`: see `implied`."""
     state.implied = max(state.implied, implied(state.policy, state.upper, young))

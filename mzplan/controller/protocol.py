@@ -19,9 +19,9 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from mzplan.controller.executor import CheckResult, Measured
-from mzplan.controller.overview import Attached, Overview
 from mzplan.controller.types import (
     AppendCommand,
+    Attached,
     CollectionDescription,
     CollectionState,
     CreateExportToken,
@@ -30,6 +30,7 @@ from mzplan.controller.types import (
     ExportState,
     GlobalId,
     InstanceId,
+    Overview,
     ReadPolicy,
     ReplicaLocation,
     Row,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from mzplan.controller.reconcile import DEFAULT_PACE, Pace
-from mzplan.model.address import Place
-from mzplan.model.state import Condition
+from mzplan.controller.reconcile import DEFAULT_PACE, Decision, Desired, Memory, Pace
+from mzplan.model.address import Address, Place
+from mzplan.model.state import Condition, Lease
 from mzplan.schema.description import Description
 
 GlobalId: TypeAlias = str
@@ -208,6 +208,42 @@ class StorageParameters:
     pace: Pace = DEFAULT_PACE
     retain_dropped: float = 7 * 86_400.0
     maintain_every: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """The lease under which an instance is led, as it was renewed last. `lost`: why it is led no more."""
+
+    lease: Lease
+    lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    """One query. `wanted`: as it is committed; None where it is no longer, and still there or about to come
+    up. `decision`: that of the last round; None while the engine opens. `upstream`: the identity of what it
+    reads. `keeps`: what its collection keeps for it alone. `reached`: its last step, as far as is known
+    without a run; -1 for none."""
+
+    wanted: Desired | None
+    decision: Decision | None
+    memory: Memory
+    upstream: Any = None
+    keeps: str | None = None
+    reached: Step = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
+    collection storage is writing. `secrets`: digests of the values in use, by reference. `foreign`: what runs
+    in the engine and was not started here."""
+
+    queries: Mapping[Address, QueryState] = field(default_factory=dict)
+    busy: bool = False
+    maintained: Address | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
 
 
 def consolidated(rows: Iterable[Row]) -> list[tuple[Row, Diff]]:

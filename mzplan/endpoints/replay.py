@@ -20,7 +20,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from mzplan.endpoints.interface import Step, StepError, checked_step
 from mzplan.warehouse.content_hash import ContentHash, hash_of
@@ -33,7 +33,6 @@ log = logging.getLogger("mzplan.endpoints")
 Compare = Literal["warn", "fail", "off"]
 LATER = "and the output already has steps up to "
 """In each warning of a step that is not the last one; the number of that follows."""
-COMPARES: tuple[Compare, ...] = get_args(Compare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

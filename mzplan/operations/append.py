@@ -107,7 +107,8 @@ def _without_key(address: Address) -> MzplanError:
 def _write(
     project: Project, state: State, resource: ResourceState, table: Table, id_: str, expect: int | None
 ) -> Appended:
-    from mzplan.connectors.local.endpoint import LostStepsError, StaleStepError, turns
+    from mzplan.connectors.local.endpoint import LostStepsError, StaleStepError
+    from mzplan.connectors.local.numbering import turns
 
     warehouse = absolute(project.settings.directory, state.warehouse)
     try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from mzplan.controller.gate import Held
-from mzplan.controller.overview import QueryState
 from mzplan.controller.reconcile import Decision, Key, Memory, key_of, runs
+from mzplan.controller.types import QueryState
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary, Verdict

@@ -17,11 +17,10 @@ from typing import TypeVar, assert_never
 from mzplan.controller.connection_watch import ConnectionWatch
 from mzplan.controller.executor import Measured
 from mzplan.controller.observations import differs, is_fresh, observe
-from mzplan.controller.overview import Overview, QueryState
 from mzplan.controller.protocol import StorageController
 from mzplan.controller.reconcile import Memory
 from mzplan.controller.sampling import Sampler
-from mzplan.controller.types import NotAttachedError, StorageError
+from mzplan.controller.types import NotAttachedError, Overview, QueryState, StorageError
 from mzplan.controller.upstream_watch import UpstreamWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address

@@ -149,8 +149,8 @@ class DeltaStorage:
         return commit is not None and commit.merged is not None
 
     def append(self, commands: Sequence[tuple[CollectionDescription, AppendCommand]]) -> None:
-        from mzplan.connectors.local.endpoint import RESERVED, turns
-        from mzplan.connectors.local.numbering import Numbering
+        from mzplan.connectors.local.endpoint import RESERVED
+        from mzplan.connectors.local.numbering import Numbering, turns
 
         places = {description.query.place for description, _ in commands}
         with turns(self._warehouse, places, self._alone) as there:

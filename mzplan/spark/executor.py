@@ -226,7 +226,7 @@ class SparkExecutor:
         try:
             if description.source is not None:
                 self._begin_steps(spark, description, secrets, running, epoch)
-            running.step = self._checkpoint(query).done()
+            running.step = self._checkpoint(query).log.committed()
             running.resumed = resumed(self._checkpoint(query), running.step)
             started = self._submit(spark, query, running, epoch)
         except MzplanError:

@@ -94,7 +94,7 @@ def sink_writer(
     wrote: Callable[[int, int], None],
 ) -> DataStreamWriter:
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
-    begins = not checkpoint.has_begun()
+    begins = not checkpoint.log.has_begun()
     reader = spark.readStream.format("delta")
     reader = reader.option("maxFilesPerTrigger", query.body.get("max_files_per_trigger", 1000))
     if begins and is_untouched(collection):

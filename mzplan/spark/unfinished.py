@@ -61,15 +61,15 @@ class UnfinishedSteps:
         """
         names = resource_kind("sink", description.type).row_properties
         rows = {name: description.body[name] for name in names if name in description.body}
-        history, step = checkpoint.begun(), checkpoint.unfinished()
+        history, step = checkpoint.begun(), checkpoint.log.unfinished()
         before = history.to_finish(step, rows)
-        first = checkpoint.done() + 1
+        first = checkpoint.log.committed() + 1
         if before is not None and step is not None:
             earlier = replace(description, body=before.body(description.body, names))
             finishing = Running(running.name, running.place)
             problem = self._finish(earlier, finishing, run_once)
             running.warning, first = finishing.warning, step + 1
-            if checkpoint.unfinished() is not None:
+            if checkpoint.log.unfinished() is not None:
                 self._insist(description.address, step)
                 # The history keeps what it began under, for the next start: the failure may pass.
                 running.warn(_not_finished(description.address, step, problem))

@@ -22,7 +22,7 @@ from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element, static_text
 from mzplan.ui.access import COOKIE, SESSION, Access, Guard
 from mzplan.ui.follower import Follower, View
-from mzplan.ui.frame import page
+from mzplan.ui.frame import document, page
 from mzplan.ui.graph_page import CONDITIONS, graph_page
 from mzplan.ui.history_page import difference_page, history_page, origin, serial_page
 from mzplan.ui.open_page import open_page
@@ -143,18 +143,9 @@ class Pages:
         )
         form = element("form", field, " ", element("button", "Sign in", type="submit"))
         said = element("p", id="said", role="status")
-        head = element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("title", "Sign in"),
-            element("link", rel="stylesheet", href="/static/graph.css"),
-            element("link", rel="stylesheet", href="/static/pages.css"),
-            element("script", src="/static/login.js", defer=True),
-        )
         hint = element("p", "The token is that which mzplan ui was started with.", class_="quiet")
         main = element("main", element("h1", "mzplan"), form, said, hint, id="login")
-        return HTMLResponse(f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n")
+        return HTMLResponse(document("Sign in", ("login.js",), element("body", main)))
 
     def session(self, request: Request) -> Response:
         """For the token, in the header Authorization, a cookie."""

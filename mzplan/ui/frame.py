@@ -15,17 +15,6 @@ PAGES = {"graph": "/", "queries": "/queries", "history": "/history", "open": "/o
 def page(title: str, view: View, boot: str, *content: Content, current: str = "", refresh: int = 0) -> str:
     """A page. `current`: its entry of PAGES; `refresh`: seconds after which it is exchanged in any case."""
     project = view.overview.state.project if view.overview is not None else "mzplan"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{title} · {project}"),
-        element("link", rel="stylesheet", href="/static/graph.css"),
-        element("link", rel="stylesheet", href="/static/pages.css"),
-        element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
-        element("script", src="/static/search.js", defer=True),
-        element("script", src="/static/live.js", defer=True),
-    )
     links = [
         element("a", name.capitalize(), _open(name, view), href=href, aria_current=name == current and "page")
         for name, href in PAGES.items()
@@ -57,6 +46,21 @@ def page(title: str, view: View, boot: str, *content: Content, current: str = ""
     away = "mzplan ui does not answer. This page goes on when it does."
     gone = element("div", away, id="away", role="alert", hidden=True)
     body = element("body", header, banner, gone, main)
+    return document(f"{title} · {project}", ("search.js", "live.js"), body)
+
+
+def document(title: str, scripts: Iterable[str], body: Markup) -> str:
+    """All of what a browser is given. `scripts` by their names in /static."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("link", rel="stylesheet", href="/static/graph.css"),
+        element("link", rel="stylesheet", href="/static/pages.css"),
+        element("link", rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+        [element("script", src=f"/static/{name}", defer=True) for name in scripts],
+    )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 

@@ -22,7 +22,7 @@ class CheckpointLog:
         self._commits: Folder = open_folder(f"{spark}/commits")
 
     def has_begun(self) -> bool:
-        """Whether there are offsets, or what a source keeps beside them."""
+        """Whether there are offsets, or what a source keeps beside them: they mean something from now on."""
         return bool(open_folder(f"{self.spark}/sources").names() or self._offsets.names())
 
     def query_id(self) -> str | None:
@@ -46,7 +46,8 @@ class CheckpointLog:
         return max((int(name) for name in self._commits.names() if name.isdecimal()), default=-1)
 
     def unfinished(self) -> int | None:
-        """The step that is planned and not done; None if there is none."""
+        """The step that is planned and not done, so that it is run again: its rows may be in the target. None
+        if there is none."""
         newest = self.newest()
         return newest if newest > self.committed() else None
 

@@ -74,19 +74,6 @@ class Checkpoint:
         log = self.log
         return log.entry(log.committed())
 
-    def has_begun(self) -> bool:
-        """Whether Spark has logged offsets here, so that they mean something from now on. Raises OSError."""
-        return self.log.has_begun()
-
-    def done(self) -> int:
-        """The last micro-batch that Spark has seen through; -1 if there is none. Raises OSError."""
-        return self.log.committed()
-
-    def unfinished(self) -> int | None:
-        """The micro-batch that is planned and not done, so that it is run again: its rows may be in the
-        target. None if there is none. Raises OSError."""
-        return self.log.unfinished()
-
     def upstream(self) -> dict[str, Any] | None:
         """The recorded identity of the upstream, None if there is none. Raises OSError, also for a file
         that holds something else."""

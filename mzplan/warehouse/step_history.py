@@ -152,7 +152,7 @@ def in_flight(
     log: CheckpointLog, collection: CollectionLog | None, last: StepRecord | None
 ) -> StepRecord | None:
     """The step whose offsets are logged and that is not committed yet. `collection`: that of a sink."""
-    step = max(log.planned(), default=-1)
+    step = log.newest()
     if step < 0 or (last is not None and step <= last.step):
         return None
     start, end, began = log.range_of(step, last)

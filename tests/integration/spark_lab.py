@@ -225,11 +225,11 @@ class Lab:
     def checkpoint_done(self, description: Description) -> bool:
         """Whether every planned batch is noted down as done."""
         checkpoint = Checkpoint(str(self.checkpoint(description)))
-        return checkpoint.done() >= 0 and checkpoint.unfinished() is None
+        return checkpoint.log.committed() >= 0 and checkpoint.log.unfinished() is None
 
     def last_step(self, description: Description) -> int:
         """The last batch that is done; what the query reports comes a moment later."""
-        return Checkpoint(str(self.checkpoint(description))).done()
+        return Checkpoint(str(self.checkpoint(description))).log.committed()
 
     def undo_commit(self, description: Description) -> int:
         """As if the driver had been killed after the last batch reached its target and before Spark noted

@@ -57,7 +57,7 @@ def test_the_example_and_a_kill_in_between(project: Project) -> None:
     checkpoint = Checkpoint(str(project.folder / "warehouse" / "checkpoints" / large["id"] / "g1"))
     eventually(
         "the console has shown them",
-        lambda: '"account":"b-04"' in project.log() and checkpoint.unfinished() is None,
+        lambda: '"account":"b-04"' in project.log() and checkpoint.log.unfinished() is None,
     )
     os.kill(project.lease()["pid"], signal.SIGKILL)
     file = str(project.folder / "adjustments.csv")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
 
-from mzplan.connectors.local import endpoint
+from mzplan.connectors.local import endpoint, numbering
 from mzplan.connectors.local.endpoint import LocalSteps
 from mzplan.connectors.local.row_files import BadFileError, Format, read_rows
 from mzplan.model.address import Address
@@ -403,7 +403,7 @@ def test_in_an_object_store_an_append_holds_the_lock_of_the_state(
     """There are no locks there: two appends at once would take the same step."""
     project = open_project(str(folder))
     place = folder / "bucket"
-    monkeypatch.setattr(endpoint, "local_path", lambda _: None)
+    monkeypatch.setattr(numbering, "local_path", lambda _: None)
     monkeypatch.setattr(endpoint, "open_folder", lambda _: RemoteFolder(fs.LocalFileSystem(), str(place)))
 
     def work(worker: int) -> None:

@@ -153,7 +153,7 @@ def test_the_types_of_what_a_sink_writes() -> None:
 def test_the_upstream_is_kept_beside_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = Checkpoint.of(str(tmp_path), "id", 2)
     assert checkpoint.upstream() is None
-    assert not checkpoint.has_begun()
+    assert not checkpoint.log.has_begun()
     checkpoint.record_upstream({"cluster_id": "c"})
     assert checkpoint.upstream() == {"cluster_id": "c"}
     assert Checkpoint.of(tmp_path.as_uri(), "id", 2).upstream() == {"cluster_id": "c"}
@@ -173,7 +173,7 @@ def test_where_a_checkpoint_goes_on(tmp_path: Path) -> None:
         (Path(checkpoint.spark) / "offsets" / str(batch)).write_text(text)
     for name in ("8", "9", ".9.crc"):
         (Path(checkpoint.spark) / "commits" / name).write_text("v1\n{}")
-    assert checkpoint.has_begun()
+    assert checkpoint.log.has_begun()
     assert json.loads(checkpoint.position() or "") == {"orders": {"0": 9}}, "batch 10 is not done"
 
 

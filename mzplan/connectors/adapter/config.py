@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.api.repeated_steps import refused
 from mzplan.connectors.formats.records import MARK
-from mzplan.endpoints.interface import Closes, StepError
+from mzplan.endpoints.interface import Closes, DurableInputEndpoint, DurableInputFactory, StepError
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
@@ -41,6 +41,13 @@ def endpoint_config(query: ResolvedQuery, outputs: Sequence[Output] | None = Non
         "options": {key: value for key, value in query.body.items() if key not in _REFERENCES},
         "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in columns],
     }
+
+
+@contextlib.contextmanager
+def opened(factory: DurableInputFactory, query: ResolvedQuery) -> Iterator[DurableInputEndpoint]:
+    """The endpoint of a source, while this lasts."""
+    with closing(factory.new_endpoint(endpoint_name(query), endpoint_config(query))) as endpoint:
+        yield endpoint
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.adapter.config import closing, endpoint_config, endpoint_name, explained, secret_values
+from mzplan.connectors.adapter.config import explained, opened, secret_values
 from mzplan.connectors.adapter.rows import Rows, placed
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.endpoints.interface import (
@@ -40,9 +40,7 @@ class EndpointUpstream:
         steps = endpoint_steps(record)
         query = self._query
         try:
-            with closing(
-                self._factory.new_endpoint(endpoint_name(query), endpoint_config(query))
-            ) as endpoint:
+            with opened(self._factory, query) as endpoint:
                 return content_hash(batch for step in steps for batch in self._rows(endpoint, step))
         except GoneError:
             raise

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mzplan.connectors.adapter.config import closing, endpoint_config, endpoint_name, explained, secret_values
+from mzplan.connectors.adapter.config import endpoint_config, endpoint_name, explained, opened, secret_values
 from mzplan.connectors.adapter.replay import EndpointUpstream
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.api.upstream_change import another_upstream, begin_anew
@@ -70,9 +70,7 @@ class EndpointSource:
         if step is None or query.checkpoint is None:
             return None
         try:
-            with closing(
-                self._factory.new_endpoint(endpoint_name(query), endpoint_config(query))
-            ) as endpoint:
+            with opened(self._factory, query) as endpoint:
                 missing = _steps_missing(query, step, endpoint.steps())
                 if missing is None and isinstance(endpoint, ChecksUpstream):
                     endpoint.check()
@@ -87,9 +85,7 @@ class EndpointSource:
         log = query.checkpoint.log
         try:
             position = log.entry(log.committed())
-            with closing(
-                self._factory.new_endpoint(endpoint_name(query), endpoint_config(query))
-            ) as endpoint:
+            with opened(self._factory, query) as endpoint:
                 there = endpoint.steps()
                 first = step_of(position) if position else None
                 waiting = range(max(there.start, there.start if first is None else first), there.stop)

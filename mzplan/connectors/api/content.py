@@ -30,11 +30,11 @@ class Content(Protocol):
     it keeps them all. `repeats`: the sink may have written a row more than once. `unseen` says what of it is
     not compared."""
 
-    keys: Sequence[str]
+    keys: Sequence[str] = ()
     frontier: int
-    since: float | None
-    repeats: bool
-    unseen: Sequence[str]
+    since: float | None = None
+    repeats: bool = False
+    unseen: Sequence[str] = ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """What it holds: the columns that are compared, and PLACE. Of a key that is there more than once in
@@ -46,9 +46,11 @@ class Content(Protocol):
 
     def taken(self) -> int:
         """How many rows were read by now, where Spark does not count them; else 0."""
+        return 0
 
     def close(self) -> None:
-        """Leave the server."""
+        """Leave the server, where something is open."""
+        return
 
 
 @runtime_checkable

@@ -109,14 +109,15 @@ class Recorded(Protocol):
     """What a target has recorded of a sink's steps, or still holds of them. `keys`: of each of these keys,
     only the last row of a step counts; empty: all rows do."""
 
-    keys: Sequence[str]
+    keys: Sequence[str] = ()
 
     def step(self, step: int) -> Written | None:
         """Count and content hash; None where the target knows nothing of that step (any more). Raises
         MzplanError for what a server did, GoneError where the rows of a step can't be read."""
 
     def close(self) -> None:
-        """Leave the server."""
+        """Leave the server, where something is open."""
+        return
 
 
 def empties_target(query: ResolvedQuery) -> bool:

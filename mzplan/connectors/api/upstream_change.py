@@ -63,7 +63,7 @@ def judge_upstream(
 ) -> Verdict:
     """Whether a checkpoint's offsets mean something on the upstream that was found. Changes nothing."""
     try:
-        recorded = checkpoint.upstream() if checkpoint.has_begun() else None
+        recorded = checkpoint.upstream() if checkpoint.log.has_begun() else None
         position = checkpoint.position()
         departure = checkpoint.departure()
     except OSError as problem:
@@ -109,7 +109,7 @@ def take_upstream(
     if verdict.diagnostic is not None and verdict.diagnostic.severity == "error":
         raise MzplanError(verdict.diagnostic)
     if verdict.policy is None:
-        if not checkpoint.has_begun() or checkpoint.upstream() is None:
+        if not checkpoint.log.has_begun() or checkpoint.upstream() is None:
             checkpoint.record_upstream(found)
         return
     before, position = checkpoint.upstream(), checkpoint.position()

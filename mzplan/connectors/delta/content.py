@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.content import PLACE, Content, incomparable
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.network.aws_spark import use_s3
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-class DeltaContent:
+class DeltaContent(Content):
     """One version of the table: the steps that are in it are those which its commits name."""
-
-    since: float | None = None
-    repeats = False
-    unseen: Sequence[str] = ()
 
     def __init__(
         self,
@@ -33,7 +29,7 @@ class DeltaContent:
         query_id: str | None,
         spark: SparkSession,
     ):
-        self.keys: Sequence[str] = query.body["key"] if query.body["mode"] == "upsert" else ()
+        self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
         self._outputs = outputs
         self._folder = folder_of(query)
         use_s3(spark, query, self._folder)
@@ -68,12 +64,6 @@ class DeltaContent:
             value = f.col(quoted(made[output.name.lower()])) if output.name.lower() in made else f.lit(None)
             columns.append((value.cast(ddl_of(type_)) if type_ is not None else value).alias(output.name))
         return rows.select(*columns, POSITION)
-
-    def taken(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def last_step(folder: str, query_id: str | None) -> tuple[int, int]:

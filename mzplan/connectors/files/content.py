@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.content import PLACE, Content, incomparable
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.files.manifest import LOG, listed
 from mzplan.connectors.frames.types import quoted
@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 _LINE = "value"
 
 
-class FilesContent:
+class FilesContent(Content):
     """The files that the folder's list names, as Spark reads them; files beside them are no rows of the
     target. Parquet is compared by its values; JSON and CSV by their text, as Spark's writer makes it."""
-
-    keys: Sequence[str] = ()
-    since: float | None = None
-    repeats = False
 
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output], spark: SparkSession):
         self._outputs = outputs
@@ -37,7 +33,7 @@ class FilesContent:
         there = {file: is_there(file) for file in files}
         self._files = [file for file, is_ in there.items() if is_]
         gone = [file for file, is_ in there.items() if not is_]
-        self.unseen: Sequence[str] = (
+        self.unseen = (
             [f"{len(gone)} of {len(files)} listed files are gone, the first is {gone[0]}"] if gone else []
         )
         if self.frontier < 0:
@@ -88,9 +84,3 @@ class FilesContent:
 
     def _texts(self) -> str:
         return ", ".join(f"{quoted(one.name)} STRING" for one in self._outputs)
-
-    def taken(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        """Nothing is open."""

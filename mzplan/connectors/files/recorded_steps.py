@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.api.recorded_steps import held
 from mzplan.connectors.files.manifest import COMPACT, files_of, open_list
 from mzplan.connectors.network.folders import folder_of
@@ -16,11 +15,9 @@ from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import read_text
 
 
-class FilesRecorded:
+class FilesRecorded(Recorded):
     """Reads the list in the folder, and the files that it names for a step: their rows, and for Parquet the
     hash. The list is merged every ten steps; then it is unknown which older file is of which step."""
-
-    keys: Sequence[str] = ()
 
     def __init__(self, query: ResolvedQuery):
         self._format: str = query.body["format"]["type"]
@@ -48,9 +45,6 @@ class FilesRecorded:
             if plain is None:
                 return None
         return [file for file in merged if file not in before] if merged is not None else None
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def _count(file: str, format_: str) -> int:

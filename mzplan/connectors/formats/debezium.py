@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.formats.parsers import BEFORE, CORRUPT, DECODED, KEY_DECODED, RECORD, Parsed
+from mzplan.connectors.formats.parsers import BEFORE, CORRUPT, DECODED, KEY_DECODED, RECORD, STRICT, Parsed
 from mzplan.connectors.frames.types import ddl, quoted
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
 
@@ -29,7 +29,6 @@ _PLACEHOLDERS = (
     base64.b64encode(_PLACEHOLDER.encode()).decode(),
     _PLACEHOLDER.encode().hex(),
 )
-_STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
 
 
 def members(columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -53,7 +52,7 @@ def opened(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     inner = ddl(members(columns))
     text = f.concat(f.lit(BEFORE), f.col("value").cast("string"), f.lit("}"))
     whole = f"{RECORD} STRUCT<{inner}, payload STRUCT<{inner}>>, {CORRUPT} STRING"
-    return rows.select("*", f.from_json(text, whole, _STRICT).alias(_OPENED))
+    return rows.select("*", f.from_json(text, whole, STRICT).alias(_OPENED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

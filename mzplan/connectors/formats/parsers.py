@@ -18,6 +18,7 @@ DECODED = "_mzplan_decoded"  # the column of avro records that tasks have decode
 KEY_DECODED = "_mzplan_decoded_key"  # and that of their keys
 _MAX_BYTES = (1 << 31) - 1
 CORRUPT = "_mzplan_corrupt"  # where Spark's parsers put a record that they can't parse
+STRICT = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}  # of JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def _json(columns: Sequence[Column], text: Expression) -> Parsed:
     parsed = f.from_json(
         f.concat(f.lit(BEFORE), text, f.lit("}")),
         f"{RECORD} STRUCT<{ddl(columns)}>, {CORRUPT} STRING",
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"},
+        STRICT,
     )
     wrapped = f.col(f"j.{CORRUPT}")
     source = f.substring(wrapped, f.lit(len(BEFORE) + 1), f.length(wrapped) - f.lit(len(BEFORE) + 1))

@@ -139,40 +139,23 @@ def _diagnostic(
     where = f"{registry.address} ({registry.body['url']})"
     match problem.why:
         case "refused":
-            return Diagnostic(
-                code="MZ126",
-                summary="The schema registry refused the credentials",
-                detail=f"{where}: {problem.text}.",
-                hint=f"check user and password of {registry.address}.",
-                address=address,
-            )
+            code, summary = "MZ126", "The schema registry refused the credentials"
+            hint = f"check user and password of {registry.address}."
         case "forbidden":
-            return Diagnostic(
-                code="MZ126",
-                summary=f"Subject {subject} may not be read"
-                if subject
-                else "The schema registry denies access",
-                detail=f"{where}: {problem.text}.",
-                hint="let this user read the subject.",
-                address=address,
-            )
+            code, hint = "MZ126", "let this user read the subject."
+            summary = f"Subject {subject} may not be read" if subject else "The schema registry denies access"
         case "missing":
-            return Diagnostic(
-                code="MZ127",
-                summary=f"Subject {subject} does not exist",
-                detail=f"{where}: {problem.text}.",
-                hint="register the schema there, or name the topic's subject: `subject: NAME`.",
-                address=address,
-            )
+            code, summary = "MZ127", f"Subject {subject} does not exist"
+            hint = "register the schema there, or name the topic's subject: `subject: NAME`."
         case _:
-            return Diagnostic(
-                code="MZ125",
-                summary="The schema registry can't be reached",
-                detail=f"{where}: {problem.text}.",
-                hint=f"check url and tls of {registry.address}, and that the registry runs and is reachable "
-                "from where the query runs.",
-                address=address,
+            code, summary = "MZ125", "The schema registry can't be reached"
+            hint = (
+                f"check url and tls of {registry.address}, and that the registry runs and is reachable "
+                "from where the query runs."
             )
+    return Diagnostic(
+        code=code, summary=summary, detail=f"{where}: {problem.text}.", hint=hint, address=address
+    )
 
 
 def _unfit(query: ResolvedQuery, where: str, what: list[str], severity: bool = False) -> Diagnostic:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mzplan.connectors.formats.parsers import KEY_DECODED, RECORD
+from mzplan.connectors.formats.parsers import CORRUPT, KEY_DECODED, RECORD, STRICT
 from mzplan.connectors.frames.types import ddl, quoted, spark_type
 from mzplan.schema.columns import CHANGE, DELETE, UPSERT, Column
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
 
 _GONE, _KEY, _WIRE = "_mzplan_gone", "_mzplan_key", "_mzplan_wire"
-_CORRUPT = "_mzplan_corrupt"
 _OTHER = ": it begins with a schema's id, as the keys of a schema registry do. Is key_format right?"
 
 
@@ -124,19 +123,14 @@ class Tombstones:
             return f.struct(value.alias(column.name))
         # Wrapped in an object, so that nothing may follow, and a bare value can be parsed, too.
         wrapped = f.concat(f.lit('{"r":'), text, f.lit("}"))
-        options = {
-            "mode": "PERMISSIVE",
-            "columnNameOfCorruptRecord": _CORRUPT,
-            "allowSingleQuotes": "false",
-        }
-        found = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {_CORRUPT} STRING", options)
+        found = f.from_json(wrapped, f"r STRUCT<{ddl(self.columns)}>, {CORRUPT} STRING", STRICT)
         fields = {
-            column.name: f.when(found.getField(_CORRUPT).isNull(), found.getField("r").getField(column.name))
+            column.name: f.when(found.getField(CORRUPT).isNull(), found.getField("r").getField(column.name))
             for column in self.columns
         }
         if len(self.columns) == 1:
             (column,) = self.columns
-            bare = f.from_json(wrapped, f"r {spark_type(column.type)}, {_CORRUPT} STRING", options)
-            is_bare = ~f.ltrim(text).startswith("{") & bare.getField(_CORRUPT).isNull()
+            bare = f.from_json(wrapped, f"r {spark_type(column.type)}, {CORRUPT} STRING", STRICT)
+            is_bare = ~f.ltrim(text).startswith("{") & bare.getField(CORRUPT).isNull()
             fields[column.name] = f.coalesce(fields[column.name], f.when(is_bare, bare.getField("r")))
         return f.struct(*(value.alias(name) for name, value in fields.items()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.content import PLACE, Content, incomparable
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, consumer_options, librdkafka_options
 from mzplan.connectors.kafka.problems import Problems, transaction_of
@@ -29,7 +29,7 @@ _BETWEEN_S = 0.2
 Offsets = dict[int, int]
 
 
-class KafkaContent:
+class KafkaContent(Content):
     """The committed records between two offsets of each partition, taken at a moment between two steps: while
     no transaction was open, and the step record stayed the same. Of a sink that writes at least once: while
     its checkpoint had no step under way."""
@@ -48,9 +48,8 @@ class KafkaContent:
         require_packages(spark, query)
         self._query, self._as_records = query, as_records
         self._topic: str = query.body["topic"]
-        self.keys: Sequence[str] = ("key",) if query.body["mode"] == "upsert" else ()
+        self.keys = ("key",) if query.body["mode"] == "upsert" else ()
         self.repeats = query.body["delivery"] != "exactly-once"
-        self.unseen: Sequence[str] = ()
         self._transaction = transaction_of(query)
         self._admin = AdminClient(librdkafka_options(client_body(query.link), query.directory))
         with Problems(query).explaining(self._transaction):
@@ -165,12 +164,6 @@ class KafkaContent:
         names = ("key", "value") if self.keys else ("value",)
         position = [name for name in records.columns if name not in ("key", "value")]
         return records.select(*(f.col(name).cast("binary").alias(name) for name in names), *position)
-
-    def taken(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def _place(of: str = "") -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.connectors.kafka.problems import Problems, transaction_of
 from mzplan.connectors.kafka.step_record import StepRecord
@@ -12,14 +10,14 @@ from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
 
 
-class KafkaRecorded:
+class KafkaRecorded(Recorded):
     """Reads the step record, which holds the last steps."""
 
     def __init__(self, query: ResolvedQuery):
         if query.body["delivery"] != "exactly-once":
             why = "With delivery: at-least-once Spark's own writer writes it."
             raise nothing_recorded(query, why, has_content=True)
-        self.keys: Sequence[str] = query.body["key"] if query.body["mode"] == "upsert" else ()
+        self.keys = query.body["key"] if query.body["mode"] == "upsert" else ()
         transaction = transaction_of(query)
         with Problems(query).explaining(transaction):
             text = transaction.read()
@@ -30,6 +28,3 @@ class KafkaRecorded:
     def step(self, step: Step) -> Written | None:
         found = self._written.get(step)
         return found if found is not None and found != Written(rows=0, digest=None) else None
-
-    def close(self) -> None:
-        """Nothing is open."""

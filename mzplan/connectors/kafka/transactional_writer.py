@@ -64,7 +64,7 @@ class TransactionalWriter:
         query = run.query
         self._run = run
         self._identify = identify
-        self._unfinished = run.checkpoint.unfinished()
+        self._unfinished = run.checkpoint.log.unfinished()
         self._problems = Problems(query)
         self._partitions = 1
         self._client = transaction_options(client_body(query.link), query.directory)

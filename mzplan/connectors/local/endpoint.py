@@ -18,19 +18,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mzplan.connectors.local.passed import passed_step
 from mzplan.endpoints.arrow import arrow_schema, columns_of_config
 from mzplan.endpoints.interface import InputConsumer, Step, StepError, checked_step
-from mzplan.model.address import Place
-from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.folder import open_folder
-from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchFileReader, Table
@@ -311,25 +307,6 @@ class Turn:
 
     def _write(self, name: str, id_: str, rows: Table) -> None:
         self._steps.folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
-
-
-@contextlib.contextmanager
-def turns(
-    warehouse: str,
-    places: Collection[Place],
-    alone: Callable[[], contextlib.AbstractContextManager[object]],
-) -> Iterator[dict[Place, Turn]]:
-    """While nobody else can append to these sources. `alone` keeps other processes out where the storage has
-    no lock: in an object store. Raises LostStepsError, OSError."""
-    with contextlib.ExitStack() as stack:
-        if local_path(warehouse) is None:
-            stack.enter_context(alone())
-        # In the same order everywhere: nobody waits for one who waits for us.
-        folders = {place: Checkpoint.of(warehouse, *place).steps for place in sorted(set(places))}
-        yield {
-            place: stack.enter_context(LocalSteps(folder).turn(passed_step(warehouse, place)))
-            for place, folder in folders.items()
-        }
 
 
 class LocalEndpoint:

@@ -101,7 +101,7 @@ def compare_target(
     checkpoint = query.checkpoint
     if checkpoint is None:
         return []
-    done = checkpoint.done()
+    done = checkpoint.log.committed()
     if done < 0:
         return []  # no step is written: any database is as good
     note = checkpoint.delivery() or {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from mzplan.connectors.api.content import PLACE, incomparable
+from mzplan.connectors.api.content import PLACE, Content, incomparable
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.connectors.frames.task_code import ship
 from mzplan.connectors.frames.types import quoted as spark_quoted
@@ -48,16 +48,13 @@ _UNREADABLE = Problem(
 )
 
 
-class PostgresContent:
+class PostgresContent(Content):
     """The table in one snapshot of the database, which has the sink's last step in it as well: rows and step
     are written in one transaction."""
 
-    since: float | None = None
-    repeats = False
-
     def __init__(self, query: ResolvedQuery, outputs: Sequence[Output]):
         self._query = query
-        self.keys: Sequence[str] = key_of(query)
+        self.keys = key_of(query)
         self._counter: Any = None
         with contextlib.ExitStack() as opened:
             try:
@@ -90,7 +87,7 @@ class PostgresContent:
                 unseen.append(f"{target.name} ({target.shown})")
         if lost := [key for key in self.keys if key.lower() not in {n.lower() for n in self._columns}]:
             raise incomparable(query, f"Its key {', '.join(lost)} has a type that can't be compared.")
-        self.unseen: Sequence[str] = [f"columns of these types: {', '.join(unseen)}"] if unseen else []
+        self.unseen = [f"columns of these types: {', '.join(unseen)}"] if unseen else []
         self._queries = self._ranges(connection)
 
     def _last_step(self, connection: Connection) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 
 import psycopg
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
 from mzplan.connectors.postgres.sink.writer import writer_of
@@ -25,10 +24,8 @@ _UNREADABLE = Problem(
 )
 
 
-class PostgresRecorded:
+class PostgresRecorded(Recorded):
     """The ledger's rows, which are written in the transactions of the steps."""
-
-    keys: Sequence[str] = ()
 
     def __init__(self, query: ResolvedQuery):
         self._query = query
