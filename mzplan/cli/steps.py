@@ -199,6 +199,7 @@ class _Session:
     def _open(self, opened: Callable[..., Any], state: State, resource: ResourceState, doing: str) -> Any:
         from mzplan.schema.description import describe
         from mzplan.secrets.references import Secrets
+        from mzplan.secrets.remote import RemoteSecrets
         from mzplan.warehouse.paths import absolute
 
         settings = self._project.settings
@@ -206,7 +207,7 @@ class _Session:
         with self._invocation.progress.working(doing):
             self._opened = opened(
                 describe(resource, state.resources),
-                Secrets(directory),
+                Secrets(directory, remote=RemoteSecrets()),  # it does a runner's work
                 directory,
                 absolute(directory, settings.warehouse),
             )

@@ -18,11 +18,13 @@ from mzplan.config.yaml.parser import load
 from mzplan.config.yaml.scalars import ScalarError, resolve
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.suggestions import did_you_mean
+from mzplan.secrets.providers import OURS, fault_of_name, has_provider
 from mzplan.secrets.references import REFERENCE
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
 _BUILT_IN_PROVIDERS = ("env", "file")
+_PROVIDERS = (*_BUILT_IN_PROVIDERS, *OURS)
 _DECLARE = "declare it under `variables:` in mzplan.yaml."
 MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
 
@@ -298,12 +300,12 @@ def _check_references(
     at = 0
     while (start := text.find("${", at)) >= 0:
         match = REFERENCE.match(text, start)
-        if match is None or not _provider_exists(match["provider"], variables.providers):
+        if match is None or _fault_of(match, variables.providers):
             path = document.path_of(container, key)
             findings.add(
                 "MZ017",
                 "Malformed reference",
-                _what_is_wrong(text[start:], match),
+                _what_is_wrong(text[start:], match, variables.providers),
                 _how_to_write(text[start:], match),
                 location=Location(
                     document.file, path, offset=start, length=max(2, text.find("}", start) + 1 - start)
@@ -314,9 +316,9 @@ def _check_references(
         at = match.end()
 
 
-def _what_is_wrong(rest: str, match: re.Match[str] | None) -> str:
+def _what_is_wrong(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> str:
     if match is not None:
-        return f"There is no secret provider {shown(match['provider'])}."
+        return _fault_of(match, known) or ""
     if "}" not in rest:
         return "`${` opens a reference that no `}` closes."
     return f"{shown(rest[: rest.index('}') + 1])} is neither a variable nor a secret reference."
@@ -327,20 +329,24 @@ def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
     if match is not None:
         if match["provider"] == "var":
             return "write ${var.NAME}, with a dot, for a variable."
-        return did_you_mean(match["provider"], _BUILT_IN_PROVIDERS, shown) or general
+        if match["provider"] in OURS:
+            return "write ${vault:MOUNT/PATH#KEY}, ${aws-sm:NAME} or ${aws-sm:NAME#KEY}."
+        return did_you_mean(match["provider"], _PROVIDERS, shown) or general
     if re.match(r"\$\{(env|file)\.", rest):
         return "write ${env:NAME} or ${file:PATH}, with a colon, for a secret."
     return general
 
 
-def _provider_exists(provider: str, known: dict[str, bool]) -> bool:
+def _fault_of(match: re.Match[str], known: dict[str, bool]) -> str | None:
+    """What is wrong with a reference that is well-formed; None for nothing."""
+    provider = match["provider"]
     if provider in _BUILT_IN_PROVIDERS:
-        return True
+        return None
     if provider not in known:
-        from importlib.metadata import entry_points
-
-        known[provider] = bool(entry_points(group="mzplan.secrets", name=provider))
-    return known[provider]
+        known[provider] = has_provider(provider)
+    if not known[provider]:
+        return f"There is no secret provider {shown(provider)}."
+    return fault_of_name(provider, match["name"])
 
 
 def _undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:

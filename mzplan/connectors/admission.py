@@ -29,6 +29,7 @@ from mzplan.schema.description import (
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.policy import UNKNOWN, Committed, Flow, Guard, Route
 from mzplan.secrets.references import Secrets, references_in
+from mzplan.secrets.remote import RemoteSecrets
 from mzplan.store.store import Store
 
 log = logging.getLogger("mzplan.runner")
@@ -37,8 +38,14 @@ log = logging.getLogger("mzplan.runner")
 class GuardedSecrets(Secrets):
     """Those of a runner, or of whoever does its work."""
 
-    def __init__(self, directory: str, guard: Guard, environment: Mapping[str, str] | None = None):
-        super().__init__(directory, environment)
+    def __init__(
+        self,
+        directory: str,
+        guard: Guard,
+        environment: Mapping[str, str] | None = None,
+        remote: RemoteSecrets | None = None,
+    ):
+        super().__init__(directory, environment, remote)
         self._guard = guard
         self._are_proposed = False
 

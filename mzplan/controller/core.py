@@ -143,7 +143,7 @@ class Controller:
             self.secrets,
             self.catalog,
             claims,
-            SecretsUsed(before.secrets if before is not None else {}),
+            SecretsUsed(before.secrets if before is not None else {}, self.clock),
             self.gates,
             self.pool,
             self.woken.set,
@@ -312,6 +312,7 @@ class Controller:
                 memory=queries.memories.get(address) or Memory(),
                 upstream=queries.upstreams.get(address),
                 keeps=self.capabilities.holds_back(query.id) if query is not None else None,
+                unread=queries.unread(address, query) if query is not None else None,
                 reached=self.catalog.reached(query) if query is not None else -1,
             )
         return Overview(
@@ -319,6 +320,7 @@ class Controller:
             busy=self.busy,
             maintained=self.maintenance.at_work_on,
             secrets=queries.digests(wanted),
+            rotated=queries.rotated(wanted),
             foreign=tuple(self.executor.foreign()),
         )
 
@@ -353,6 +355,7 @@ class Controller:
         wanted = queries.desired()
         self.decisions = queries.round(wanted)
         self._observe(wanted)
+        queries.look_at_secrets()
         self.capabilities.maintain(self._attached())
         queries.reclaim(wanted, self.decisions)
 

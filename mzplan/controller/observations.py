@@ -36,6 +36,7 @@ def observe(
     held: str | None = None,
     failed: Verdict | None = None,
     keeps: str | None = None,
+    unread: str | None = None,
     reached: Step = -1,
     measured: Measured | None = None,
     fault: Fault | None = None,
@@ -43,9 +44,10 @@ def observe(
 ) -> Observation:
     """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
     that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
-    it went first itself, and has failed. `keeps`: what is kept only for it. `reached`: its last step,
-    as far as is known without a run. `measured`: what was found out aside from its run. `fault`: of its
-    connections. `retry_at`: when it is tried again, in seconds since the epoch."""
+    it went first itself, and has failed. `keeps`: what is kept only for it. `unread`: which secret of it
+    can't be read any more. `reached`: its last step, as far as is known without a run. `measured`: what was
+    found out aside from its run. `fault`: of its connections. `retry_at`: when it is tried again, in seconds
+    since the epoch."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = (wanted.description.generation, wanted.description.digest) if wanted else (0, "")
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
@@ -68,7 +70,7 @@ def observe(
         lag_unit=unit,
         left_out=shown.left_out if shown else 0,
         backlog=measured.backlog if measured else None,
-        warning=(shown.warning if shown else None) or keeps,
+        warning=(shown.warning if shown else None) or keeps or unread,
         quiet_since=_quiet_since(shown, time.time()),
         error=(failed.reason if failed else None)
         or memory.error
@@ -137,7 +139,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 def _beside(status: Status) -> tuple[Any, ...]:
     opening = (status.opening_since, status.opened_in)
-    return (status.secrets, status.canaries, status.foreign, status.handed, opening)
+    return (status.secrets, status.rotated, status.canaries, status.foreign, status.handed, opening)
 
 
 def _essential(o: Observation) -> tuple[Any, ...]:

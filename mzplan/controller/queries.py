@@ -35,7 +35,7 @@ from mzplan.controller.reconcile import (
     rejected,
     start_failed,
 )
-from mzplan.controller.secrets_used import SecretsUsed
+from mzplan.controller.secrets_used import SecretsUsed, SecretsWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -80,6 +80,7 @@ class Queries:
         self.catalog = catalog
         self.claims = claims
         self.secrets_used = secrets_used
+        self.secrets_watch = SecretsWatch(secrets, pool, clock)
         self.gates = gates
         self.pool = pool
         self.wake = wake
@@ -194,13 +195,29 @@ class Queries:
         if not stopping:  # a query that is being stopped still writes to what it has lost
             self.claims.reclaim(self.catalog.claimed(), read, self.pool)
 
+    def look_at_secrets(self) -> None:
+        """See which references have other values by now. Nothing is restarted for it: that is planned."""
+        if changed := self.secrets_watch.look(self.secrets_used.references()):
+            self.forgive(changed)
+
     def digests(self, wanted: Mapping[Address, Desired]) -> dict[str, str]:
         """Digests of the secrets' values that the queries run with, by reference."""
+        return self.secrets_used.digests(self._in_use(wanted))
+
+    def rotated(self, wanted: Mapping[Address, Desired]) -> tuple[str, ...]:
+        """The references that have another value by now than queries run with."""
+        return self.secrets_used.rotated(self._in_use(wanted), self.secrets_watch.found)
+
+    def unread(self, address: Address, description: Description) -> str | None:
+        """Which secret of a query can't be read any more, and why: it goes on with what it has."""
+        if not self.secrets_watch.problems:
+            return None
+        return self.secrets_watch.unread(self._references_of(address, description))
+
+    def _in_use(self, wanted: Mapping[Address, Desired]) -> dict[Address, set[str]]:
         for address in self._references.keys() - wanted.keys():
             del self._references[address]
-        return self.secrets_used.digests(
-            {a: self._references_of(a, one.description) for a, one in wanted.items() if not one.paused}
-        )
+        return {a: self._references_of(a, one.description) for a, one in wanted.items() if not one.paused}
 
     def _references_of(self, address: Address, description: Description) -> set[str]:
         """Kept for each description: to look through it takes its time."""

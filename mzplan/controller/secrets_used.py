@@ -1,57 +1,184 @@
-"""Which values of secrets the queries of an instance run with: digests of them, for the Status."""
+"""Which values of secrets the queries of an instance run with: digests of them, for the Status; and whether
+their references have other values by now."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
 import threading
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Set
+from concurrent.futures import Executor as Pool
+from dataclasses import dataclass, field
 
+from mzplan.controller.sampling import Sampler
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, references_of
 from mzplan.secrets.digests import digest_secret, new_salt, salt_of
 from mzplan.secrets.references import Secrets
+
+log = logging.getLogger("mzplan.runner")
+
+EVERY = (
+    5.0  # seconds between looks at a file; what is remote is remembered for longer (mzplan.secrets.remote)
+)
+_KEY = os.urandom(32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """What references had for values, `at` seconds of the clock."""
+
+    at: float
+    by_reference: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Of a query: what it was started with. `prints`: see _print."""
+
+    at: float
+    digests: Mapping[str, str]
+    prints: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """At a reference: what its value was, or why it has none."""
+
+    at: float
+    print: bytes | None = None
+    problem: Diagnostic | None = None
 
 
 class SecretsUsed:
     """Notes, at each start of a query, what its references resolved to. Used from several threads.
 
-    `known` are the digests of an earlier status: they hold for queries that nobody has started since.
+    `known` are the digests of an earlier status: they hold for queries that nobody has started since. `clock`
+    gives seconds, monotonic.
     """
 
-    def __init__(self, known: Mapping[str, str]):
+    def __init__(self, known: Mapping[str, str], clock: Callable[[], float] = time.monotonic):
         # Those of earlier versions of mzplan can be guessed at by whoever reads the store: they go.
         self._known = {reference: digest for reference, digest in known.items() if salt_of(digest)}
         self._salt = next(filter(None, map(salt_of, known.values())), None) or new_salt()
+        self._clock = clock
         self._lock = threading.Lock()
         # In the order of the last start: the first that uses a reference may still have an old value.
-        self._used: dict[Address, dict[str, str]] = {}
+        self._used: dict[Address, _Start] = {}
 
-    def read(self, description: Description, secrets: Secrets) -> dict[str, str]:
+    def read(self, description: Description, secrets: Secrets) -> Values:
         """The values that a query that starts now will have, by reference; none that can't be resolved."""
-        found = {}
+        at, found = self._clock(), {}
         for reference in references_of(description):
             try:
                 found[reference] = secrets.resolve(reference)
             except MzplanError:
                 continue
-        return found
+        return Values(at=at, by_reference=found)
 
-    def started(self, address: Address, values: Mapping[str, str]) -> None:
+    def started(self, address: Address, values: Values) -> None:
         """The query runs, with these values."""
-        digests = {r: digest_secret(r, value, self._salt) for r, value in values.items()}
+        read = values.by_reference
+        start = _Start(
+            at=values.at,
+            digests={r: digest_secret(r, value, self._salt) for r, value in read.items()},
+            prints={r: _print(value) for r, value in read.items()},
+        )
         with self._lock:
             self._used.pop(address, None)
-            self._used[address] = digests
+            self._used[address] = start
 
     def digests(self, running: Mapping[Address, Collection[str]]) -> dict[str, str]:
         """By reference, for all that these queries refer to: the digest of the value in use, of the oldest
         one where a query has not been restarted since it changed."""
+        noted: dict[str, str] = {}
+        for start in self._starts(running):
+            for reference, digest in start.digests.items():
+                noted.setdefault(reference, digest)
+        wanted = {reference for references in running.values() for reference in references}
+        return {r: d for r, d in sorted({**self._known, **noted}.items()) if r in wanted}
+
+    def references(self) -> set[str]:
+        """All that queries were started with."""
+        with self._lock:
+            return {reference for start in self._used.values() for reference in start.prints}
+
+    def rotated(
+        self, running: Mapping[Address, Collection[str]], looks: Mapping[str, _Look]
+    ) -> tuple[str, ...]:
+        """The references with another value than a query was started with, by a later look."""
+        found = set()
+        for start in self._starts(running):
+            for reference, used in start.prints.items():
+                look = looks.get(reference)
+                if look is not None and look.at > start.at and look.print not in (None, used):
+                    found.add(reference)
+        wanted = {reference for references in running.values() for reference in references}
+        return tuple(sorted(found & wanted))
+
+    def _starts(self, running: Mapping[Address, Collection[str]]) -> list[_Start]:
         with self._lock:
             for address in self._used.keys() - running.keys():
                 del self._used[address]
-            noted: dict[str, str] = {}
-            for digests in self._used.values():
-                for reference, digest in digests.items():
-                    noted.setdefault(reference, digest)
-        wanted = {reference for references in running.values() for reference in references}
-        return {r: d for r, d in sorted({**self._known, **noted}.items()) if r in wanted}
+            return list(self._used.values())
+
+
+class SecretsWatch:
+    """Looks now and then what the references of queries that run have for values. `found` has the newest look
+    at each."""
+
+    def __init__(self, secrets: Secrets, pool: Pool, clock: Callable[[], float]):
+        self._secrets, self._clock = secrets, clock
+        self._sampler: Sampler[str, str, _Look] = Sampler(self._look_at, pool, clock)
+        self._prints: dict[str, bytes] = {}
+        self.problems: dict[str, Diagnostic] = {}
+
+    @property
+    def found(self) -> Mapping[str, _Look]:
+        return dict(self._sampler.found)
+
+    def look(self, references: Collection[str]) -> Set[str]:
+        """Look at those that are due. Returns those whose value has changed since the last call."""
+        watched = {one: one for one in references if self._secrets.is_watched(one)}
+        self._sampler.look(watched, lambda _: EVERY)
+        looks = self.found
+        changed = set()
+        for reference, look in looks.items():
+            if look.print is not None and self._prints.get(reference, look.print) != look.print:
+                log.info("%s has another value: plan and drift show what runs with the old one", reference)
+                changed.add(reference)
+        self._prints = {r: now for r, one in looks.items() if (now := one.print or self._prints.get(r))}
+        self._tell({r: one.problem for r, one in looks.items() if one.problem is not None})
+        return changed
+
+    def unread(self, references: Collection[str]) -> str | None:
+        """Why the first of these that can't be read can't; None where all can."""
+        found = next((self.problems[one] for one in sorted(references) if one in self.problems), None)
+        return f"{found.summary}: {found.detail} Fix: {found.hint}" if found is not None else None
+
+    def _look_at(self, reference: str) -> _Look:
+        at = self._clock()
+        try:
+            return _Look(at=at, print=_print(self._secrets.resolve(reference, current=True)))
+        except MzplanError as problem:
+            return _Look(at=at, problem=problem.diagnostics[0])
+
+    def _tell(self, problems: dict[str, Diagnostic]) -> None:
+        """Log what goes wrong when it begins, and that it does no more."""
+        for reference, problem in problems.items():
+            before = self.problems.get(reference)
+            if before is None or before.code != problem.code:
+                log.warning(
+                    "[%s] %s: %s Fix: %s", problem.code, problem.summary, problem.detail, problem.hint
+                )
+        for reference in self.problems.keys() - problems.keys():
+            log.info("%s can be read again", reference)
+        self.problems = problems
+
+
+def _print(value: str) -> bytes:
+    """Tells values apart, in this process alone."""
+    return hashlib.blake2b(value.encode(), key=_KEY).digest()

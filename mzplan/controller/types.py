@@ -222,27 +222,29 @@ class Attached:
 class QueryState:
     """One query. `wanted`: as it is committed; None where it is no longer, and still there or about to come
     up. `decision`: that of the last round; None while the engine opens. `upstream`: the identity of what it
-    reads. `keeps`: what its collection keeps for it alone. `reached`: its last step, as far as is known
-    without a run; -1 for none."""
+    reads. `keeps`: what its collection keeps for it alone. `unread`: which secret of it can't be read any
+    more. `reached`: its last step, as far as is known without a run; -1 for none."""
 
     wanted: Desired | None
     decision: Decision | None
     memory: Memory
     upstream: Any = None
     keeps: str | None = None
+    unread: str | None = None
     reached: Step = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
-    collection storage is writing. `secrets`: digests of the values in use, by reference. `foreign`: what runs
-    in the engine and was not started here."""
+    collection storage is writing. `secrets`: digests of the values in use, by reference; `rotated`: the
+    references that have other values by now. `foreign`: what runs in the engine and was not started here."""
 
     queries: Mapping[Address, QueryState] = field(default_factory=dict)
     busy: bool = False
     maintained: Address | None = None
     secrets: Mapping[str, str] = field(default_factory=dict)
+    rotated: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
 
 

@@ -27,6 +27,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "postgres": ("psycopg",),
     "ssh": ("asyncssh",),
     "ui": ("starlette", "uvicorn"),
+    "vault": ("hvac",),
     RUNNER: ("pyspark", "pandas", "prometheus_client", "adbc_driver_manager", "adbc_driver_postgresql"),
 }
 """By extra: what is imported of the packages that it brings. `runner` brings all the others but `ui`, too."""
@@ -40,6 +41,7 @@ _PURPOSE = {
     "postgres": "PostgreSQL is spoken to through it",
     "ssh": "Tunnels and their keys are made with it",
     "ui": "Pages are served with it",
+    "vault": "HashiCorp Vault is asked through it",
     RUNNER: "A runner needs it, and this command would be one, or start one here",
 }
 _EXTRA_OF = {module: extra for extra, modules in MODULES.items() for module in modules}

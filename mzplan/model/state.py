@@ -172,7 +172,9 @@ class Observation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """What the runner of an instance observes. `serial` is the newest state serial it has taken in;
-    `heartbeat` is seconds since the Unix epoch, UTC; `canaries` are verdicts on those that went first;
+    `heartbeat` is seconds since the Unix epoch, UTC; `secrets` are digests of the values that queries run
+    with, by reference, and `rotated` the references that had another value at the runner's last look;
+    `canaries` are verdicts on those that went first;
     `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
     commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
     (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken."""
@@ -183,6 +185,7 @@ class Status:
     serial: FromMinusOne
     observations: Mapping[Address, Observation] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    rotated: tuple[str, ...] = field(default=(), metadata=SPARSE)
     canaries: Mapping[Address, Verdict] = field(default_factory=dict, metadata=SPARSE)
     foreign: tuple[str, ...] = field(default=(), metadata=SPARSE)
     handed: int = field(default=0, metadata=SPARSE)

@@ -40,7 +40,8 @@ class Rotations:
 
 
 def find_rotations(directory: str, state: State, statuses: Mapping[str, Status]) -> Rotations:
-    """Compare every secret that queries run with to its value here. Costs one slow digest for each secret,
+    """Compare every secret that queries run with to its value here, where its runner has not seen another one
+    already; what remote providers keep, only runners look at. Costs one slow digest for each secret,
     and nothing else where none has changed. Whoever writes a status names references in it: only those that
     stand in the committed state, in queries of its instance, are resolved."""
     secrets = Secrets(directory)
@@ -52,6 +53,9 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
         for reference, digest in status.secrets.items():
             users = committed.get(reference, ())
             if not any(state.resources[address].instance == instance for address in users):
+                continue
+            if reference in status.rotated:
+                changed.add(reference)
                 continue
             try:
                 value = secrets.resolve(reference)

@@ -77,9 +77,10 @@ def _remove(project: Project, state: State, place: Place) -> None:
     is not enough to send a secret anywhere."""
     from mzplan.connectors.admission import GuardedSecrets, committed_guard
     from mzplan.connectors.releases import leave, remove
+    from mzplan.secrets.remote import RemoteSecrets
 
     directory, warehouse = project.settings.directory, _warehouse(project, state)
-    secrets = GuardedSecrets(directory, committed_guard(project.store, state))
+    secrets = GuardedSecrets(directory, committed_guard(project.store, state), remote=RemoteSecrets())
     leave(warehouse, place, secrets, directory)
     remove(warehouse, place, secrets, directory)
 

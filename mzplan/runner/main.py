@@ -40,6 +40,7 @@ from mzplan.schema.description import packages_of
 from mzplan.secrets.keys import own_key
 from mzplan.secrets.policy import Committed, Guard, Policy
 from mzplan.secrets.references import Secrets
+from mzplan.secrets.remote import RemoteSecrets
 from mzplan.secrets.resolved import scrubbed
 from mzplan.store.store import Store, open_store
 
@@ -151,7 +152,7 @@ def _serve(
     log.info(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
     )
-    secrets = GuardedSecrets(settings.directory, guard)
+    secrets = GuardedSecrets(settings.directory, guard, remote=RemoteSecrets())
     parameters = parameters_of(settings)
     pool = WorkPool(parameters.parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)

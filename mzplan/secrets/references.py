@@ -1,24 +1,30 @@
-"""Secret references: `${env:NAME}` and `${file:PATH}`, resolved as late as possible and never stored.
+"""Secret references: `${env:NAME}`, `${file:PATH}`, and those of mzplan.secrets.providers, resolved as late
+as possible and never stored.
 
-Providers come by entry point `mzplan.secrets` (a callable: name → value); env and file are built in.
 What is resolved is remembered (mzplan.secrets.resolved): nothing that leaves the process shows it.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.files import read_secret
+from mzplan.secrets.own_logins import require_no_login
+from mzplan.secrets.providers import Provider, RemoteProvider, find_provider
 from mzplan.secrets.resolved import remember
 
+if TYPE_CHECKING:
+    from mzplan.secrets.remote import RemoteSecrets
+
 REFERENCE = re.compile(r"\$\{(?P<provider>[a-z][a-z0-9_-]*):(?P<name>[^{}]+)\}")
-Provider = Callable[[str], str | None]
+log = logging.getLogger("mzplan.secrets")
 Place = tuple[str | int, ...]
 """Where a value stands in a body: keys and indexes, outermost first."""
 
@@ -64,10 +70,17 @@ def misplaced(owner: str, place: Place, reference: str) -> MzplanError:
 
 
 class Secrets:
-    """Resolves references. `environment` is read at each use, so that a runner can receive changed values."""
+    """Resolves references. `environment` is read at each use, so that a runner can receive changed values.
+    `remote`: what asks remote providers; None, as for commands: they are not asked."""
 
-    def __init__(self, directory: str, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        directory: str,
+        environment: Mapping[str, str] | None = None,
+        remote: RemoteSecrets | None = None,
+    ):
         self.directory = Path(directory)
+        self.remote = remote
         self.environment: dict[str, str] = dict(os.environ if environment is None else environment)
 
     def permit(self, of: object) -> None:
@@ -83,21 +96,31 @@ class Secrets:
             other.environment = {**self.environment, **values}
         return other
 
-    def resolve(self, reference: str) -> str:
-        """`"${env:X}"` → its value. Raises MzplanError, which names the reference, never a value: MZ056 where
-        there is none, MZ103 for a file that can't be a secret."""
+    def resolve(self, reference: str, *, current: bool = False) -> str:
+        """`"${env:X}"` → its value. `current`: not what a provider said before it could not be reached.
+        Raises MzplanError, which names the reference, never a value: MZ056 where there is none, MZ103 for a
+        file that can't be a secret, MZ263 for a login of the runner; of remote providers MZ260 to MZ262, and
+        MZ264 where they are not asked."""
         match = REFERENCE.fullmatch(reference)
-        value = self._lookup(match["provider"], match["name"]) if match else None
+        value = self._lookup(match["provider"], match["name"], current) if match else None
         if value is None:
             raise error(
                 "MZ056",
                 f"Secret {reference} has no value here",
                 "The process that runs the query must be able to resolve it: an environment variable of "
-                "the runner, or a file that it can read.",
+                "the runner, a file that it can read, or what a provider has for it.",
                 _hint(reference),
             )
         remember(value)
         return value
+
+    def is_watched(self, reference: str) -> bool:
+        """Whether a runner looks by itself whether it has another value: a variable of its environment can
+        have none, and a local provider is another package's, which may say something else each time."""
+        provider = reference[2:].partition(":")[0]
+        if provider in ("env", "file"):
+            return provider == "file"
+        return self.remote is not None and isinstance(_provider(provider), RemoteProvider)
 
     def fill(self, body: Any, takes: Callable[[Place], bool], owner: str) -> Any:
         """A copy of a body with every reference replaced by its value. `takes`: whether a place may have a
@@ -117,19 +140,43 @@ class Secrets:
             return [self._filled(inner) for inner in value]
         return value
 
-    def _lookup(self, provider: str, name: str) -> str | None:
+    def _lookup(self, provider: str, name: str, current: bool) -> str | None:
+        require_no_login(provider, name, self.directory)
         if provider == "env":
             return self.environment.get(name)
         if provider == "file":
             return read_secret(self.directory / name, name)
-        found = _plugin(provider)
+        found = _provider(provider)
         if found is None:
             return None
+        if isinstance(found, RemoteProvider):
+            reference = f"${{{provider}:{name}}}"
+            if self.remote is None:
+                raise _not_asked(reference)
+            return self.remote.value(reference, provider, found, name, current=current)
         try:
             value = found(name)
         except Exception:  # its text may contain anything; it counts as no value
             return None
         return value if isinstance(value, str) else None
+
+
+def _provider(name: str) -> Provider | None:
+    try:
+        return find_provider(name)
+    except Exception as problem:  # another package's; its text may contain anything
+        log.warning("the provider of ${%s:…} can't be imported: %s", name, type(problem).__name__)
+        return None
+
+
+def _not_asked(reference: str) -> MzplanError:
+    return error(
+        "MZ264",
+        f"Secret {reference} is read by runners alone",
+        "A command asks no remote provider: what it may read there is a runner's, and so is the login.",
+        "have a runner validate it: start that of its instance, and try again. The state's own secrets are "
+        "${env:NAME} or ${file:PATH}.",
+    )
 
 
 def _hint(reference: str) -> str:
@@ -138,13 +185,6 @@ def _hint(reference: str) -> str:
         return f"export {match['name']} where mzplan runs, then apply again."
     if match and match["provider"] == "file":
         return f"write the secret to {match['name']}, readable by the runner."
+    if match and (path := match["name"].partition("#")[0]):
+        return f"store it at {path}, where {match['provider']} keeps it, or correct the reference."
     return "write ${env:NAME} or ${file:PATH}."
-
-
-def _plugin(provider: str) -> Provider | None:
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="mzplan.secrets", name=provider):
-        loaded: Provider = entry.load()
-        return loaded
-    return None

@@ -241,20 +241,20 @@ def test_the_status_is_for_its_owner_alone(folder: Path) -> None:
 def test_a_provider_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*, group: str, name: str) -> list[EntryPoint]:
         assert group == "mzplan.secrets"
-        return [EntryPoint(name, "tests.unit.test_rotation:vault", group)] if name == "vault" else []
+        return [EntryPoint(name, "tests.unit.test_rotation:keeper", group)] if name == "keeper" else []
 
     monkeypatch.setattr("importlib.metadata.entry_points", found)
     secrets = Secrets(".", {})
-    assert secrets.fill({"password": "${vault:pg}"}, lambda _: True, "connection.pg") == {
-        "password": "from the vault: pg"
+    assert secrets.fill({"password": "${keeper:pg}"}, lambda _: True, "connection.pg") == {
+        "password": "from the keeper: pg"
     }
-    for broken in ("${vault:boom}", "${vault:none}", "${nobody:x}"):
+    for broken in ("${keeper:boom}", "${keeper:none}", "${nobody:x}"):
         with pytest.raises(Exception, match="MZ056"):
             secrets.resolve(broken)
 
 
-def vault(name: str) -> str | None:
+def keeper(name: str) -> str | None:
     """A provider as a third party would write one."""
     if name == "boom":
         raise RuntimeError("what it says may hold a secret")
-    return None if name == "none" else f"from the vault: {name}"
+    return None if name == "none" else f"from the keeper: {name}"

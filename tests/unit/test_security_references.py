@@ -196,7 +196,7 @@ def test_a_description_of_the_store_is_refused_and_nothing_resolved(
     assert checked.code == "MZ102" and checked.address == Address("source", "s")
     allowed = {"${env:REFERRED}"} if "password" in description.connections["connection"].body else set()
     assert references_of(description) == allowed
-    assert set(SecretsUsed({}).read(description, secrets)) == allowed
+    assert set(SecretsUsed({}).read(description, secrets).by_reference) == allowed
     assert set(USED) <= allowed
 
 

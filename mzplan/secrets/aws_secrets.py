@@ -1,0 +1,102 @@
+"""AWS Secrets Manager: `${aws-sm:NAME}` and `${aws-sm:NAME#KEY}`, a key of the JSON object that it holds.
+
+Region, endpoint and login come from the environment of the process and the machine's own role, as AWS's
+libraries find them: never from a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import Any
+
+from mzplan.secrets.providers import Content, NotReachableError, RefusedError
+
+TIMEOUT = 5.0  # seconds for a connection, and for an answer
+_NAME = re.compile(r"[A-Za-z0-9/_+=.@:-]{1,2048}")  # also an ARN
+_INSTALL = "pip install 'mzplan[aws]' where the runner is, and start it again."
+_SIGN_IN = (
+    "give the runner a role, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, that may do "
+    "secretsmanager:GetSecretValue on it (and kms:Decrypt, with a key of your own)."
+)
+_GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})  # the latter: marked for deletion
+_LATER = frozenset({"ThrottlingException", "InternalServiceError", "ServiceUnavailable", "RequestTimeout"})
+
+
+class SecretsManager:
+    """That of the region of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: Any = None
+
+    def fault_of(self, name: str) -> str | None:
+        """What is wrong with a name, as a sentence; None for no fault."""
+        path, mark, key = name.partition("#")
+        if not _NAME.fullmatch(path):
+            return "It is no name of a secret: letters, digits and / _ + = . @ - are, and an ARN."
+        return "It names no key behind #." if mark and not key else None
+
+    def read(self, path: str) -> Content:
+        """The current version of a secret, as a text."""
+        if fault := self.fault_of(path):
+            raise RefusedError(fault, "write its name, or its ARN.")
+        try:
+            from botocore import exceptions
+        except ModuleNotFoundError as missing:
+            raise RefusedError(f"The package {missing.name} is not installed.", _INSTALL) from None
+        try:
+            answer = self._connected().get_secret_value(SecretId=path)
+        except exceptions.ClientError as problem:
+            _require_gone(problem)
+            return None
+        except exceptions.NoRegionError:
+            raise RefusedError(
+                "The runner does not know the region of AWS.", "set AWS_REGION where the runner starts."
+            ) from None
+        except (
+            exceptions.NoCredentialsError,
+            exceptions.PartialCredentialsError,
+            exceptions.TokenRetrievalError,
+            exceptions.ProfileNotFound,
+        ):
+            raise RefusedError("The runner has no login for AWS.", _SIGN_IN) from None
+        except (exceptions.BotoCoreError, OSError, ValueError) as problem:
+            raise NotReachableError(
+                f"AWS Secrets Manager does not answer: {type(problem).__name__}.",
+                "check that it can be reached where the runner is, and AWS_REGION.",
+            ) from None
+        text = answer.get("SecretString")
+        if not isinstance(text, str):
+            raise RefusedError(f"{path} is stored as bytes.", "store it as a text.")
+        return text
+
+    def _connected(self) -> Any:
+        from botocore.config import Config
+        from botocore.session import Session
+
+        with self._lock:
+            if self._client is None:
+                config = Config(
+                    connect_timeout=TIMEOUT, read_timeout=TIMEOUT, retries={"total_max_attempts": 1}
+                )
+                region = os.environ.get("AWS_REGION") or None  # that is where EKS and others have it
+                self._client = Session().create_client("secretsmanager", region_name=region, config=config)
+            return self._client
+
+
+provider = SecretsManager()
+
+
+def _require_gone(problem: Any) -> None:
+    """Raise what AWS says by a code, unless that is that there is no such secret."""
+    code = str(problem.response.get("Error", {}).get("Code", ""))[:60]
+    status = problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _GONE:
+        return
+    if code in _LATER or status >= 500:
+        raise NotReachableError(
+            f"AWS Secrets Manager can't answer now: {code}.", "wait: it is asked again in a moment."
+        ) from None
+    raise RefusedError(f"AWS Secrets Manager refuses: {code}.", _SIGN_IN) from None

@@ -1,0 +1,230 @@
+"""HashiCorp Vault, and OpenBao, which speaks the same: `${vault:PATH#KEY}`, PATH as `vault kv get` has it.
+
+Where it is and how the runner signs in comes from the environment of the process, as Vault's own command has
+it (VAULT_ADDR, VAULT_NAMESPACE, VAULT_CACERT, VAULT_TOKEN), and mzplan's variables for the rest. The values
+that a command hands to its runner never get here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mzplan.secrets.files import read_secret
+from mzplan.secrets.own_logins import (
+    KUBERNETES_ROLE,
+    SECRET_ID,
+    SECRET_ID_FILE,
+    VAULT_TOKEN,
+    kubernetes_token_file,
+    vault_token_file,
+)
+from mzplan.secrets.providers import Content, NotReachableError, RefusedError
+from mzplan.secrets.resolved import remember
+
+TIMEOUT = 5.0  # seconds for a connection, and for an answer
+ROLE_ID = "MZPLAN_VAULT_ROLE_ID"
+AUTH_MOUNT = "MZPLAN_VAULT_AUTH_MOUNT"
+_PATH = re.compile(r"[\w.@:=+,~-]+(?:/[\w.@:=+,~-]+)+", re.ASCII)
+_INSTALL = "pip install 'mzplan[vault]' where the runner is, and start it again."
+_DENIED = (
+    "let its role read that path: `read` in a policy of Vault (of KV version 2 on MOUNT/data/PATH), and "
+    "correct the path if it is wrong."
+)
+_EXPIRED = (
+    "give the runner another token: VAULT_TOKEN (then start it again) or ~/.vault-token; or a login that it "
+    f"renews itself: {ROLE_ID}, or {KUBERNETES_ROLE}."
+)
+_LOGIN = f"check {ROLE_ID} and {SECRET_ID}, or {KUBERNETES_ROLE}, and {AUTH_MOUNT}, where the runner starts."
+
+
+class Vault:
+    """One Vault, in which one process is signed in."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._signed_in: tuple[str, ...] = ()  # with what: another token in the file is another sign-in
+
+    def fault_of(self, name: str) -> str | None:
+        """What is wrong with a name, as a sentence; None for no fault."""
+        path, _, key = name.partition("#")
+        if not key:
+            return "It names no key: ${vault:PATH#KEY}."
+        if not _PATH.fullmatch(path) or any(set(part) <= {"."} for part in path.split("/")):
+            return "Its path is not MOUNT/PATH, of letters, digits and _ . @ : = + , ~ -."
+        return None
+
+    def read(self, path: str) -> Content:
+        """The newest version of what lies at `MOUNT/PATH` in an engine KV, version 1 or 2."""
+        if fault := self.fault_of(f"{path}#key"):
+            raise RefusedError(fault, "write the path as `vault kv get` takes it.")
+        with self._lock, _problems_told(path):
+            return self._read(path)
+
+    def _read(self, path: str) -> Content:
+        from hvac import exceptions
+
+        client = self._signed()
+        try:
+            return _kept(client, path)
+        except (exceptions.Forbidden, exceptions.Unauthorized):
+            if _is_valid(client):
+                raise
+        self._client = None  # the token has lapsed: once more, with another
+        client = self._signed()
+        if not _is_valid(client):
+            raise RefusedError("The runner's token for Vault has expired, or was revoked.", _EXPIRED)
+        return _kept(client, path)
+
+    def _signed(self) -> Any:
+        means = _means()
+        if self._client is None or means != self._signed_in:
+            self._client, self._signed_in = _sign_in(means), means
+        return self._client
+
+
+provider = Vault()
+
+
+def _means() -> tuple[str, ...]:
+    """Where Vault is, and with what one signs in: ("token", TOKEN), ("approle", ROLE, SECRET) or
+    ("kubernetes", ROLE, JWT), after address and namespace. Read at each use: files are written anew."""
+    get = os.environ.get
+    where = (get("VAULT_ADDR", ""), get("VAULT_NAMESPACE", ""), get(AUTH_MOUNT, ""))
+    if not where[0]:
+        raise RefusedError(
+            "The runner does not know where Vault is: VAULT_ADDR is not set.",
+            "set VAULT_ADDR where the runner starts.",
+        )
+    if role := get(ROLE_ID):
+        return (
+            *where,
+            "approle",
+            role,
+            get(SECRET_ID) or _text_of(Path(get(SECRET_ID_FILE) or ""), SECRET_ID),
+        )
+    if role := get(KUBERNETES_ROLE):
+        return (*where, "kubernetes", role, _text_of(kubernetes_token_file(), KUBERNETES_ROLE))
+    if token := get(VAULT_TOKEN):
+        return (*where, "token", token)
+    if (file := vault_token_file()) is not None and file.is_file():
+        return (*where, "token", _text_of(file, VAULT_TOKEN).strip())
+    raise RefusedError(
+        "The runner has no login for Vault.",
+        f"set VAULT_TOKEN, {ROLE_ID} and {SECRET_ID}, or {KUBERNETES_ROLE}, where the runner starts.",
+    )
+
+
+def _text_of(file: Path, variable: str) -> str:
+    text = read_secret(file, str(file)) if str(file) != "." else None
+    if not text:
+        raise RefusedError(f"The runner's login for Vault is not there: of {variable}.", _LOGIN)
+    return text
+
+
+def _sign_in(means: tuple[str, ...]) -> Any:
+    import hvac
+
+    address, namespace, mount, way, *given = means
+    remember(given[-1])
+    client = hvac.Client(url=address, namespace=namespace or None, timeout=TIMEOUT, token="")
+    if way == "token":
+        client.token = given[0]
+        return client
+    try:
+        if way == "approle":
+            client.auth.approle.login(*given, mount_point=mount or way)
+        else:
+            client.auth.kubernetes.login(*given, mount_point=mount or way)
+    except (hvac.exceptions.InvalidRequest, hvac.exceptions.Forbidden, hvac.exceptions.InvalidPath):
+        raise RefusedError(f"Vault does not let the runner in by {way}.", _LOGIN) from None
+    remember(client.token)
+    return client
+
+
+def _is_valid(client: Any) -> bool:
+    """Whether the token itself is accepted; it may not be let to that path all the same."""
+    from hvac import exceptions
+
+    try:
+        client.auth.token.lookup_self()
+    except (exceptions.Forbidden, exceptions.Unauthorized):
+        return False
+    return True
+
+
+def _kept(client: Any, path: str) -> Content:
+    from hvac import exceptions
+
+    # As `vault kv get` does it: which engine serves this path?
+    try:
+        mount = client.adapter.get(f"/v1/sys/internal/ui/mounts/{path}")["data"]
+    except exceptions.InvalidPath:
+        return None
+    point, kind = str(mount.get("path", "")), str(mount.get("type", ""))
+    if kind not in ("kv", "generic") or not path.startswith(point):
+        raise RefusedError(
+            f"{path} is in no engine KV of Vault, but in one of type {kind[:40]!r}.",
+            "name a path of an engine KV, version 1 or 2.",
+        )
+    inner, point = path[len(point) :], point.rstrip("/")
+    try:
+        if (mount.get("options") or {}).get("version") == "2":
+            answer = client.secrets.kv.v2.read_secret_version(
+                inner, mount_point=point, raise_on_deleted_version=True
+            )["data"]
+        else:
+            answer = client.secrets.kv.v1.read_secret(inner, mount_point=point)
+    except exceptions.InvalidPath:  # none, or its newest version is deleted
+        return None
+    found = answer["data"]
+    return found if isinstance(found, Mapping) else None
+
+
+@contextmanager
+def _problems_told(path: str) -> Iterator[None]:
+    """What hvac raises, in words of ours: its own may hold whatever a server has said."""
+    try:
+        import hvac
+        import requests
+    except ModuleNotFoundError as missing:
+        raise RefusedError(f"The package {missing.name} is not installed.", _INSTALL) from None
+    wrong = hvac.exceptions
+    address = _shown(os.environ.get("VAULT_ADDR", ""))
+    look = f"check that {address} answers where the runner is, and VAULT_ADDR."
+    try:
+        yield
+    except (wrong.Forbidden, wrong.Unauthorized):
+        raise RefusedError(f"Vault does not let the runner read {path}.", _DENIED) from None
+    except wrong.VaultDown:
+        raise NotReachableError(
+            "Vault is sealed.", f"unseal it: `vault operator unseal`, at {address}."
+        ) from None
+    except wrong.VaultNotInitialized:
+        raise NotReachableError(
+            "Vault is not initialized.", "initialize it: `vault operator init`."
+        ) from None
+    except wrong.InvalidRequest:
+        raise RefusedError(f"Vault does not understand what it is asked of {path}.", _DENIED) from None
+    except wrong.VaultError as problem:
+        raise NotReachableError(f"Vault has failed: {type(problem).__name__}.", look) from None
+    except requests.exceptions.SSLError:
+        raise NotReachableError(
+            "Vault's certificate is not trusted.",
+            "name its authority: VAULT_CACERT, where the runner starts.",
+        ) from None
+    except requests.exceptions.Timeout:
+        raise NotReachableError(f"Vault has not answered in {TIMEOUT:g} s.", look) from None
+    except (requests.exceptions.RequestException, KeyError, TypeError, AttributeError, ValueError):
+        raise NotReachableError("Vault does not answer as a Vault.", look) from None
+
+
+def _shown(address: str) -> str:
+    """An address without what a login in it would be."""
+    return re.sub(r"//[^/]*@", "//", address)[:200]

@@ -1,0 +1,255 @@
+"""Secrets in HashiCorp Vault: `${vault:PATH#KEY}`, by hvac, from what speaks its API (vault_stand_in)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.secrets import vault
+from mzplan.secrets.references import Secrets
+from mzplan.secrets.remote import AGAIN, RemoteSecrets
+from mzplan.secrets.resolved import scrub
+from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
+
+VALUE = "pass\nword\0 ü"
+OPERATORS = (
+    "VAULT_ADDR",
+    "VAULT_TOKEN",
+    "VAULT_NAMESPACE",
+    vault.ROLE_ID,
+    vault.SECRET_ID,
+    vault.SECRET_ID_FILE,
+)
+OPERATORS += (vault.KUBERNETES_ROLE, "MZPLAN_VAULT_KUBERNETES_TOKEN_FILE", vault.AUTH_MOUNT)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[VaultStandIn]:
+    with vault_stand_in() as found:
+        yield found
+
+
+@pytest.fixture
+def there(server: VaultStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VaultStandIn:
+    """Its secrets and faults as at first, and a process that is signed in to it with a token."""
+    server.kept = {"secret/shop/pg": {"password": VALUE, "user": "app"}, "old/pg": {"password": "one"}}
+    server.tokens, server.denied, server.asked = {"root"}, set(), []
+    server.namespace, server.sealed, server.slow = "", False, 0.0
+    for name in OPERATORS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("VAULT_ADDR", server.address)
+    monkeypatch.setenv("VAULT_TOKEN", "root")
+    monkeypatch.setattr(vault, "provider", vault.Vault())
+    return server
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def secrets(clock: Clock, tmp_path: Path) -> Secrets:
+    return Secrets(str(tmp_path), {}, RemoteSecrets(60.0, clock))
+
+
+def problem(secrets: Secrets, reference: str = "${vault:secret/shop/pg#password}") -> Diagnostic:
+    with pytest.raises(MzplanError) as caught:
+        secrets.resolve(reference)
+    (found,) = caught.value.diagnostics
+    assert reference in found.summary and VALUE not in str(found) and "root" not in str(found)
+    return found
+
+
+def test_both_versions_of_kv_are_read_as_vault_kv_get_does(there: VaultStandIn, secrets: Secrets) -> None:
+    there.kept["team/kv/a/b"] = {"k#1": "nested"}
+    assert secrets.resolve("${vault:secret/shop/pg#password}") == VALUE
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+    assert secrets.resolve("${vault:team/kv/a/b#k#1}") == "nested"
+    assert scrub(f"it says {VALUE}") == "it says ***"
+
+
+def test_a_thousand_references_of_one_secret_cost_one_request(
+    there: VaultStandIn, secrets: Secrets, clock: Clock
+) -> None:
+    there.kept["secret/many"] = {f"k{i}": f"value {i}" for i in range(1000)}
+    references = [f"${{vault:secret/many#k{i}}}" for i in range(1000)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(secrets.resolve, references)) == [f"value {i}" for i in range(1000)]
+    assert there.asked == ["sys/internal/ui/mounts/secret/many", "secret/data/many"]
+    clock.now = 59.0
+    secrets.proposed().resolve(references[0])
+    assert len(there.asked) == 2
+    clock.now = 61.0
+    secrets.resolve(references[0])
+    assert len(there.asked) == 4
+
+
+def test_a_new_value_is_read_within_a_minute(there: VaultStandIn, secrets: Secrets, clock: Clock) -> None:
+    secrets.resolve("${vault:old/pg#password}")
+    there.kept["old/pg"] = {"password": "two"}
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+    clock.now = 60.0
+    assert secrets.resolve("${vault:old/pg#password}") == "two"
+
+
+def test_what_is_not_there(there: VaultStandIn, secrets: Secrets) -> None:
+    for reference in ("${vault:secret/none#password}", "${vault:secret/shop/pg#other}"):
+        found = problem(secrets, reference)
+        assert found.code == "MZ056" and "store it at secret/" in found.hint
+
+
+def test_a_vault_that_is_sealed_or_down(
+    there: VaultStandIn, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.sealed = True
+    found = problem(secrets)
+    assert found.code == "MZ260" and "sealed" in found.detail and "vault operator unseal" in found.hint
+    asked = len(there.asked)
+    problem(secrets, "${vault:old/pg#password}")  # down for one, so for all: it is not asked again
+    assert len(there.asked) == asked
+    clock.now = AGAIN
+    there.sealed = False
+    assert secrets.resolve("${vault:secret/shop/pg#password}") == VALUE
+    monkeypatch.setenv("VAULT_ADDR", "http://127.0.0.1:1")
+    clock.now = 100.0
+    assert secrets.resolve("${vault:secret/shop/pg#password}") == VALUE  # as it was: a query may restart
+    with pytest.raises(MzplanError, match="MZ260"):
+        secrets.resolve("${vault:secret/shop/pg#password}", current=True)
+    assert "http://127.0.0.1:1" in problem(secrets, "${vault:old/pg#password}").hint
+
+
+def test_a_vault_that_is_slow(there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vault, "TIMEOUT", 0.2)
+    there.slow = 0.6
+    found = problem(secrets)
+    assert (found.code, "0.2 s" in found.detail) == ("MZ260", True)
+
+
+def test_a_path_that_the_runner_may_not_read(there: VaultStandIn, secrets: Secrets) -> None:
+    there.denied = {"secret/shop/pg"}
+    found = problem(secrets)
+    assert found.code == "MZ261" and "secret/shop/pg" in found.detail and "policy of Vault" in found.hint
+    assert problem(secrets, "${vault:database/creds/x#password}").code == "MZ261"
+
+
+def test_a_token_that_has_expired(there: VaultStandIn, secrets: Secrets, clock: Clock) -> None:
+    there.tokens = set()
+    found = problem(secrets)
+    assert found.code == "MZ261" and "expired" in found.detail and vault.ROLE_ID in found.hint
+
+
+def test_a_token_in_its_file_is_read_anew(
+    there: VaultStandIn, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VAULT_TOKEN")
+    assert "no login" in problem(secrets).detail
+    file = Path("~/.vault-token").expanduser()
+    for now, token in enumerate(("first", "second"), 1):
+        file.write_text(f"{token}\n")
+        there.tokens, clock.now = {token}, now * 100.0
+        assert secrets.resolve("${vault:old/pg#password}", current=True) == "one"
+
+
+@pytest.mark.parametrize("way", ["approle", "secret-id-file", "kubernetes"])
+def test_a_login_that_is_made_anew_when_its_token_lapses(
+    way: str,
+    there: VaultStandIn,
+    secrets: Secrets,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "login").write_text("the pod's" if way == "kubernetes" else "s\n")
+    if way == "kubernetes":
+        monkeypatch.setenv(vault.KUBERNETES_ROLE, "mzplan")
+        monkeypatch.setenv("MZPLAN_VAULT_KUBERNETES_TOKEN_FILE", str(tmp_path / "login"))
+    else:
+        monkeypatch.setenv(vault.ROLE_ID, "r")
+        given = (
+            (vault.SECRET_ID, "s") if way == "approle" else (vault.SECRET_ID_FILE, str(tmp_path / "login"))
+        )
+        monkeypatch.setenv(*given)
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+    there.tokens, clock.now = {"root"}, 100.0
+    there.kept["old/pg"] = {"password": "two"}
+    assert secrets.resolve("${vault:old/pg#password}") == "two"
+    assert len([path for path in there.asked if path.endswith("/login")]) == 2
+    monkeypatch.setenv(vault.ROLE_ID, "another")
+    there.asked, clock.now = [], 200.0
+    if way == "approle":
+        found = problem(secrets)
+        assert found.code == "MZ261" and "by approle" in found.detail and "another" not in str(found)
+
+
+def test_a_namespace(there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    there.namespace = "shop/"
+    monkeypatch.setenv("VAULT_NAMESPACE", "shop/")
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+
+
+def test_nothing_of_a_project_moves_it(there: VaultStandIn, tmp_path: Path, clock: Clock) -> None:
+    """Values that a command hands to a runner are in an environment of their own."""
+    handed = {"VAULT_ADDR": "http://127.0.0.1:1", "VAULT_TOKEN": "theirs", "VAULT_NAMESPACE": "theirs"}
+    secrets = Secrets(str(tmp_path), handed, RemoteSecrets(60.0, clock)).proposed(handed)
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+
+
+@pytest.mark.parametrize("reference", ["${env:VAULT_TOKEN}", "${env:MZPLAN_VAULT_SECRET_ID}"])
+def test_the_runner_s_own_login_is_no_secret_of_a_connection(reference: str, secrets: Secrets) -> None:
+    secrets.environment.update(VAULT_TOKEN="root", MZPLAN_VAULT_SECRET_ID="root")
+    assert problem(secrets, reference).code == "MZ263"
+
+
+def test_nor_is_a_file_that_holds_one(
+    there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (".vault-token", "id", "jwt"):
+        (tmp_path / name).write_text("a login")
+    (tmp_path / "link").symlink_to(".vault-token")
+    (tmp_path / "again").hardlink_to(tmp_path / "id")
+    assert secrets.resolve("${file:id}") == "a login"
+    monkeypatch.setenv(vault.SECRET_ID_FILE, str(tmp_path / "id"))
+    monkeypatch.setenv(vault.KUBERNETES_ROLE, "mzplan")
+    monkeypatch.setenv("MZPLAN_VAULT_KUBERNETES_TOKEN_FILE", str(tmp_path / "jwt"))
+    for name in (".vault-token", "id", "jwt", "link", "again", "x/../id", "/proc/self/environ"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        assert problem(secrets, f"${{file:{name}}}").code == "MZ263"
+
+
+@pytest.mark.parametrize(
+    "path", ["secret/../sys/x", "secret/./x", "secret", "secret//x", "secret/a?b", "secret/%2e"]
+)
+def test_a_path_that_leads_elsewhere_is_not_asked(path: str, there: VaultStandIn, secrets: Secrets) -> None:
+    assert problem(secrets, f"${{vault:{path}#k}}").code == "MZ261"
+    assert there.asked == []
+
+
+def test_commands_do_not_ask(there: VaultStandIn, tmp_path: Path) -> None:
+    found = problem(Secrets(str(tmp_path)))
+    assert found.code == "MZ264" and there.asked == []
+
+
+def test_without_the_package(there: VaultStandIn, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hvac", None)
+    found = problem(secrets)
+    assert found.code == "MZ261" and "pip install 'mzplan[vault]'" in found.hint
+
+
+@pytest.mark.parametrize("value", [5432, {"a": "b"}, "\ud800", "x" * (1 << 21)])
+def test_what_can_not_be_a_secret(value: object, there: VaultStandIn, secrets: Secrets) -> None:
+    there.kept["old/pg"] = {"password": value}
+    assert problem(secrets, "${vault:old/pg#password}").code == "MZ262"
