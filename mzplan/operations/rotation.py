@@ -34,7 +34,8 @@ class Rotations:
             code="MZ078",
             summary="Secrets that can't be compared here are taken for unchanged",
             detail=f"{listed}: whether a value was rotated is known only where it can be resolved, and the "
-            f"key of its digest is that of the runner ({VARIABLE}, or the file of one user on one machine).",
+            f"key of its digest is that of the runner ({VARIABLE}, or the file of one user on one machine), "
+            "or where its runner has seen that by itself.",
             hint="",
         )
 

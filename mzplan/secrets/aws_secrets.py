@@ -49,6 +49,7 @@ class SecretsManager:
         try:
             answer = self._connected().get_secret_value(SecretId=path)
         except exceptions.ClientError as problem:
+            self._client = None  # the next one may find another login
             _require_gone(problem)
             return None
         except exceptions.NoRegionError:

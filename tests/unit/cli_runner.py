@@ -10,13 +10,16 @@ from pathlib import Path
 
 from mzplan.controller.lease import LeaseKeeper
 from mzplan.controller.memory import InMemoryExecutor
+from mzplan.secrets.references import Secrets
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.store import Store
 from tests.runners import runner_in_memory
 
 
 @contextmanager
-def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecutor]:
+def following(
+    folder: Path, instance: str = "local", secrets: Secrets | None = None
+) -> Iterator[InMemoryExecutor]:
     """Leads the instance for a while; gives the executor, which tests tell what goes wrong."""
     store = Store(LocalBackend(folder / "state"), "shop")
     executor = InMemoryExecutor("shop")
@@ -26,7 +29,7 @@ def following(folder: Path, instance: str = "local") -> Iterator[InMemoryExecuto
     keeper.start()
     stopping = threading.Event()
     with ThreadPoolExecutor(4) as pool:
-        runner = runner_in_memory(store, executor, lease, pool)
+        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets)
         thread = threading.Thread(target=runner.serve, args=(stopping,))
         thread.start()
         try:

@@ -1,5 +1,5 @@
 """A server that speaks as much of Vault's HTTP API as its documentation says of KV (version 1 and 2),
-AppRole, Kubernetes, tokens, namespaces and a seal. It is no Vault: what a real one does besides is not here."""
+AppRole, Kubernetes, tokens, namespaces and a seal. It is no Vault: what one does besides is not here."""
 
 from __future__ import annotations
 

@@ -1,0 +1,138 @@
+"""Secrets in AWS Secrets Manager: `${aws-sm:NAME#KEY}`, by botocore, from moto's server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import requests
+from moto.server import ThreadedMotoServer
+
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.secrets import aws_secrets
+from mzplan.secrets.references import Secrets
+from mzplan.secrets.remote import RemoteSecrets
+
+REGION = "eu-central-1"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    found = "http://{}:{}".format(*server.get_host_and_port())
+    yield found
+    who_is_let_in(found, "inf")
+    server.stop()
+
+
+def who_is_let_in(endpoint: str, unchecked: str) -> None:
+    """So many requests are not checked from here on."""
+    requests.post(f"{endpoint}/moto-api/reset-auth", data=unchecked.encode(), timeout=5)
+
+
+@pytest.fixture
+def manager(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A client that stores secrets, and a process whose operator has set what its libraries read."""
+    who_is_let_in(endpoint, "inf")
+    requests.post(f"{endpoint}/moto-api/reset", timeout=5)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    login = {"AWS_ACCESS_KEY_ID": "AKIAOPERATOR", "AWS_SECRET_ACCESS_KEY": "of-the-operator"}
+    no_files = {
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+    }
+    for name, value in {**login, **no_files, "AWS_REGION": REGION, "AWS_ENDPOINT_URL": endpoint}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(aws_secrets, "provider", aws_secrets.SecretsManager())
+    return boto3.client("secretsmanager", region_name=REGION, endpoint_url=endpoint)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def secrets(clock: Clock) -> Secrets:
+    return Secrets(".", {}, RemoteSecrets(60.0, clock))
+
+
+def problem(secrets: Secrets, reference: str) -> Diagnostic:
+    with pytest.raises(MzplanError) as caught:
+        secrets.resolve(reference)
+    (found,) = caught.value.diagnostics
+    assert reference in found.summary and "of-the-operator" not in str(found)
+    return found
+
+
+def test_a_text_and_the_keys_of_an_object(manager: Any, secrets: Secrets) -> None:
+    manager.create_secret(Name="shop/plain", SecretString="one\ntwo")
+    stored = manager.create_secret(Name="shop/pg", SecretString='{"password": "p", "port": 5432}')
+    assert secrets.resolve("${aws-sm:shop/plain}") == "one\ntwo"
+    assert secrets.resolve("${aws-sm:shop/pg#password}") == "p"
+    assert secrets.resolve(f"${{aws-sm:{stored['ARN']}#password}}") == "p"
+    assert problem(secrets, "${aws-sm:shop/pg#port}").code == "MZ262"
+    assert problem(secrets, "${aws-sm:shop/plain#password}").code == "MZ262"
+    assert problem(secrets, "${aws-sm:shop/pg#user}").code == "MZ056"
+
+
+def test_a_new_version_is_read_within_a_minute(manager: Any, secrets: Secrets, clock: Clock) -> None:
+    manager.create_secret(Name="pg", SecretString="one")
+    assert secrets.resolve("${aws-sm:pg}") == "one"
+    manager.put_secret_value(SecretId="pg", SecretString="two")
+    assert secrets.resolve("${aws-sm:pg}") == "one"
+    clock.now = 60.0
+    assert secrets.resolve("${aws-sm:pg}") == "two"
+
+
+def test_what_is_not_there_or_no_text(manager: Any, secrets: Secrets) -> None:
+    manager.create_secret(Name="going", SecretString="x")
+    manager.delete_secret(SecretId="going")
+    manager.create_secret(Name="bytes", SecretBinary=b"x")
+    assert problem(secrets, "${aws-sm:none}").code == "MZ056"
+    assert problem(secrets, "${aws-sm:going}").code == "MZ056"
+    assert problem(secrets, "${aws-sm:bytes}").code == "MZ261"
+
+
+def test_a_login_that_may_not(manager: Any, secrets: Secrets, endpoint: str) -> None:
+    manager.create_secret(Name="pg", SecretString="one")
+    who_is_let_in(endpoint, "0")
+    found = problem(secrets, "${aws-sm:pg}")
+    assert found.code == "MZ261" and "secretsmanager:GetSecretValue" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("unset", "code", "said"),
+    [("AWS_ACCESS_KEY_ID", "MZ261", "no login"), ("AWS_REGION", "MZ261", "AWS_REGION")],
+)
+def test_what_the_operator_has_to_set(
+    unset: str, code: str, said: str, manager: Any, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(unset)
+    found = problem(secrets, "${aws-sm:pg}")
+    assert found.code == code and said in f"{found.detail} {found.hint}"
+
+
+def test_one_that_does_not_answer(manager: Any, secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    found = problem(secrets, "${aws-sm:pg}")
+    assert found.code == "MZ260" and "EndpointConnectionError" in found.detail
+
+
+def test_values_that_a_command_hands_over_do_not_move_it(manager: Any, clock: Clock) -> None:
+    manager.create_secret(Name="pg", SecretString="one")
+    handed = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "us-east-1"}
+    assert Secrets(".", handed, RemoteSecrets(60.0, clock)).resolve("${aws-sm:pg}") == "one"
