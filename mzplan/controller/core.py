@@ -315,12 +315,13 @@ class Controller:
                 unread=queries.unread(address, query) if query is not None else None,
                 reached=self.catalog.reached(query) if query is not None else -1,
             )
+        digests, rotated = queries.secrets_in_use(wanted)
         return Overview(
             queries=states,
             busy=self.busy,
             maintained=self.maintenance.at_work_on,
-            secrets=queries.digests(wanted),
-            rotated=queries.rotated(wanted),
+            secrets=digests,
+            rotated=rotated,
             foreign=tuple(self.executor.foreign()),
         )
 

@@ -200,24 +200,19 @@ class Queries:
         if changed := self.secrets_watch.look(self.secrets_used.references()):
             self.forgive(changed)
 
-    def digests(self, wanted: Mapping[Address, Desired]) -> dict[str, str]:
-        """Digests of the secrets' values that the queries run with, by reference."""
-        return self.secrets_used.digests(self._in_use(wanted))
-
-    def rotated(self, wanted: Mapping[Address, Desired]) -> tuple[str, ...]:
-        """The references that have another value by now than queries run with."""
-        return self.secrets_used.rotated(self._in_use(wanted), self.secrets_watch.found)
+    def secrets_in_use(self, wanted: Mapping[Address, Desired]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Digests of the secrets' values that the queries run with, by reference; and the references that
+        have another value by now."""
+        for address in self._references.keys() - wanted.keys():
+            del self._references[address]
+        used = {a: self._references_of(a, one.description) for a, one in wanted.items() if not one.paused}
+        return self.secrets_used.digests(used), self.secrets_used.rotated(used, self.secrets_watch.found)
 
     def unread(self, address: Address, description: Description) -> str | None:
         """Which secret of a query can't be read any more, and why: it goes on with what it has."""
         if not self.secrets_watch.problems:
             return None
         return self.secrets_watch.unread(self._references_of(address, description))
-
-    def _in_use(self, wanted: Mapping[Address, Desired]) -> dict[Address, set[str]]:
-        for address in self._references.keys() - wanted.keys():
-            del self._references[address]
-        return {a: self._references_of(a, one.description) for a, one in wanted.items() if not one.paused}
 
     def _references_of(self, address: Address, description: Description) -> set[str]:
         """Kept for each description: to look through it takes its time."""

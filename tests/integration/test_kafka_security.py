@@ -88,38 +88,38 @@ def test_what_the_broker_refuses_is_told_without_a_secret(lab: Lab, secured: Sec
     assert without_spark.code == "MZ051"
 
 
-def install_vault(folder: Path) -> dict[str, str]:
-    """A package of somebody else's that brings a provider of secrets: a file for each. Returns the
-    environment in which it is installed."""
-    (folder / "some_vault.py").write_text(
-        "from pathlib import Path\n\n\ndef read(name):\n"
-        "    path = Path(__file__).with_name(name)\n"
-        "    return path.read_text() if path.is_file() else None\n"
+def install_keeper(folder: Path) -> dict[str, str]:
+    """A package of somebody else's that brings a remote provider of secrets: a file for each. Returns the
+    environment in which it is installed, and asked every second."""
+    (folder / "some_keeper.py").write_text(
+        "from pathlib import Path\n\n\nclass Keeper:\n    def read(self, path):\n"
+        "        file = Path(__file__).with_name(path)\n"
+        "        return file.read_text() if file.is_file() else None\n\n\nprovider = Keeper()\n"
     )
-    facts = folder / "some_vault-1.0.dist-info"
+    facts = folder / "some_keeper-1.0.dist-info"
     facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: some-vault\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[mzplan.secrets]\nvault = some_vault:read\n")
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: some-keeper\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[mzplan.secrets]\nkeeper = some_keeper:provider\n")
     path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(path)}
+    return {"PYTHONPATH": os.pathsep.join(path), "MZPLAN_SECRETS_REFRESH": "1"}
 
 
 def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents(
     secured: Secured, tmp_path: Path
 ) -> None:
-    vault = tmp_path / "vault"
-    vault.mkdir()
-    (vault / "scram").write_text(SCRAM_PASSWORD)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "scram").write_text(SCRAM_PASSWORD)
     events = tmp_path / "project" / "events"
     events.mkdir(parents=True)
     log = {"enabled": "true", "dir": events.as_uri(), "compress": "false"}
     arguments = " ".join(f"--conf spark.eventLog.{name}={value}" for name, value in log.items())
     spark = {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"}
-    project = Project(tmp_path / "project", "secured", {**secured.secrets, **spark, **install_vault(vault)})
+    project = Project(tmp_path / "project", "secured", {**secured.secrets, **spark, **install_keeper(kept)})
     (project.folder / "secret.txt").write_text(PLAIN_PASSWORD)
     connections = {f"c{i}": secured.connection(protocol) for i, protocol in enumerate(PROTOCOLS)}
     connections["c2"]["security"]["sasl"]["password"] = "${file:secret.txt}"
-    connections["c3"]["security"]["sasl"]["password"] = "${vault:scram}"
+    connections["c3"]["security"]["sasl"]["password"] = "${keeper:scram}"
     sources = {}
     for i, protocol in enumerate(PROTOCOLS):
         own, topic = secured.broker(protocol).internal, f"project-{protocol}"
@@ -150,23 +150,26 @@ def test_no_secret_is_written_anywhere_and_a_rotated_one_restarts_its_dependents
             except OSError:
                 continue  # it has ended
             assert not [word for word in words if word in command], path
-        _rotated(project, secured, vault)
+        _rotated(project, secured, kept)
         assert not list(files_with(project.folder, [*words, "Zq7 rotated"]))
     finally:
         project.down()
         set_scram_password(secured.sasl.internal, SCRAM_PASSWORD)
 
 
-def _rotated(project: Project, secured: Secured, vault: Path) -> None:
-    """The broker wants another password, and the vault knows it: exactly the source that uses it restarts."""
+def _rotated(project: Project, secured: Secured, kept: Path) -> None:
+    """The broker wants another password, and the keeper knows it: the runner finds that by itself, and
+    exactly the source that uses it restarts."""
     assert project.json("plan")["changes"] == []
-    set_scram_password(secured.sasl.internal, "Zq7 rotated")
-    (vault / "scram").write_text("Zq7 rotated")
-    # A review job has neither the variables nor what is in the vault: unchanged, and it says so.
-    (vault / "empty").mkdir()
-    review = Project(project.folder, "secured", install_vault(vault / "empty")).json("plan")
+    # A review job has neither the variables nor what is kept elsewhere: unchanged, and it says so.
+    (kept / "empty").mkdir()
+    job = Project(project.folder, "secured", install_keeper(kept / "empty"))
+    review = job.json("plan")
     assert review["changes"] == [] and [d["code"] for d in review["diagnostics"]] == ["MZ078"]
-    assert "${vault:scram}" in review["diagnostics"][0]["detail"]
+    assert "${keeper:scram}" in review["diagnostics"][0]["detail"]
+    set_scram_password(secured.sasl.internal, "Zq7 rotated")
+    (kept / "scram").write_text("Zq7 rotated")
+    eventually("the runner has seen it", lambda: job.json("plan")["changes"] != [])
     planned = project.json("plan")
     assert [(c["address"], c["action"]) for c in planned["changes"]] == [("source.s3", "restart")]
     assert [(d["address"], d["kind"]) for d in planned["drift"]] == [("source.s3", "secret-rotated")]
