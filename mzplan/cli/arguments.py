@@ -84,6 +84,19 @@ class InstanceType(click.ParamType[str]):
         return instances(ctx, incomplete)
 
 
+class EnvironmentType(click.ParamType[str]):
+    """The name of an environment."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from mzplan.cli.completion import environments
+
+        return environments(ctx, incomplete)
+
+
 class DurationType(click.ParamType[float]):
     """`90s`, `5m`, `1h`, `500ms`: seconds as a float."""
 
@@ -129,3 +142,4 @@ DIGEST = DigestType()
 EXAMPLE = NameType(_examples)
 SCHEMA = NameType(_schemas)
 INSTANCE = InstanceType()
+ENVIRONMENT = EnvironmentType()

@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 from mzplan.cli.context import Invocation, command
 from mzplan.host.files import read_regular
 from mzplan.model.diagnostics import ExitCode
+from mzplan.model.resources import ENVIRONMENT_VARIABLE
 
 VARIABLE = "_MZPLAN_COMPLETE"
 _INSTALL = {
@@ -22,7 +23,7 @@ _INSTALL = {
     "zsh": 'add this line to ~/.zshrc, below compinit:  eval "$(mzplan completion zsh)"',
     "fish": "mzplan completion fish > ~/.config/fish/completions/mzplan.fish",
 }
-_OWN_STATE = re.compile(rb"^[\"']?state[\"']?\s*:", re.MULTILINE)
+_OWN_STATE = re.compile(rb"^[\"']?(state|environments)[\"']?\s*:", re.MULTILINE)
 
 
 @command("completion")
@@ -67,6 +68,16 @@ def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     return items(_state(ctx).get("instances", {}), incomplete)
 
 
+def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The declared environments whose name begins so."""
+    try:
+        from mzplan.config import environment_names
+
+        return items(environment_names(_directory(ctx)), incomplete)
+    except Exception:  # a shell has no place for it
+        return []
+
+
 def items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Those that begin so."""
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
@@ -82,7 +93,8 @@ def _state(ctx: click.Context) -> dict[str, Any]:
             from mzplan.config import load_project
 
             variables = dict(item.split("=", 1) for item in _given(ctx, "var") if "=" in item)
-            path = str(load_project(folder, variables, _given(ctx, "var_file")).state.get("path", path))
+            settings = load_project(folder, variables, _given(ctx, "var_file"), environment=_environment(ctx))
+            path = str(settings.state.get("path", path))
         found = json.loads(read_regular(folder / path / "mzplan.state.json"))
         return found if isinstance(found, dict) else {}
     except Exception:  # a shell has no place for it
@@ -97,10 +109,18 @@ def _given(ctx: click.Context, option: str) -> list[str]:
 
 def _directory(ctx: click.Context) -> str:
     """-C, given after the command or before it."""
+    return _last(ctx, "directory") or "."
+
+
+def _environment(ctx: click.Context) -> str:
+    return _last(ctx, "environment") or os.environ.get(ENVIRONMENT_VARIABLE, "")
+
+
+def _last(ctx: click.Context, option: str) -> str:
     context: click.Context | None = ctx
     while context is not None:
-        given = context.params.get("directory")
+        given = context.params.get(option)
         if given:
             return str(given)
         context = context.parent
-    return "."
+    return ""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from mzplan.cli.arguments import ENVIRONMENT
 from mzplan.cli.output import Output
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.resources import STATE_CONFIG_VARIABLE
+from mzplan.model.resources import ENVIRONMENT_VARIABLE, STATE_CONFIG_VARIABLE
 
 if TYPE_CHECKING:
     from mzplan.cli.progress import Progress
@@ -32,6 +33,7 @@ class Invocation:
     variables: dict[str, str] = field(default_factory=dict)
     variable_files: list[str] = field(default_factory=list)
     state_config: str = field(default_factory=lambda: os.environ.get(STATE_CONFIG_VARIABLE, ""))
+    environment: str = field(default_factory=lambda: os.environ.get(ENVIRONMENT_VARIABLE, ""))
     json: bool = False
     verbose: int = 0
     output: Output = field(default_factory=Output)
@@ -72,13 +74,17 @@ class Invocation:
             state_config=self.state_config,
             whole=whole,
             remembered=remembered,
+            environment=self.environment,
         )
         if not self.changing and (found := waiting(self.folder)) is not None:
             self.note(f"{found.severity}: {found.summary}. {found.detail} To fix it: {found.hint}")
         if self.verbose:
             settings = project.settings
             place = project.store.backend.describe()
-            self.progress.detail(f"project {settings.project} in {settings.directory}, state in {place}")
+            which = f", environment {settings.environment}" if settings.environment else ""
+            self.progress.detail(
+                f"project {settings.project} in {settings.directory}{which}, state in {place}"
+            )
         return project
 
     def runners(self, project: Project, policy: str | None = None) -> LocalRunners:
@@ -124,6 +130,13 @@ def global_options(command: F) -> F:
     @click.option("--var", "var", metavar="K=V", multiple=True, help="Set a variable; repeatable.")
     @click.option("--var-file", "var_file", metavar="FILE", multiple=True, help="Variables from a YAML file.")
     @click.option(
+        "--env",
+        "environment",
+        metavar="NAME",
+        type=ENVIRONMENT,
+        help="The environment, of those that mzplan.yaml declares ($MZPLAN_ENV).",
+    )
+    @click.option(
         "--state-config",
         metavar="FILE",
         help="Take `state:` from this file, outside the project ($MZPLAN_STATE_CONFIG).",
@@ -149,6 +162,12 @@ def _take(invocation: Invocation, arguments: dict[str, Any]) -> None:
         if not equals or not name:
             raise click.BadParameter(f"{item!r} is not K=V", param_hint="--var")
         invocation.variables[name] = value
+    environment = arguments.pop("environment")
+    if environment == "":
+        # As of a script whose variable is not set: the default one must not be taken for it.
+        raise click.BadParameter("the name is empty", param_hint="--env")
+    if environment is not None:
+        invocation.environment = environment
     state_config = arguments.pop("state_config")
     if state_config is not None:
         invocation.state_config = state_config

@@ -99,7 +99,10 @@ def command_plan(
     if out is not None:
         replaces = any(change.action == "replace" for change in plan.changes)
         allowing = " --allow-replace" if replaces else ""
-        invocation.note(f"Saved the plan. To apply it: mzplan apply {shlex.quote(out)}{allowing}")
+        environment = f" --env {plan.environment}" if plan.environment else ""
+        invocation.note(
+            f"Saved the plan. To apply it: mzplan{environment} apply {shlex.quote(out)}{allowing}"
+        )
     if not detailed_exitcode:
         return ExitCode.OK
     changed, drifted = not plan.is_empty, bool(plan.drift)
@@ -211,7 +214,8 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
     if markdown is not None:
         from mzplan.render.markdown import render_drift_markdown
 
-        text = render_drift_markdown(project.settings.project, serial, drift)
+        settings = project.settings
+        text = render_drift_markdown(settings.project, serial, drift, settings.environment)
         _write_markdown(invocation, markdown, text)
     if markdown == STDOUT:
         pass

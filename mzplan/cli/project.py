@@ -17,6 +17,7 @@ from mzplan.render.diagnostics import diagnostics_to_json
 
 if TYPE_CHECKING:
     from mzplan.model.diagnostics import Diagnostic
+    from mzplan.operations.project import Project
     from mzplan.operations.reached import Reach
 
 _PROJECT = """\
@@ -127,11 +128,17 @@ def _belongs(file: Path, folder: Path) -> bool:
 @policy_option
 @send_secrets_option
 def command_validate(invocation: Invocation, live: bool, policy: str | None, send_secrets: bool) -> int:
-    """Check every file; with --live also the servers behind them."""
+    """Check every file; with --live also the servers behind them.
+
+    Without --env, each environment is checked, if the project has any; with --live, the default one.
+    """
+    from mzplan.config import environment_names
     from mzplan.operations.plan import validate, validate_live
 
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")
+    if not live and not invocation.environment and (names := environment_names(invocation.folder)):
+        return _validate_each(invocation, names)
     project = invocation.project(whole=True)
     if live:
         runners, chosen = invocation.runners(project), chosen_guard(invocation, policy, send_secrets)
@@ -148,6 +155,22 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         return ExitCode.OK
     _show_reached(invocation, reached, found)
     invocation.out(f"Valid: {count(len(configuration.resources), 'resource')}.")
+    return ExitCode.OK
+
+
+def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
+    from mzplan.operations.plan import validate_each
+
+    def opened(name: str) -> Project:
+        invocation.environment = name
+        return invocation.project(whole=True)
+
+    found = validate_each(opened, names, invocation.progress)
+    if invocation.json:
+        invocation.document({"diagnostics": [], "environments": [*found]})
+        return ExitCode.OK
+    shown = (f"{name} ({count(len(found[name].resources), 'resource')})" for name in names)
+    invocation.out(f"Valid in each environment: {', '.join(shown)}.")
     return ExitCode.OK
 
 

@@ -41,7 +41,7 @@ def command_ui(invocation: Invocation, host: str, port: int, token_file: str | N
         if invocation.json:
             invocation.document({"url": url or address, "port": port, "token": bool(access.token)})
             return
-        invocation.out(f"{project.settings.project} is shown at {url or address} until Ctrl-C.")
+        invocation.out(f"{project.settings.title} is shown at {url or address} until Ctrl-C.")
         if access.token and not access.is_secure:
             invocation.note(
                 "Put a proxy before it that speaks TLS, passes the header Host on, and hides this port from "

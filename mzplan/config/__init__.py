@@ -10,12 +10,26 @@ wrong ends as a Diagnostic inside one MzplanError; a secret written out is never
 
 from typing import TYPE_CHECKING, Any
 
-from mzplan.config.loader import FilesRead, load_configuration, load_project, read_files
+from mzplan.config.loader import (
+    FilesRead,
+    environment_names,
+    load_configuration,
+    load_project,
+    read_files,
+)
 
 if TYPE_CHECKING:
     from mzplan.config.locations import locate, range_of
 
-__all__ = ["FilesRead", "load_configuration", "load_project", "locate", "range_of", "read_files"]
+__all__ = [
+    "FilesRead",
+    "environment_names",
+    "load_configuration",
+    "load_project",
+    "locate",
+    "range_of",
+    "read_files",
+]
 
 
 def __getattr__(name: str) -> Any:

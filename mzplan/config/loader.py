@@ -12,8 +12,10 @@ from typing import Any
 
 from mzplan.config.checks.checker import Checker
 from mzplan.config.declarations import Declared, check_top_level, collect, is_of_variables
-from mzplan.config.files import SECTIONS, SourceFile, find_files
+from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
+from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file
 from mzplan.config.findings import EnoughError, Findings
+from mzplan.config.places import places_of
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.state_settings import read_state_config
 from mzplan.config.variables import (
@@ -40,9 +42,11 @@ def load_project(
     variable_files: Iterable[AnyPath] = (),
     remembered: Mapping[str, Any] | None = None,
     state_config: AnyPath = "",
+    environment: str = "",
 ) -> ProjectSettings:
     """What mzplan.yaml says, without reading any other file but those of variables. Raises MzplanError;
-    MZ150 (exit 5) where variables are given that differ from those `remembered` of a plan.
+    MZ150 (exit 5) where variables are given that differ from those `remembered` of a plan. `environment`: the
+    one of its `environments:` that is meant ("": the default one, if it has any).
 
     `state_config` is a file outside of it whose `state:` replaces the project's; paths in it are relative to
     its own folder.
@@ -53,14 +57,32 @@ def load_project(
     with suppress(EnoughError):
         document = open_project(folder, findings)
         if document is not None:
-            values, settings = _settings(
-                document, variables or {}, variable_files, findings, skip=SECTIONS, remembered=remembered
+            values, settings, others = _settings(
+                document,
+                variables or {},
+                variable_files,
+                findings,
+                skip=SECTIONS,
+                remembered=remembered,
+                environment=environment,
+                directory=folder,
             )
-            state = read_state_config(given, folder, findings) if given else None
+            chosen = settings.environment.name
+            state = read_state_config(given, folder, findings, chosen) if given else None
+            if state is not None and chosen:
+                body = {"state": state, "warehouse": settings.warehouse}
+                own = places_of(body, folder, str(Path(given).parent))
+                check_apart(document, chosen, own, others, folder, findings)
     if findings:
         raise _failure(findings)
     refuse_others(values)
     return settings.to_project_settings(folder, values, state, given)
+
+
+def environment_names(directory: AnyPath) -> tuple[str, ...]:
+    """The environments that mzplan.yaml declares, in its order; () where it has none, or can't be read."""
+    document = load(project_file(os.fspath(directory)), Findings())
+    return tuple(entries_of(document.data)) if document is not None else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +104,11 @@ def load_configuration(
     variable_files: Iterable[AnyPath] = (),
     remembered: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
+    environment: str = "",
 ) -> Configuration:
     """The configuration of a project, as of `read_files`. Raises MzplanError with a diagnostic for everything
     that is wrong in any file; MZ150 (exit 5) where what is given differs from what is remembered."""
-    found = read_files(directory, variables, variable_files, remembered, edited)
+    found = read_files(directory, variables, variable_files, remembered, edited, environment)
     if found.configuration is None:
         raise MzplanError(found.mistakes)
     return found.configuration
@@ -97,8 +120,9 @@ def read_files(
     variable_files: Iterable[AnyPath] = (),
     remembered: Mapping[str, Any] | None = None,
     edited: Mapping[str, bytes] = _NOTHING,
+    environment: str = "",
 ) -> FilesRead:
-    """Read, check and decode a project's files, as far as they can be.
+    """Read, check and decode a project's files, as far as they can be, for one of its environments.
 
     `variables` are the texts of `--var`, `variable_files` the paths of `--var-file`, `remembered` the values
     of an earlier plan, which hold. `edited` are contents, by real path, that stand for what is
@@ -112,8 +136,14 @@ def read_files(
     with _no_collection(), suppress(EnoughError):
         project = open_project(folder, findings, edited)
         if project is not None:
-            values, settings = _settings(
-                project, variables or {}, variable_files, findings, remembered=remembered
+            values, settings, _ = _settings(
+                project,
+                variables or {},
+                variable_files,
+                findings,
+                remembered=remembered,
+                environment=environment,
+                directory=folder,
             )
             require_values(values, findings)
             files = find_files(folder, excluded_folders(folder, settings), findings, variable_files)
@@ -177,10 +207,21 @@ def _settings(
     findings: Findings,
     skip: Iterable[str] = (),
     remembered: Mapping[str, Any] | None = None,
-) -> tuple[Variables, Settings]:
-    values = read_variables(document, variables, variable_files, findings, remembered)
+    *,
+    environment: str,
+    directory: str,
+) -> tuple[Variables, Settings, Others]:
+    chosen = choose(document, environment, findings)
+    values = read_variables(
+        document, variables, variable_files, findings, remembered, chosen.variables, chosen.state_at
+    )
+    others = set_apart(document, chosen, values, findings)
     fill(document, values, findings, skip)
-    return values, check_settings(document, findings)
+    settings = check_settings(document, findings, chosen)
+    if chosen.name:
+        own = places_of({"state": settings.state, "warehouse": settings.warehouse}, directory)
+        check_apart(document, chosen.name, own, others, directory, findings)
+    return values, settings, others
 
 
 def _failure(findings: Findings) -> MzplanError:

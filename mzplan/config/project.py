@@ -8,10 +8,12 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
 
+from mzplan.config.environments import NONE, Environment, as_in, entries_of
 from mzplan.config.files import PROJECT_FILE, SECTIONS, project_file
 from mzplan.config.findings import Findings, Location
 from mzplan.config.state_settings import check_state
@@ -39,6 +41,8 @@ class Settings:
     retain_dropped: float
     retries: Retries
     metrics: dict[str, MetricsPlace]
+    folders: tuple[str, ...] = ()  # states and warehouses, as written: those of all environments
+    environment: Environment = NONE
 
     def to_project_settings(
         self,
@@ -60,15 +64,18 @@ class Settings:
             metrics=self.metrics,
             variables=given_values(variables),
             variant=self._variant(variables),
+            environment=self.environment.name,
+            environments=self.environment.names,
         )
 
     def _variant(self, variables: Variables) -> str:
-        """Which one of its states this is: "" for the one of a project whose variables do not say where the
-        state is, or have their defaults there; else 8 hex digits of that place."""
-        if not given_values(variables).keys() & variables.in_state:
-            return ""
-        place = {name: self.state.get(name) for name in _PLACE}
-        return hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:8]
+        """Which one of its states this is: the name of its environment, if the project has any; then, where
+        variables from outside say where the state is, 8 hex digits of that place."""
+        parts = [self.environment.name] if self.environment.name else []
+        if given_values(variables).keys() & variables.in_state:
+            place = {name: self.state.get(name) for name in _PLACE}
+            parts.append(hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:8])
+        return ".".join(parts)
 
 
 def open_project(
@@ -86,8 +93,8 @@ def open_project(
     return load(file, findings)
 
 
-def check_settings(document: Document, findings: Findings) -> Settings:
-    """The settings of a document whose variables are filled in."""
+def check_settings(document: Document, findings: Findings, environment: Environment) -> Settings:
+    """The settings of a document whose variables are filled in, as they are in an environment."""
     data = document.data if document.data is not None else {}
     if not isinstance(data, dict):
         findings.add(
@@ -100,7 +107,7 @@ def check_settings(document: Document, findings: Findings) -> Settings:
         data = {"version": 1, "project": "unknown"}
     body = {key: value for key, value in data.items() if key not in SECTIONS}
     check_state(document, body, findings)
-    return _settings(body)
+    return _settings(body, environment)
 
 
 def read_settings(directory: str) -> Settings:
@@ -110,7 +117,9 @@ def read_settings(directory: str) -> Settings:
     return _settings(data if isinstance(data, dict) else {})
 
 
-def _settings(body: dict[str, Any]) -> Settings:
+def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings:
+    folders = [*_folders(body), *chain.from_iterable(map(_folders, entries_of(body).values()))]
+    body = as_in(body, environment.name)
     properties = load_schema(_SCHEMA)["properties"]
 
     def setting(name: str) -> Any:
@@ -129,8 +138,17 @@ def _settings(body: dict[str, Any]) -> Settings:
         retain_dropped=seconds(setting("retain_dropped")),
         metrics=_metrics(setting("instances")),
         retries=_retries({**properties["retries"]["default"], **setting("retries")}),
+        folders=tuple(folders),
+        environment=environment,
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},
     )
+
+
+def _folders(body: Mapping[str, Any]) -> list[Any]:
+    """Where an environment, or a project, says that its warehouse and a local state are."""
+    state = body.get("state")
+    found = [body.get("warehouse"), state.get("path") if isinstance(state, dict) else None]
+    return [path for path in found if isinstance(path, str)]
 
 
 def _with_default_backend(state: dict[str, Any]) -> dict[str, Any]:
@@ -161,10 +179,10 @@ def _retries(waits: dict[str, Any]) -> Retries:
 
 def excluded_folders(directory: str, settings: Settings) -> list[str]:
     """The local folders of state and warehouse: what lies in them is no configuration."""
-    paths = [settings.warehouse, settings.state.get("path")]
+    paths = [settings.warehouse, settings.state.get("path"), *settings.folders]
     return [
         str(FilePath(directory) / path.removeprefix("file://"))
-        for path in paths
+        for path in dict.fromkeys(paths)
         if isinstance(path, str) and ("://" not in path or path.startswith("file://")) and "\0" not in path
     ]
 

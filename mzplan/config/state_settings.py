@@ -8,9 +8,10 @@ from typing import Any
 
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
+from mzplan.config.environments import SECTION, Environment, entries_of, set_apart, variables_of
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Location, Path
-from mzplan.config.text import shown
+from mzplan.config.text import listed, shown
 from mzplan.config.variables import fill, read_variables
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
@@ -20,8 +21,11 @@ from mzplan.schema.validators import is_valid
 _SCHEMA = "project"
 
 
-def read_state_config(path: str, directory: str, findings: Findings) -> dict[str, Any] | None:
-    """The `state:` of another file than the project's: of an mzplan.yaml, or of a file that has only this.
+def read_state_config(
+    path: str, directory: str, findings: Findings, environment: str = ""
+) -> dict[str, Any] | None:
+    """The `state:` of another file than the project's: of an mzplan.yaml, or of a file that has only this. If
+    that has `environments:`, what it says of this one.
 
     Whoever wrote the project's files has no say in it: neither may the file be one of them, nor do
     their variables count. None where it can't be used; then `findings` says why.
@@ -41,7 +45,19 @@ def read_state_config(path: str, directory: str, findings: Findings) -> dict[str
     if document is None:
         return None
     data = document.data
-    if not isinstance(data, dict) or "state" not in data:
+    entries = entries_of(data)
+    if entries and environment not in entries:
+        what = f"no environment {shown(environment)}" if environment else "environments, and the project none"
+        findings.add(
+            "MZ110",
+            f"The file of --state-config has {what}",
+            f"It declares: {listed(entries)}. Which state is meant must not be guessed.",
+            "declare the same environments in both, or name a file that has `state:` alone.",
+            location=Location(file, (SECTION,), at_key=True),
+        )
+        return None
+    own = "state" in entries.get(environment, {})
+    if not own and (not isinstance(data, dict) or "state" not in data):
         findings.add(
             "MZ110",
             "The file of --state-config has no `state:`",
@@ -50,11 +66,16 @@ def read_state_config(path: str, directory: str, findings: Findings) -> dict[str
             location=Location(file),
         )
         return None
-    variables = read_variables(document, {}, (), findings, {})
-    fill(document, variables, findings, skip=data.keys() - {"state"})
-    body = {"version": 1, "project": "any", "state": data["state"]}
+    chosen = Environment(name=environment, variables=variables_of(entries.get(environment, {})))
+    variables = read_variables(document, {}, (), findings, {}, own=chosen.variables)
+    if entries:
+        set_apart(document, chosen, variables, findings)
+    fill(document, variables, findings, skip=data.keys() - {"state", SECTION})
+    body: dict[str, Any] = {"version": 1, "project": "any"}
+    state = data[SECTION][environment]["state"] if own else data["state"]
+    body |= {SECTION: {environment: {"state": state}}} if own else {"state": state}
     check_state(document, body, findings)
-    return data["state"] if isinstance(data["state"], dict) else None
+    return state if isinstance(state, dict) else None
 
 
 def check_state(document: Document, body: dict[str, Any], findings: Findings) -> None:

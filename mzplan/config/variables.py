@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from mzplan.config.files import SourceFile
-from mzplan.config.findings import Findings, Location
+from mzplan.config.findings import Findings, Location, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
@@ -27,14 +27,19 @@ _BUILT_IN_PROVIDERS = ("env", "file")
 _PROVIDERS = (*_BUILT_IN_PROVIDERS, *OURS)
 _DECLARE = "declare it under `variables:` in mzplan.yaml."
 MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
+MAX_SUBSTITUTED = 64 * 1024  # characters of one text of a setting
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
 class Variables:
-    """The declared variables (name → its default, or None), and the values of those that have one."""
+    """The declared variables (name → what it is declared with), and the values of those that have one.
+    `defaults`: what each has where nothing from outside gives it another value (see read_variables)."""
 
     document: Document
     declared: Mapping[str, Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    outside: dict[str, Any] = field(default_factory=dict)  # values that came from outside
     values: dict[str, Any] = field(default_factory=dict)
     reported: set[str] = field(default_factory=set)  # missing ones
     listed: str = ""  # those that are declared, in words
@@ -53,9 +58,12 @@ def read_variables(
     files: Iterable[str | os.PathLike[str]],
     findings: Findings,
     remembered: Mapping[str, Any] | None,
+    own: Mapping[str, Any] = _NOTHING,
+    state_at: Path = ("state",),
 ) -> Variables:
     """The variables that mzplan.yaml declares, with values by precedence: `given` (--var), then `files`
-    (--var-file; a later one wins), then the environment (`MZPLAN_VAR_NAME`), then the default.
+    (--var-file; a later one wins), then the process's environment (`MZPLAN_VAR_NAME`), then `own` (those of
+    the chosen entry of `environments:`), then the default. `state_at`: the place of `state:` in the file.
 
     `remembered` are those of a saved plan: its values hold (those that it does not name had their default),
     and what is given otherwise is in `refused`: see refuse_others.
@@ -66,8 +74,11 @@ def read_variables(
         name: body if isinstance(body, dict) else {}
         for name, body in (section.items() if isinstance(section, dict) else ())
     }
-    variables = Variables(document, declared)
-    _find_uses(variables)
+    defaults = {name: body["default"] for name, body in declared.items() if body.get("default") is not None}
+    variables = Variables(
+        document, declared, defaults | {name: own[name] for name in own if name in declared}
+    )
+    _find_uses(variables, state_at)
     origins: dict[str, str] = {}  # of each value that is not the default
     for name in declared:
         if (value := _from_environment(name)) is not None:
@@ -81,16 +92,19 @@ def read_variables(
             origins[name] = "--var"
         else:
             findings.add(
-                "MZ015", f"Unknown variable {shown(name)} in --var", *_undeclared(name, variables, findings)
+                "MZ015", f"Unknown variable {shown(name)} in --var", *undeclared(name, variables, findings)
             )
-    for name, body in declared.items():
-        planned = None if remembered is None else remembered.get(name, body.get("default"))
+    for name in declared:
+        default = variables.defaults.get(name)
+        planned = None if remembered is None else remembered.get(name, default)
         if planned is not None:
             if name in origins and variables.values[name] != planned:
                 variables.refused[name] = origins[name]
             variables.values[name] = planned
-        elif name not in origins and body.get("default") is not None:
-            variables.values[name] = body["default"]
+        elif name not in origins and default is not None:
+            variables.values[name] = default
+        if name in origins or (planned is not None and planned != default):
+            variables.outside[name] = variables.values[name]
     for name, value in list(variables.values.items()):
         if not _is_text(value):
             del variables.values[name]  # nothing else could be done with it
@@ -104,14 +118,16 @@ def read_variables(
     return variables
 
 
-def _find_uses(variables: Variables) -> None:
+def _find_uses(variables: Variables, state_at: Path) -> None:
     """Which variables say where the state is: before they are filled in."""
     document = variables.document
-    state = document.data.get("state") if isinstance(document.data, dict) else None
+    state = document.data
+    for step in state_at:
+        state = state.get(step) if isinstance(state, dict) else None
     if not isinstance(state, dict) or "${var." not in str(state):
         return
     for container, key in document.references:
-        if document.path_of(container, key)[:1] == ("state",):
+        if document.path_of(container, key)[: len(state_at)] == state_at:
             variables.in_state |= {match[1] for match in _VARIABLE.finditer(str(container[key]))}
 
 
@@ -150,7 +166,7 @@ def given_values(variables: Variables) -> dict[str, Any]:
     return {
         name: value
         for name, value in sorted(variables.values.items())
-        if name in variables.used and value != variables.declared.get(name, {}).get("default")
+        if name in variables.used and value != variables.defaults.get(name)
     }
 
 
@@ -218,7 +234,7 @@ def _from_file(path: str, variables: Variables, findings: Findings) -> list[str]
             findings.add(
                 "MZ015",
                 f"Unknown variable {shown(name)}",
-                *_undeclared(name, variables, findings),
+                *undeclared(name, variables, findings),
                 location=location,
                 conceal=True,
             )
@@ -264,6 +280,18 @@ def _filled(
     return filled
 
 
+def substituted(text: str, values: Mapping[str, Any]) -> Any:
+    """The text with the variables that have a value filled in, as `fill` does; the others stay as written,
+    and so does a text that would become too long."""
+    whole = _VARIABLE.fullmatch(text)
+    if whole is not None:
+        return values.get(whole[1], text)
+    words = {name: _as_text(values[name]) for name in set(_VARIABLE.findall(text)) & values.keys()}
+    if len(text) + sum(len(words.get(match[1], "")) for match in _VARIABLE.finditer(text)) > MAX_SUBSTITUTED:
+        return text
+    return _VARIABLE.sub(lambda match: words.get(match[1], match[0]), text)
+
+
 def _report(match: re.Match[str], location: Location, variables: Variables, findings: Findings) -> None:
     """Report a variable that has no value, or does not exist."""
     name = match[1]
@@ -273,7 +301,7 @@ def _report(match: re.Match[str], location: Location, variables: Variables, find
         _missing(name, variables, findings)
         return
     location = replace(location, offset=match.start(), length=len(match[0]))
-    details = _undeclared(name, variables, findings)
+    details = undeclared(name, variables, findings)
     findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
 
 
@@ -349,7 +377,7 @@ def _fault_of(match: re.Match[str], known: dict[str, bool]) -> str | None:
     return fault_of_name(provider, match["name"])
 
 
-def _undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
+def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
     """Detail and hint for a variable that is not declared."""
     if not variables.declared:
         return "The project declares no variables.", _DECLARE
@@ -375,8 +403,13 @@ def _containers(data: Any, keys: set[str]) -> set[int]:
     """The ids of every mapping and list below these top-level keys (and of the data's own)."""
     if not isinstance(data, dict):
         return set()
+    return containers_below(data[key] for key in keys if key in data)
+
+
+def containers_below(roots: Iterable[Any]) -> set[int]:
+    """The ids of every mapping and list among these values and below them."""
     found: set[int] = set()
-    below = [data[key] for key in keys if key in data]
+    below = [*roots]
     while below:
         container = below.pop()
         if isinstance(container, dict | list) and id(container) not in found:

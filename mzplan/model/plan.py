@@ -88,7 +88,8 @@ class Plan:
     `variables` are those that the configuration was read with (see Configuration.variables). `feeds` says
     what each query downstream uses of what is in the plan, as (used, user). `canaries` go first, where that
     was asked for. `goes_on` are queries that a canary of an earlier serial held back when it failed, and that
-    canary: applying the plan lets them go.
+    canary: applying the plan lets them go. `environment`: of which of the project's environments it is, and
+    no other takes it; "" in a project without any.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -108,6 +109,7 @@ class Plan:
     diagnostics: tuple[Diagnostic, ...] = ()
     canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
     goes_on: tuple[Address, ...] = field(default=(), metadata=SPARSE)
+    environment: str = field(default="", metadata=SPARSE)
 
     @property
     def is_empty(self) -> bool:

@@ -17,6 +17,7 @@ InstanceType = Literal["embedded", "dry", "cluster"]
 DEFAULT_INSTANCE = "local"
 
 STATE_CONFIG_VARIABLE = "MZPLAN_STATE_CONFIG"  # the file that `state:` is taken from
+ENVIRONMENT_VARIABLE = "MZPLAN_ENV"  # the environment that a command is about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +91,9 @@ class MetricsPlace:
 class ProjectSettings:
     """What mzplan.yaml says, before any resource is read: enough for commands that need only the store.
 
-    `variables` are the values that it was filled in with, defaults left out; `variant` tells the states apart
-    that the project has by variables ("": by none).
+    `variables` are the values that it was filled in with, defaults (those of its environment, too) left out;
+    `variant` tells the states apart that the project has by environments and variables ("": by none).
+    `environment`: which of its `environments` this is; "" in a project that declares none.
     """
 
     directory: str
@@ -104,10 +106,17 @@ class ProjectSettings:
     metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
     variables: Mapping[str, Any] = field(default_factory=dict, repr=False)
     variant: str = ""
+    environment: str = ""
+    environments: tuple[str, ...] = ()
     range: SourceRange | None = None
     state_config: str = (
         ""  # the absolute path of the file that `state` comes from, where it is not mzplan.yaml
     )
+
+    @property
+    def title(self) -> str:
+        """What it is called where people look at it: `shop`, or `shop (prod)`."""
+        return f"{self.project} ({self.environment})" if self.environment else self.project
 
     @property
     def state_directory(self) -> str:

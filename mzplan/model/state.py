@@ -91,7 +91,8 @@ class State:
 
     `forgotten`, by id, is kept until it is imported again. `canaries` are queries that go first, each with
     those that it holds back. `commit` says who has committed this serial, and why; None in states of an
-    older mzplan.
+    older mzplan. `environment`: which of the project's environments has committed it; "" in a project without
+    any, and in states of before it had some.
     """
 
     format_version: Positive = FORMAT_VERSION
@@ -104,6 +105,7 @@ class State:
     forgotten: Mapping[Id, Forgotten] = field(default_factory=dict, metadata=SPARSE)
     canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
     commit: CommitRecord | None = field(default=None, metadata=SPARSE)
+    environment: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,10 +269,12 @@ class DroppedStorage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectStatus:
-    """What `status` shows. Queries without a live runner are shown as stopped."""
+    """What `status` shows. Queries without a live runner are shown as stopped. `environment`: "" in a project
+    without environments."""
 
     serial: int
     instances: tuple[InstanceStatus, ...]
     queries: tuple[QueryStatus, ...]
     dropped: tuple[DroppedStorage, ...] = ()
     canaries: tuple[tuple[Canary, Verdict | None], ...] = ()
+    environment: str = ""

@@ -104,14 +104,16 @@ def apply_saved(
     plan: Plan,
 ) -> Applied:
     """Carry out a plan that was saved earlier, exactly as it was reviewed. The project must have been opened
-    with the variables that the plan remembers. Raises MZ036 (exit 5) for another
+    with the variables that the plan remembers. Raises MZ247 (exit 5) for the plan of another environment,
+    MZ036 (exit 5) for another
     digest than the one of the options; and, naming what has changed, when something that it touches has: in
     the state, in the files, or in what runs; or when it claims what these do not give."""
     from mzplan.plan import ensure_as_observed, ensure_declared, ensure_fresh
     from mzplan.plan.canaries import choose_canaries
-    from mzplan.plan.file import ensure_digest
+    from mzplan.plan.file import ensure_digest, ensure_environment
     from mzplan.plan.recomputed import ensure_as_recomputed
 
+    ensure_environment(plan, project.settings.environment)
     ensure_digest(plan, options.digest)
 
     def planned(state: State) -> Plan:
@@ -151,7 +153,7 @@ def carry_out(
             held.enter_context(store.lock(command, LOCK_WAIT))
         failpoint(Failpoint.APPLY_LOCKED)
         state = read_state(store, reporter)
-        plan = planned(state)
+        plan = replace(planned(state), environment=project.settings.environment)
         refuse(plan, options.allow_replace)
         statuses = store.read_statuses()
         committed = not plan.is_empty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,31 @@ def validate(project: Project, reporter: Reporter) -> Configuration:
         configuration = project.configuration()
     reporter.detail(f"read {count(len(configuration.resources), 'resource')} from the files")
     return configuration
+
+
+def validate_each(
+    open_one: Callable[[str], Project], environments: Sequence[str], reporter: Reporter
+) -> dict[str, Configuration]:
+    """The static checks of each environment (`open_one` gives its project). Raises MzplanError with every
+    problem once; one that is not a problem of all names those whose it is."""
+    configurations: dict[str, Configuration] = {}
+    found: dict[Diagnostic, list[str]] = {}
+    for name in environments:
+        try:
+            configurations[name] = validate(open_one(name), reporter)
+        except MzplanError as problem:
+            for diagnostic in problem.diagnostics:
+                found.setdefault(diagnostic, []).append(name)
+    if found:
+        raise MzplanError([_of_some(d, names, len(environments)) for d, names in found.items()])
+    return configurations
+
+
+def _of_some(diagnostic: Diagnostic, names: Sequence[str], number: int) -> Diagnostic:
+    if len(names) == number:
+        return diagnostic
+    which = f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}"
+    return replace(diagnostic, summary=f"{diagnostic.summary} ({which})")
 
 
 def validate_live(
@@ -130,7 +155,7 @@ def plan_configuration(
             plan = replace(plan, drift=find_drift(project, state, statuses, rotations.queries))
         if canary is not None:
             plan = replace(plan, canaries=choose_canaries(plan, state, canary))
-    plan = with_stored_data(plan, project)
+    plan = replace(with_stored_data(plan, project), environment=project.settings.environment)
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notice = rotations.notice()
     return replace(plan, diagnostics=(*plan.diagnostics, notice)) if notice else plan

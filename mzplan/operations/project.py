@@ -108,7 +108,12 @@ class Project:
 
             edited = waiting_edit(directory, self.store)
         return read_files(
-            directory, self.variables, self.variable_files, remembered=self.remembered, edited=edited
+            directory,
+            self.variables,
+            self.variable_files,
+            remembered=self.remembered,
+            edited=edited,
+            environment=self.settings.environment,
         )
 
 
@@ -120,17 +125,18 @@ def open_project(
     state_config: str = "",
     whole: bool = False,
     remembered: Mapping[str, Any] | None = None,
+    environment: str = "",
 ) -> Project:
     """Read mzplan.yaml of a folder, files of variables, and the file that `state:` is taken from instead.
     Raises MzplanError; with `whole`, also for mistakes in the other files, as the caller reads them next.
-    `remembered`: the variables of a saved plan; no others are taken."""
+    `remembered`: the variables of a saved plan; no others are taken. `environment`: as of load_project."""
     from mzplan.config import load_configuration, load_project
 
     try:
-        settings = load_project(directory, variables, variable_files, remembered, state_config)
+        settings = load_project(directory, variables, variable_files, remembered, state_config, environment)
     except MzplanError:
         if whole:
-            load_configuration(directory, variables, variable_files, remembered)
+            load_configuration(directory, variables, variable_files, remembered, environment=environment)
         raise
     if (problem := misplaced_state(settings)) is not None:
         from mzplan.config.locations import locate_setting
@@ -138,7 +144,9 @@ def open_project(
         if settings.state_config:  # it is written there
             raise problem
         (found,) = problem.diagnostics
-        raise MzplanError(locate_setting(directory, found, ("state", "path")))
+        own = ("environments", settings.environment, "state", "path")
+        located = locate_setting(directory, found, own)
+        raise MzplanError(located if located.range else locate_setting(directory, found, own[2:]))
     return Project(
         settings=settings,
         variables=variables or {},

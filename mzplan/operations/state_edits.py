@@ -171,8 +171,8 @@ def push(
     (`carried`, see migration); else as a later serial, with only the epoch of `carried`. Returns the serial,
     and whether it was written.
 
-    Raises MZ034 for another lineage and MZ038 where the store is ahead, both exit 7; `force` overrides both,
-    and a state that is damaged.
+    Raises MZ248 for another environment's, and MZ034 for another lineage and MZ038 where the store is ahead,
+    all exit 7; `force` overrides the last two, and a state that is damaged.
     """
     from mzplan.operations.migration import read_records, refuse_open_edit, write_epoch, write_records
 
@@ -187,6 +187,7 @@ def push(
             exit_code=ExitCode.REFUSED,
         )
     store = project.store
+    store.ensure_own(given, name)
     records = read_records(carried, f"{name}.runners", given.lineage)
     with ExitStack() as held:
         with reporter.working("waiting for the lock of the state"):

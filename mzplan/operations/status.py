@@ -87,6 +87,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
         queries=tuple(queries),
         dropped=dropped,
         canaries=tuple((canary, verdict_of(canary, state, statuses)) for canary in state.canaries),
+        environment=project.settings.environment,
     )
 
 

@@ -57,6 +57,7 @@ def apply_changes(
         forgotten=_still_forgotten(state, resources),
         canaries=canaries_after(state, plan, resources) if state.canaries or plan.canaries else (),
         commit=record,
+        environment=plan.environment,
     )
 
 

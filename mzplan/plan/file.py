@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,24 @@ def ensure_digest(plan: Plan, digest: str | None) -> None:
             "plan again, and review that.",
             exit_code=ExitCode.STALE,
         )
+
+
+def ensure_environment(plan: Plan, environment: str) -> None:
+    """Raises MzplanError MZ247 (exit 5) for a plan that was not made for this environment ("": for none)."""
+    if plan.environment == environment:
+        return
+    made, here = (
+        f"environment {name!r}" if name else "no environment" for name in (plan.environment, environment)
+    )
+    raise error(
+        "MZ247",
+        "The plan was made for another environment",
+        f"It is for {made}, and this is {here}. Nothing was changed.",
+        f"name the plan's: mzplan --env {shlex.quote(plan.environment)} apply … Or plan again, for this one."
+        if plan.environment
+        else "plan again: mzplan plan --out FILE",
+        exit_code=ExitCode.STALE,
+    )
 
 
 def _unusable(place: str, why: str) -> MzplanError:

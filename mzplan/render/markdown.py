@@ -28,18 +28,29 @@ _RESERVE = 1_500  # for the frames of sections and the notes of what was left ou
 _IMPORTANCE = ("forbidden", "replace", "delete", "restart", "update", "move", "create")
 
 
-def plan_marker(project: str) -> str:
-    """The hidden first line, by which a bot finds its earlier comment."""
-    return f"<!-- mzplan:plan:{project} -->"
+def plan_marker(project: str, environment: str = "") -> str:
+    """The hidden first line, by which a bot finds its earlier comment: one for each environment."""
+    return _marker("plan", project, environment)
 
 
-def drift_marker(project: str) -> str:
-    return f"<!-- mzplan:drift:{project} -->"
+def drift_marker(project: str, environment: str = "") -> str:
+    return _marker("drift", project, environment)
+
+
+def _marker(what: str, project: str, environment: str) -> str:
+    return f"<!-- mzplan:{':'.join(filter(None, (what, project, environment)))} -->"
+
+
+def _title(what: str, project: str, environment: str) -> str:
+    return f"## mzplan {what}: {code(project)}" + (
+        f", environment {code(environment)}" if environment else ""
+    )
 
 
 def render_plan_markdown(plan: Plan) -> str:
     """The plan, ending in a newline; fewer than 65,536 characters."""
-    head = [plan_marker(plan.project), f"## mzplan plan: {code(plan.project)}", _verdict(plan)]
+    head = [plan_marker(plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
+    head.append(_verdict(plan))
     if not plan.is_empty:
         head.append(_digest(plan))
     if plan.variables:
@@ -59,9 +70,11 @@ def render_plan_markdown(plan: Plan) -> str:
     return "\n\n".join([*head, *middle, *tail]) + "\n"
 
 
-def render_drift_markdown(project: str, serial: int, drift: Sequence[DriftItem]) -> str:
+def render_drift_markdown(
+    project: str, serial: int, drift: Sequence[DriftItem], environment: str = ""
+) -> str:
     """What `drift` found, ending in a newline; fewer than 65,536 characters."""
-    head = [drift_marker(project), f"## mzplan drift: {code(project)}"]
+    head = [drift_marker(project, environment), _title("drift", project, environment)]
     if not drift:
         return "\n\n".join([*head, f"**No drift.** What runs is what serial {serial} says."]) + "\n"
     kinds = Counter(item.kind for item in drift)

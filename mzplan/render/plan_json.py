@@ -32,6 +32,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         ],
         "drift": [{"address": item.address, "kind": item.kind, "detail": item.detail} for item in plan.drift],
         "diagnostics": diagnostics_to_json(plan.diagnostics),
+        **({"environment": plan.environment} if plan.environment else {}),
         **_canaries(plan),
         **({"variables": dict(sorted(plan.variables.items()))} if plan.variables else {}),
     }

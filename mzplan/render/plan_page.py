@@ -22,6 +22,7 @@ _HEAVY = {"delete": 8, "replace": 9}
 
 def render_plan_page(plan: Plan) -> str:
     """The file, ending in a newline."""
+    title = f"Plan of {plan.project}" + (f", environment {plan.environment}" if plan.environment else "")
     style, script = static_text("mzplan.render", "graph.css"), static_text("mzplan.render", "search.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     head = element(
@@ -30,10 +31,10 @@ def render_plan_page(plan: Plan) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
-        element("title", f"Plan of {plan.project}"),
+        element("title", title),
         inlined("style", style),
     )
-    main = element("main", element("h1", f"Plan of {plan.project}"), plan_view(plan, on_serial=True))
+    main = element("main", element("h1", title), plan_view(plan, on_serial=True))
     body = element("body", main, inlined("script", script))
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 

@@ -137,6 +137,8 @@ class _Renderer:
         if self.plan.diagnostics:
             yield render_diagnostics(self.plan.diagnostics, self.colour)
             yield ""
+        if self.plan.environment:
+            yield f"Environment: {safe(self.plan.environment)}"
         if self.plan.variables:
             yield f"Variables: {', '.join(variables_of(self.plan))}"
         if not self.plan.is_empty:

@@ -29,6 +29,7 @@ def state_to_json(state: State) -> dict[str, Any]:
         "project": state.project,
         "lineage": state.lineage,
         "serial": state.serial,
+        **({"environment": state.environment} if state.environment else {}),
         "warehouse": state.warehouse,
         "instances": {name: {"type": i.type} for name, i in sorted(state.instances.items())},
         "forgotten": [

@@ -71,6 +71,7 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
             }
             for storage in status.dropped
         ],
+        **({"environment": status.environment} if status.environment else {}),
     }
 
 
@@ -147,7 +148,10 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
     below it, each once for all queries that have it. `now` in seconds since the epoch."""
     now = time.time() if now is None else now
     paint = Paint(color)
-    lines = [f"Serial {status.serial}"]
+    lines = [
+        f"Serial {status.serial}" + (f", environment {status.environment}" if status.environment else "")
+    ]
+    which = f" --env {status.environment}" if status.environment else ""
     for instance in status.instances:
         if instance.is_dry:
             lines.append(f"Instance {instance.name}: dry (nothing runs: `running` means committed)")
@@ -157,7 +161,7 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
             lines.append(f"Instance {instance.name}: alive (epoch {instance.epoch}{spark or behind})")
         else:
             lines.append(
-                f"Instance {instance.name}: no runner is alive (start one with `mzplan up` or `run`)"
+                f"Instance {instance.name}: no runner is alive (start one with `mzplan{which} up` or `run`)"
             )
     if not status.queries and not status.dropped:
         return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"

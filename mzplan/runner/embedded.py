@@ -65,6 +65,8 @@ def start(
         instance,
         "--no-standby",
     ]
+    if settings.environment:
+        command += ["--env", settings.environment]
     # Without it, a file json.py in the project's folder would be imported for Python's own, here and in
     # Spark's workers: `python -m` looks into the current folder first.
     environment = {

@@ -103,6 +103,9 @@ def _referred(reference: str) -> Json:
 
 
 def _inner(schema: Json) -> Json:
+    free = schema.get("additionalProperties")
+    if isinstance(free, dict) and "properties" in free:
+        schema = {**schema, "additionalProperties": _standalone(dict(free))}
     return _standalone(dict(schema)) if "properties" in schema else schema
 
 

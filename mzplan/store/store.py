@@ -58,17 +58,26 @@ APPEND_WAIT = 60.0  # seconds
 
 def open_store(settings: ProjectSettings) -> Store:
     """The store that mzplan.yaml names. Nothing is opened or imported before it is needed."""
+    return Store(
+        _backend(settings),
+        settings.project,
+        environment=settings.environment,
+        environments=frozenset(settings.environments),
+    )
+
+
+def _backend(settings: ProjectSettings) -> Backend:
     directory = settings.state_directory
     match settings.state.get("backend"):
         case "postgres":
             from mzplan.store.backends.postgres import PostgresBackend
 
-            return Store(PostgresBackend(settings.state, directory, settings.project), settings.project)
+            return PostgresBackend(settings.state, directory, settings.project)
         case "object-store":
             from mzplan.store.backends.objects import ObjectStoreBackend
 
-            return Store(ObjectStoreBackend(settings.state, directory), settings.project)
-    return Store(LocalBackend(_folder(settings)), settings.project)
+            return ObjectStoreBackend(settings.state, directory)
+    return LocalBackend(_folder(settings))
 
 
 def misplaced_state(settings: ProjectSettings) -> MzplanError | None:
@@ -82,11 +91,21 @@ def _folder(settings: ProjectSettings) -> Path:
 
 
 class Store:
-    """What everybody reads and writes of one project. Safe for several processes at once."""
+    """What everybody reads and writes of one project. Safe for several processes at once. `environment`:
+    whose store it is, of all `environments` of the project."""
 
-    def __init__(self, backend: Backend, project: str, sightings: Sightings | None = None):
+    def __init__(
+        self,
+        backend: Backend,
+        project: str,
+        sightings: Sightings | None = None,
+        environment: str = "",
+        environments: frozenset[str] = frozenset(),
+    ):
         self.backend = backend
         self.project = project
+        self.environment = environment
+        self.environments = environments
         self.leases = Leases(backend, sightings or Sightings())
         self.proposals = Proposals(backend)
 
@@ -94,7 +113,8 @@ class Store:
 
     def read_state(self) -> State:
         """The committed state; serial 0 with no lineage when there is none yet. Raises MZ030 where it
-        can't be read, is gone, or is older than what the history keeps of it."""
+        can't be read, is gone, or is older than what the history keeps of it; MZ248 (exit 7) where it is
+        another environment's."""
         # A lost file is not a new project, nor an older one the state: whoever took them so would write
         # serials anew that are in the history, and drop what runs.
         newest = max(self.serials(), default=0)  # looked at before: others may commit meanwhile
@@ -111,7 +131,22 @@ class Store:
             raise self._lost(f"is of serial {state.serial}", newest, seen)
         if state.serial == newest > 0 and self.read_serial(newest) != state:
             raise self._lost(f"is another serial {state.serial}", newest, seen)
+        self.ensure_own(state, self.backend.describe())
         return state
+
+    def ensure_own(self, state: State, place: str) -> None:
+        """Raise MZ248 (exit 7) for the state of another environment. One of a name that is declared no longer
+        has been renamed."""
+        theirs = state.environment
+        if theirs != self.environment and theirs in self.environments:
+            raise error(
+                "MZ248",
+                f"The state is that of environment {theirs!r}",
+                f"{place} was committed for it, and this is {self.environment!r}. Nothing was changed.",
+                "give each environment a `state:` of its own under `environments:` in mzplan.yaml; look at "
+                "what --state-config (MZPLAN_STATE_CONFIG) names, too.",
+                exit_code=ExitCode.REFUSED,
+            )
 
     def _status_files(self) -> Iterator[bytes]:
         for key in self.backend.list("status/"):

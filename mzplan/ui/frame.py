@@ -14,7 +14,7 @@ PAGES = {"graph": "/", "queries": "/queries", "history": "/history", "open": "/o
 
 def page(title: str, view: View, boot: str, *content: Content, current: str = "", refresh: int = 0) -> str:
     """A page. `current`: its entry of PAGES; `refresh`: seconds after which it is exchanged in any case."""
-    project = view.overview.state.project if view.overview is not None else "mzplan"
+    project = _title(view)
     links = [
         element("a", name.capitalize(), _open(name, view), href=href, aria_current=name == current and "page")
         for name, href in PAGES.items()
@@ -89,6 +89,13 @@ def facts(found: Iterable[tuple[str, Content]]) -> Markup:
 def scrolled(content: Content, label: str) -> Markup:
     """What may be wider than the page; it scrolls with the keyboard, too."""
     return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
+
+
+def _title(view: View) -> str:
+    if view.overview is None:
+        return "mzplan"
+    project, environment = view.overview.state.project, view.overview.status.environment
+    return f"{project} ({environment})" if environment else project
 
 
 def _serial(view: View) -> str:

@@ -1,0 +1,260 @@
+"""`environments:`: one configuration that runs in several places, of which a command is about one.
+
+What an entry says of `state`, `warehouse` and `instances` stands in place of what the project says. The
+chosen entry is read like any other setting. The others are only looked at: with values of their own
+variables, and without a complaint of what has none here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.config.files import PROJECT_FILE
+from mzplan.config.findings import HERE, Findings, Location, Path
+from mzplan.config.places import Place, places_of
+from mzplan.config.text import listed, shown
+from mzplan.config.variables import Variables, containers_below, substituted, undeclared
+from mzplan.config.yaml.builder import Document
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.suggestions import did_you_mean
+
+SECTION = "environments"
+OWN = ("warehouse", "instances", "state")  # what an entry has in place of the project's
+MAX_ENVIRONMENTS = 100  # as the schema says
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The chosen entry; `name` is "" in a project without any. `names`: of all. `state_at`: where mzplan.yaml
+    says where its state is."""
+
+    name: str = ""
+    names: tuple[str, ...] = ()
+    variables: Body = field(default_factory=dict)
+    state_at: Path = ("state",)
+
+
+NONE = Environment()
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The entries that were not chosen, by name: what each says of state and warehouse. Twice where values of
+    variables came from outside: with them, and without."""
+
+    readings: tuple[Mapping[str, Body], ...] = ()
+
+
+def choose(document: Document, named: str, findings: Findings) -> Environment:
+    """The entry of this name, or the default one. Raises MzplanError MZ245 (usage) where there is none."""
+    entries = entries_of(document.data)
+    if not entries:
+        if named and not (isinstance(document.data, dict) and SECTION in document.data):
+            raise _none_declared(named)
+        return NONE
+    defaults = [name for name, body in entries.items() if body.get("default") is True]
+    for name in defaults[1:]:
+        findings.add(
+            "MZ249",
+            f"Two environments are the default: {shown(defaults[0])} and {shown(name)}",
+            f"The other one is at {HERE}. Which one is meant where none is named could not be known.",
+            "leave `default: true` at one of them.",
+            location=Location(document.file, (SECTION, name, "default")),
+            related=Location(document.file, (SECTION, defaults[0], "default")),
+        )
+    chosen = named or next(iter(defaults), "")
+    if chosen not in entries:
+        raise _not_chosen(chosen, entries)
+    own = "state" in entries[chosen]
+    return Environment(
+        name=chosen,
+        names=tuple(entries),
+        variables=variables_of(entries[chosen]),
+        state_at=(SECTION, chosen, "state") if own else ("state",),
+    )
+
+
+def entries_of(data: Any) -> dict[str, dict[str, Any]]:
+    """The entries of a file, as far as they are of the right shape."""
+    section = data.get(SECTION) if isinstance(data, dict) else None
+    if not isinstance(section, dict) or len(section) > MAX_ENVIRONMENTS:
+        return {}
+    return {str(name): body if isinstance(body, dict) else {} for name, body in section.items()}
+
+
+def variables_of(entry: Body) -> dict[str, Any]:
+    """The values that an entry gives to variables."""
+    given = entry.get("variables")
+    found = given.items() if isinstance(given, dict) else ()
+    return {name: value for name, value in found if isinstance(value, str | int | float)}
+
+
+def as_in(body: Body, name: str) -> dict[str, Any]:
+    """The settings as they are in an environment ("": in none)."""
+    entry = entries_of(body).get(name, {})
+    return {**body, **{key: entry[key] for key in OWN if key in entry}}
+
+
+def set_apart(document: Document, chosen: Environment, variables: Variables, findings: Findings) -> Others:
+    """Take the entries that were not chosen out of what is filled in next: in the document, copies with
+    values of their own stand for them. Reports variables to which an entry gives a value, and that nobody
+    declares."""
+    data, entries = document.data, entries_of(document.data)
+    if not chosen.name:
+        return Others()
+    for name, entry in entries.items():
+        for variable in variables_of(entry).keys() - variables.declared.keys():
+            findings.add(
+                "MZ015",
+                f"Unknown variable {shown(variable)}",
+                *undeclared(variable, variables, findings),
+                location=Location(document.file, (SECTION, name, "variables", variable), at_key=True),
+            )
+    outside = variables.outside
+    readings = tuple(
+        {
+            name: _substituted(
+                {key: entry.get(key, data.get(key)) for key in ("state", "warehouse")},
+                _defaults(variables, entry) | given,
+            )
+            for name, entry in entries.items()
+            if name != chosen.name
+        }
+        for given in ([outside, {}] if outside else [{}])
+    )
+    copies = {
+        name: entry if name == chosen.name else _checkable(entry, _defaults(variables, entry) | outside)
+        for name, entry in entries.items()
+    }
+    own = {key: value for key, value in entries[chosen.name].items() if key != "variables"}
+    kept = containers_below([own, *(value for key, value in data.items() if key != SECTION)])
+    apart = containers_below([data[SECTION]]) - kept - {id(entries[chosen.name])}
+    document.references = [found for found in document.references if id(found[0]) not in apart]
+    data[SECTION] = copies
+    return Others(readings)
+
+
+def _defaults(variables: Variables, entry: Body) -> dict[str, Any]:
+    """What variables have in an environment where nothing from outside gives them another value."""
+    declared = {name: body.get("default") for name, body in variables.declared.items()}
+    values = {**declared, **variables_of(entry)}
+    return {name: values[name] for name in declared if values[name] is not None}
+
+
+def _checkable(entry: Body, values: Body) -> dict[str, Any]:
+    """A copy of an entry, without the settings of which something is known only where it is chosen."""
+    filled = {key: _substituted(entry[key], values) for key in OWN if key in entry}
+    return {
+        key: filled.get(key, value)
+        for key, value in entry.items()
+        if not any("${var." in text for text in _texts(filled.get(key)))
+    }
+
+
+def _substituted(value: Any, values: Body, memo: dict[int, Any] | None = None) -> Any:
+    """A copy with the variables filled in that have a value. What aliases repeat is copied once."""
+    memo = {} if memo is None else memo
+    if isinstance(value, str):
+        return substituted(value, values) if "${" in value else value
+    if not isinstance(value, dict | list):
+        return value
+    if id(value) not in memo:
+        memo[id(value)] = (
+            {key: _substituted(inner, values, memo) for key, inner in value.items()}
+            if isinstance(value, dict)
+            else [_substituted(inner, values, memo) for inner in value]
+        )
+    return memo[id(value)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    below, seen = [value], set()
+    while below:
+        found = below.pop()
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict | list) and id(found) not in seen:
+            seen.add(id(found))
+            below.extend(found.values() if isinstance(found, dict) else found)
+
+
+def check_apart(
+    document: Document, chosen: str, own: Iterable[Place], others: Others, directory: str, findings: Findings
+) -> None:
+    """Report each two environments of which one has its state or warehouse where the other has one, or inside
+    of it. `own`: the places of the chosen one; `directory`: what the paths of the others are relative to."""
+    reported: set[tuple[str, str]] = set()
+    for reading in others.readings:
+        places = {chosen: tuple(own)}
+        places |= {name: places_of(body, directory) for name, body in reading.items()}
+        names = [name for name in entries_of(document.data) if name in places]
+        for number, second in enumerate(names):
+            for first in names[:number]:
+                if (first, second) not in reported and (met := _meeting(places[first], places[second])):
+                    reported.add((first, second))
+                    _report(document, (first, met[0]), (second, met[1]), findings)
+
+
+def _meeting(first: Iterable[Place], second: Iterable[Place]) -> tuple[Place, Place] | None:
+    second = tuple(second)
+    return next(((a, b) for a in first for b in second if a.meets(b)), None)
+
+
+def _report(
+    document: Document, first: tuple[str, Place], second: tuple[str, Place], findings: Findings
+) -> None:
+    (one, a), (other, b) = first, second
+    both = f"{shown(one)} and {shown(other)}"
+    what = f"a {a.setting}" if a.setting == b.setting else f"the place of a {a.setting} and a {b.setting}"
+    summary = f"Environments {both} share {what}"
+    if not a.equals(b):
+        summary = f"Environments {both}: a {b.setting} and a {a.setting}, one inside the other"
+    spelled = a.written if a.written == b.written else f"{a.written} and {b.written}"
+    findings.add(
+        "MZ246",
+        summary,
+        f"It is {shown(spelled)}; {shown(one, quote=False)} is at {HERE}. What is applied to one would reach "
+        "what runs in the other, and each would remove the other's storage.",
+        f"give each its own `{b.setting}:`, under `environments:` or by a variable that differs.",
+        location=_location(document, other, b),
+        related=_location(document, one, a),
+    )
+
+
+def _location(document: Document, name: str, place: Place) -> Location:
+    own = place.setting in entries_of(document.data).get(name, {})
+    path: Path = (SECTION, name, place.setting) if own else (SECTION, name)
+    return Location(document.file, path, at_key=True)
+
+
+def _none_declared(named: str) -> MzplanError:
+    return error(
+        "MZ245",
+        f"There is no environment {shown(named)}",
+        f"{PROJECT_FILE} has no `{SECTION}:`.",
+        "leave --env (MZPLAN_ENV) out, or declare it there.",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _not_chosen(named: str, entries: Body) -> MzplanError:
+    there = f"{PROJECT_FILE} declares: {listed(entries)}."
+    example = next(iter(entries))
+    if named:
+        return error(
+            "MZ245",
+            f"There is no environment {shown(named)}",
+            there,
+            did_you_mean(named, entries, shown) or f"name one of those: mzplan --env {example} …",
+            exit_code=ExitCode.USAGE,
+        )
+    return error(
+        "MZ245",
+        "No environment is chosen",
+        f"{there} None of them is the default.",
+        f"name one: mzplan --env {example} … (or MZPLAN_ENV={example}).",
+        exit_code=ExitCode.USAGE,
+    )

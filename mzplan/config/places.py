@@ -1,0 +1,149 @@
+"""Where a state or a warehouse is, in one spelling: so that two names of the same place are seen to be one.
+
+Nothing is reached and no name is resolved on a network: links are followed on this machine's disk alone.
+Where a spelling leaves it open, two places count as the same one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from mzplan.schema.kinds import load_schema
+from mzplan.warehouse.paths import absolute, local_path
+
+Setting = Literal["state", "warehouse"]
+_SCHEMES = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "abfs": "abfss",
+    "wasb": "abfss",
+    "wasbs": "abfss",
+    "az": "abfss",
+    "azure": "abfss",
+    "adl": "abfss",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`root`: the server, bucket or disk; `server`: of which of them, None where it is not said; `path`: the
+    folder in it, "/" at its root. `written`: as in the file."""
+
+    setting: Setting
+    written: str
+    root: tuple[str, ...]
+    path: str = "/"
+    server: str | None = None
+
+    def equals(self, other: Place) -> bool:
+        """Whether both are one place."""
+        return self._is_beside(other) and self.path == other.path
+
+    def meets(self, other: Place) -> bool:
+        """Whether both are one place, or one is inside the other."""
+        return self._is_beside(other) and (
+            _is_within(self.path, other.path) or _is_within(other.path, self.path)
+        )
+
+    def _is_beside(self, other: Place) -> bool:
+        servers = {self.server, other.server}
+        return self.root == other.root and (None in servers or len(servers) == 1)
+
+
+def places_of(body: Mapping[str, Any], directory: str, state_directory: str = "") -> tuple[Place, ...]:
+    """The places of an environment's settings. What is of the wrong shape has none: it is reported elsewhere.
+    `state_directory`: what paths of the state are relative to, where it is another folder."""
+    state, warehouse = body.get("state"), body.get("warehouse")
+    found = [*_of_state(state if isinstance(state, dict) else {}, state_directory or directory)]
+    written = warehouse if isinstance(warehouse, str) and warehouse else _default("warehouse")
+    found += _of_path("warehouse", written, directory)
+    return tuple(found)
+
+
+def _default(name: str) -> Any:
+    return load_schema("project")["properties"][name]["default"]
+
+
+def _of_state(given: Mapping[str, Any], directory: str) -> Iterator[Place]:
+    state = {**_default("state"), **given}
+    match state.get("backend"):
+        case "postgres":
+            yield from _of_server(state)
+        case "object-store":
+            endpoint = _endpoint(str(state.get("endpoint") or ""))
+            yield from _of_path("state", str(state.get("url", "")), directory, endpoint)
+        case _:
+            yield from _of_path("state", str(state["path"]), directory)
+
+
+def _of_server(state: Mapping[str, Any]) -> Iterator[Place]:
+    """One place for each of the hosts that libpq would try."""
+    known = load_schema("state")["properties"]
+    port, schema = (state.get(name) or known[name]["default"] for name in ("port", "schema"))
+    named = (str(port), str(state.get("database", "")), str(schema))
+    for host in str(state.get("host", "")).split(","):
+        written = f"{host}, database {named[1]}, schema {named[2]}"
+        yield Place("state", written, ("postgres", _host(host), *named))
+
+
+def _host(name: str) -> str:
+    """A host's name or address in one spelling; every name of this machine is one."""
+    host = name.strip().strip("[]").rstrip(".").lower()
+    if host in ("", "localhost", "ip6-localhost", "localhost.localdomain") or host.startswith(("/", "@")):
+        return "localhost"
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return "localhost" if address.is_loopback or address.is_unspecified else str(address)
+
+
+def _endpoint(url: str) -> str:
+    """The server of an object store; "" for the cloud's own."""
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        host = _host(parts.hostname or "")
+    except ValueError:
+        return url.lower()
+    return "" if host.endswith(".amazonaws.com") else f"{host}:{port}"
+
+
+def _of_path(setting: Setting, written: str, directory: str, server: str | None = None) -> Iterator[Place]:
+    if "\0" in written:
+        return
+    place = absolute(directory, written)
+    folder = local_path(place)
+    if folder is not None:
+        yield Place(setting, written, ("disk",), os.path.realpath(folder))
+        return
+    try:
+        parts = urlsplit(place)
+        bucket = parts.netloc.lower()
+    except ValueError:
+        return
+    scheme = _SCHEMES.get(parts.scheme.lower(), parts.scheme.lower())
+    path = unquote(parts.path)
+    if scheme == "abfss":  # container@account…, or container alone, whose account is said elsewhere
+        bucket, at, account = bucket.partition("@")
+        server = account.partition(".")[0] if at else None
+    yield Place(setting, written, (scheme, bucket), _normal(path), server)
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
