@@ -10,7 +10,7 @@
 # MZPLAN_PROJECT is the project's folder (default: here), MZPLAN the command (default: mzplan),
 # MZPLAN_APPLY_OPTIONS more options of apply (`--allow-replace`), MZPLAN_DIGEST the approved digest (default: what
 # approved.sh or note.py has found, DIR/approved.txt), MZPLAN_STATE_CONFIG the file that `state:` is taken from
-# (default: the project's mzplan.yaml).
+# (default: the project's mzplan.yaml), MZPLAN_ENV the environment, in a project that has some.
 set -euo pipefail
 
 project=${MZPLAN_PROJECT:-.}

@@ -207,18 +207,18 @@ def _report(
     document: Document, first: tuple[str, Place], second: tuple[str, Place], findings: Findings
 ) -> None:
     (one, a), (other, b) = first, second
-    both = f"{shown(one)} and {shown(other)}"
-    what = f"a {a.setting}" if a.setting == b.setting else f"the place of a {a.setting} and a {b.setting}"
-    summary = f"Environments {both} share {what}"
-    if not a.equals(b):
-        summary = f"Environments {both}: a {b.setting} and a {a.setting}, one inside the other"
-    spelled = a.written if a.written == b.written else f"{a.written} and {b.written}"
+    both = f"Environments {shown(one)} and {shown(other)}"
+    if a.equals(b):
+        summary = f"{both} share {f'a {a.setting}' if a.setting == b.setting else 'a place'}"
+    else:
+        inner, outer = (a, b) if len(a.path) > len(b.path) else (b, a)
+        summary = f"{both}: the {inner.setting} of one is inside the {outer.setting} of the other"
     findings.add(
         "MZ246",
         summary,
-        f"It is {shown(spelled)}; {shown(one, quote=False)} is at {HERE}. What is applied to one would reach "
-        "what runs in the other, and each would remove the other's storage.",
-        f"give each its own `{b.setting}:`, under `environments:` or by a variable that differs.",
+        f"{shown(one, quote=False)} has {shown(a.written, quote=False)} ({HERE}), "
+        f"{shown(other, quote=False)} has {shown(b.written, quote=False)}. What is applied to one would reach what runs in the other.",
+        f"give each its own `{b.setting}:` under `environments:`, or by a variable that differs.",
         location=_location(document, other, b),
         related=_location(document, one, a),
     )

@@ -134,6 +134,32 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     assert "connection.k was changed" in said and "Plan and review anew" in said
 
 
+def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
+    """The jobs of promotion-workflow.yml, which differ by MZPLAN_ENV: what was approved for one is not for
+    the other, and the commit is the same."""
+    workflow = yaml.safe_load((CI / "promotion-workflow.yml").read_text())["jobs"]
+    assert workflow["plan"]["strategy"]["matrix"]["env"] == ["staging", "prod"]
+    assert workflow["prod"]["needs"] == "staging" and workflow["prod"]["environment"] == "prod"
+    assert [workflow[name]["env"]["MZPLAN_ENV"] for name in ("staging", "prod")] == ["staging", "prod"]
+    job = checkout(remote, "job")
+    settings = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\nenvironments:\n"
+    for name in ("staging", "prod"):
+        state = remote.parent / "shared-state" / name
+        settings += f"  {name}: {{state: {{path: {state}}}, warehouse: ./warehouse/{name}}}\n"
+    (job / "mzplan.yaml").write_text(settings)
+    outs = {name: remote.parent / name for name in ("staging", "prod")}
+    for name, out in outs.items():
+        ci(job, "plan", str(out), MZPLAN_ENV=name)
+        assert (out / "comment.md").read_text().startswith(f"<!-- mzplan:plan:shop:{name} -->\n")
+    agreed = {name: approved(out) for name, out in outs.items()}
+    ci(job, "apply", str(outs["staging"]), MZPLAN_ENV="staging", **agreed["staging"])
+    said = ci(job, "apply", str(outs["prod"]), code=5, MZPLAN_ENV="prod", **agreed["staging"])
+    assert "not the one that was reviewed" in said
+    said = ci(job, "apply", str(outs["prod"]), code=5, MZPLAN_ENV="staging", **agreed["prod"])
+    assert "MZ247" in said
+    ci(job, "apply", str(outs["prod"]), MZPLAN_ENV="prod", **agreed["prod"])
+
+
 def test_a_broken_project_fails_each_job(remote: Path) -> None:
     push_edit(remote, "broken", "connection: k", "connection: nobody")
     job = checkout(remote, "job", "broken")
@@ -470,7 +496,7 @@ def test_a_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: P
 
 
 def test_actions_are_pinned_by_commit() -> None:
-    for file in (CI / "action.yml", CI / "github-workflow.yml"):
+    for file in (CI / "action.yml", CI / "github-workflow.yml", CI / "promotion-workflow.yml"):
         used = re.findall(r"uses: (\S+)", file.read_text())
         assert used
         for name in used:

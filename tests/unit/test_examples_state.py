@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mzplan.cli.project import copy_example
-from mzplan.config import load_project
+from mzplan.config import environment_names, load_configuration, load_project
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +19,19 @@ def test_an_example_keeps_its_state_in_the_checkout(name: str, tmp_path: Path) -
     assert (ROOT / "examples" / name / settings.state["path"]).resolve() == ROOT / "state" / name
     copy_example(name, tmp_path)
     assert load_project(tmp_path).state["path"] == "state"
+
+
+def test_each_environment_of_an_example_keeps_its_own(tmp_path: Path) -> None:
+    copy_example("environments", tmp_path)
+    for name in environment_names(tmp_path):
+        there = load_configuration(ROOT / "examples" / "environments", environment=name)
+        settings = load_project(ROOT / "examples" / "environments", environment=name)
+        place = ROOT / "examples" / "environments" / settings.state["path"]
+        assert place.resolve() == ROOT / "state" / "environments" / name
+        copied = load_project(tmp_path, environment=name)
+        assert copied.state["path"] == f"state/{name}" and copied.warehouse == f"./warehouse/{name}"
+        assert len(there.resources) == 4
+    assert environment_names(tmp_path) == ("dev", "staging", "prod")
 
 
 def test_only_the_readme_of_the_states_is_in_version_control() -> None:
