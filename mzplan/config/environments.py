@@ -217,7 +217,8 @@ def _report(
         "MZ246",
         summary,
         f"{shown(one, quote=False)} has {shown(a.written, quote=False)} ({HERE}), "
-        f"{shown(other, quote=False)} has {shown(b.written, quote=False)}. What is applied to one would reach what runs in the other.",
+        f"{shown(other, quote=False)} has {shown(b.written, quote=False)}. "
+        "What is applied to one would reach what runs in the other.",
         f"give each its own `{b.setting}:` under `environments:`, or by a variable that differs.",
         location=_location(document, other, b),
         related=_location(document, one, a),

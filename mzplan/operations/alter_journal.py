@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,7 +109,8 @@ def committing(
         _prepare(edit).unlink()  # so it can be written
     failpoint(Failpoint.ALTER_PREPARED)
     try:
-        write_durably(journal_path(directory), _journal_of(directory, edits, statement, new))
+        journal = _journal_of(directory, edits, statement, new, store.environment)
+        write_durably(journal_path(directory), journal)
         failpoint(Failpoint.ALTER_JOURNALED)
         yield
         failpoint(Failpoint.ALTER_COMMITTED)
@@ -150,7 +152,9 @@ def waiting_edit(directory: str, store: Store) -> Mapping[str, bytes]:
     """By real path: what files hold once an edit that waits, and is committed, is made. Changes nothing.
     Raises MZ076 as `settle`."""
     journal = None if why_unused(directory) else _read(directory)
-    if journal is None or store.serial_digest(journal.serial) != journal.digest:
+    if journal is None or journal.environment != store.environment:  # whose store decides is another one
+        return {}
+    if store.serial_digest(journal.serial) != journal.digest:
         return {}
     return {str(path): file.content for path, file in _due(directory, journal)}
 
@@ -166,10 +170,12 @@ def settle_left(directory: str, store: Store) -> str | None:
 def settle(directory: str, store: Store) -> str | None:
     """Finish or forget what a crash has left, as the store says. The caller holds `editing`. Returns what was
     done, for people. Raises MZ076 where the file has been changed by somebody else meanwhile, and where the
-    journal is damaged or of a file that is not the project's."""
+    journal is damaged, of a file that is not the project's, or of another environment."""
     journal = _read(directory)
     if journal is None:
         return None
+    if journal.environment != store.environment:
+        raise _elsewhere(journal, journal_path(directory))
     path, names = journal_path(directory), ", ".join(file.path for file in journal.files)
     for file in journal.files:
         _path_of(directory, file)
@@ -219,7 +225,9 @@ def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
     return found
 
 
-def _journal_of(directory: str, edits: Sequence[FileEdit], statement: str, new: State) -> bytes:
+def _journal_of(
+    directory: str, edits: Sequence[FileEdit], statement: str, new: State, environment: str
+) -> bytes:
     """Raises MZ035 for what could not be read again: a name or a statement that is no UTF-8."""
     from mzplan.store.store import digest_of_state
 
@@ -235,6 +243,7 @@ def _journal_of(directory: str, edits: Sequence[FileEdit], statement: str, new: 
             statement=statement,
             serial=new.serial,
             digest=digest_of_state(new),
+            environment=environment,
         ).encode()
         Journal.decode(encoded)
     except ValueError as problem:
@@ -280,6 +289,18 @@ def _changed(journal: Journal, file: EditedFile, path: Path) -> MzplanError:
         f"Serial {journal.serial} was committed by `{journal.statement}`, which was then interrupted; "
         "since then somebody has changed the file, so it was left alone.",
         f"make the edit in the file (the statement says which), then delete {path}.",
+    )
+
+
+def _elsewhere(journal: Journal, path: Path) -> MzplanError:
+    """Only the store that the edit was to be committed in says whether it was."""
+    which = f" --env {shlex.quote(journal.environment)}" if journal.environment else ""
+    return error(
+        "MZ076",
+        f"An edit of `mzplan alter` in environment {journal.environment!r} was interrupted",
+        f"Only that environment's state says whether {journal.path} is to hold it. Nothing was changed.",
+        f"finish or forget it: mzplan{which} apply. If there is no such environment any more, delete {path}.",
+        exit_code=ExitCode.REFUSED,
     )
 
 

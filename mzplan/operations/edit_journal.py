@@ -36,12 +36,14 @@ class EditedFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal(EditedFile):
     """An edit under way: its first file, and the others in `also`. `serial` and `digest` are those of the
-    state that is committed with it. `statement` as it was given (it holds no secret: it was checked)."""
+    state that is committed with it. `statement` as it was given (it holds no secret: it was checked).
+    `environment`: whose store that is; "" in a project without any."""
 
     statement: str
     serial: int
     digest: str
     also: tuple[EditedFile, ...] = field(default=(), metadata=SPARSE)
+    environment: str = field(default="", metadata=SPARSE)
 
     @property
     def files(self) -> tuple[EditedFile, ...]:

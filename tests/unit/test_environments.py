@@ -341,6 +341,28 @@ def test_the_same_commit_is_promoted(folder: Path, tmp_path: Path) -> None:
     assert "<title>Plan of shop, environment prod</title>" in page.read_text()
 
 
+def test_an_interrupted_edit_is_finished_by_its_own_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store of another one knows nothing of it: it would forget what is committed."""
+    from mzplan.operations import alter_journal
+
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(PIPELINE % "x")
+    for name in ("dev", "prod"):
+        assert mzplan(folder, "--env", name, "apply", "--auto-approve").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(alter_journal, "settle", lambda *_: None)  # as if killed after the commit
+        alter = "ALTER CONNECTION k SET (BROKER = 'y:9092') WITH (VALIDATE = false)"
+        assert mzplan(folder, "alter", alter, "--auto-approve").code == 0
+    assert "y:9092" not in pipeline.read_text()
+    found = mzplan(folder, "--env", "prod", "apply", "--auto-approve", "--json")
+    assert (found.code, found.error()["code"]) == (7, "MZ076") and "--env dev apply" in found.error()["hint"]
+    assert mzplan(folder, "--env", "prod", "plan", "--detailed-exitcode").code == 0
+    assert mzplan(folder, "--env", "dev", "apply", "--auto-approve").code == 0
+    assert "y:9092" in pipeline.read_text()
+
+
 # --- validate
 
 
@@ -368,7 +390,7 @@ def test_runners_of_two_environments_live_side_by_side(folder: Path, monkeypatch
             started.append(command)
             raise OSError
 
-    monkeypatch.setattr(embedded.subprocess, "Popen", Started)
+    monkeypatch.setattr("mzplan.runner.embedded.subprocess.Popen", Started)
     dev, prod = load_project(folder), load_project(folder, environment="prod")
     for settings in (dev, prod):
         with pytest.raises(OSError):
