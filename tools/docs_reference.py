@@ -40,6 +40,10 @@ _MEANINGS = {
     "rejected or has failed",
     ExitCode.USAGE: "a wrong command line",
 }
+_IN_A_FILE = (
+    "These are written in a file, and filled in before anything is compared: what is committed has none of "
+    "them. How they are used: [repeat yourself less](../how-to/repeat-yourself-less.md)."
+)
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>\.\./[^)\s#]*)(?:#[^)\s]*)?\)")
 
 
@@ -102,7 +106,10 @@ def connectors() -> str:
         "What a change of an option does is in the last column: *in-place* restarts nothing, *restart* keeps "
         "the checkpoint, *replace* begins a new generation, and reads everything again."
     )
-    parts = ["# Connections, sources, sinks", intro]
+    parts = ["# Connections, sources, sinks", intro, "## In a file", _IN_A_FILE]
+    for name in ("for_each", "defaults"):
+        schema = load_schema(name)
+        parts += [f"{schema['title']}:", _table(schema, effects=False)]
     for name in schema_names():
         schema = load_schema(name)
         parts += [f"## {name}", schema.get("title", ""), _table(schema, effects=True)]

@@ -194,7 +194,8 @@ def command_schema(invocation: Invocation, kind: str | None) -> int:
 
     KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
     """
-    from mzplan.schema.kinds import load_schema, schema_names
+    from mzplan.schema.kinds import schema_names
+    from mzplan.schema.written import written_schema
 
     names = (*schema_names(), "project")
     if kind is None:
@@ -205,15 +206,5 @@ def command_schema(invocation: Invocation, kind: str | None) -> int:
         return ExitCode.OK
     if kind not in names:
         raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
-    schema = load_schema(kind)
-    connection = schema["properties"].get("connection", {})
-    if "x-reference" in connection:  # by its name, or written out: see mzplan.config.declarations
-        schema = {
-            **schema,
-            "properties": {
-                **schema["properties"],
-                "connection": {**connection, "type": ["string", "object"]},
-            },
-        }
-    invocation.document(schema)
+    invocation.document(written_schema(kind))
     return ExitCode.OK

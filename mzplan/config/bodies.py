@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
-from mzplan.config.declarations import Declared
+from mzplan.config.declared import Declared
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Path
 from mzplan.config.locations import diagnose

@@ -3,77 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from mzplan.config.files import PROJECT_FILE, SECTIONS, SourceFile
-from mzplan.config.findings import HERE, Findings, Location, Path
+from mzplan.config.declared import Declared, value_at
+from mzplan.config.defaults import Defaults
+from mzplan.config.files import PROJECT_FILE, SECTIONS
+from mzplan.config.findings import HERE, Findings, Location
+from mzplan.config.templates import Templates
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document
-from mzplan.model.address import Address, is_valid_name
+from mzplan.model.address import Address
 from mzplan.model.suggestions import did_you_mean
 
-_BY_KIND = {kind: section for section, kind in SECTIONS.items()}
 
-
-@dataclass(slots=True)
-class Declared:
-    """A resource with its body as written. `type` is None where it can't be known. `inside`: the path of a
-    connection that is written inside its only user."""
-
-    address: Address
-    body: Any
-    file: SourceFile
-    type: str | None = None
-    inside: Path = ()
-
-    @property
-    def label(self) -> str:
-        """The address as messages show it, whatever the name is."""
-        return f"{self.address.kind}.{shown(self.address.name, quote=False)}"
-
-    @property
-    def valid_address(self) -> Address | None:
-        return self.address if is_valid_name(self.address.name) else None
-
-    def location(
-        self, path: Path = (), at_key: bool = False, offset: int | None = None, length: int = 1
-    ) -> Location:
-        whole = (*(self.inside or (_BY_KIND[self.address.kind], self.address.name)), *path)
-        return Location(self.file, whole, at_key or not path, offset, length, self.valid_address)
-
-
-def value_at(body: Any, path: Path) -> Any:
-    """The value at a path of keys; None where there is none."""
-    for key in path:
-        if not isinstance(body, dict):
-            return None
-        body = body.get(key)
-    return body
-
-
-def collect(documents: Iterable[Document], findings: Findings) -> dict[Address, Declared]:
+def collect(
+    documents: Iterable[Document], findings: Findings, templates: Templates, defaults: Defaults
+) -> dict[Address, Declared]:
     """Every declared resource, by address. Reports what isn't a resource, and a name that is there
     twice."""
     declared: dict[Address, Declared] = {}
     for document in documents:
         for section, kind in SECTIONS.items():
             for name, body in _section(document, section, findings).items():
-                address = Address(kind, name)
-                resource = Declared(address, body, document.file)
-                first = declared.setdefault(address, resource)
-                if first is not resource:
-                    findings.add(
-                        "MZ003",
-                        f"{resource.label} is declared twice",
-                        f"It is also declared at {HERE}.",
-                        "remove or rename one of them.",
-                        location=resource.location(),
-                        related=first.location(),
-                    )
+                resource = Declared(Address(kind, name), body, document.file)
+                if kind != "connection" and isinstance(body, dict) and "for_each" in body:
+                    for made in templates.expand(resource):
+                        _declare(made, declared, findings)
+                    continue
+                if document.repeats:
+                    templates.check_written_out(resource)
+                _declare(resource, declared, findings)
+    defaults.place(declared.values())
     for resource in [r for r in declared.values() if r.address.kind != "connection"]:
         _take_out_inline(resource, declared, findings)
+    for resource in declared.values():
+        if resource.address.kind == "connection" and "defaults" in _keys(resource):
+            defaults.take_out(resource)
+    defaults.fill_types(declared.values())
     return declared
+
+
+def _keys(resource: Declared) -> Container[str]:
+    return resource.body if isinstance(resource.body, dict) else ()
+
+
+def _declare(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
+    first = declared.setdefault(resource.address, resource)
+    if first is resource:
+        return
+    findings.add(
+        "MZ003",
+        f"{resource.label} is declared twice",
+        f"It is also {first.origin} {HERE}.",
+        "remove or rename one of them.",
+        location=resource.own_location(),
+        related=first.location(),
+    )
 
 
 def _take_out_inline(resource: Declared, declared: dict[Address, Declared], findings: Findings) -> None:
@@ -84,7 +69,10 @@ def _take_out_inline(resource: Declared, declared: dict[Address, Declared], find
         return
     kind, name = resource.address
     address = Address("connection", f"{kind}_{name}")
-    implied = Declared(address, inline, resource.file, inside=(_BY_KIND[kind], name, "connection"))
+    location = resource.location(("connection",))
+    implied = Declared(address, inline, location.file, at=location.path)
+    if location.path[:2] == resource.place[:2]:  # no default
+        implied.key, implied.template = resource.key, value_at(resource.template, ("connection",))
     first = declared.setdefault(address, implied)
     if first is not implied:
         findings.add(
@@ -141,7 +129,15 @@ def check_top_level(document: Document, variables: Container[str], findings: Fin
         return
     for key in data:
         if key not in SECTIONS:
-            settings = key in ("version", "project", "warehouse", "instances", "state", "variables")
+            settings = key in (
+                "version",
+                "project",
+                "warehouse",
+                "instances",
+                "state",
+                "variables",
+                "defaults",
+            )
             hint = f"move it to {PROJECT_FILE}." if settings else did_you_mean(key, SECTIONS, shown)
             if key in variables:
                 hint = "if this is a file of variables, name it *.vars.yaml, or in --var-file."

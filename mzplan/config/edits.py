@@ -8,9 +8,10 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from mzplan.config.declarations import value_at
+from mzplan.config.declared import value_at
 from mzplan.config.files import SECTIONS, SourceFile, find_files, is_allowed, project_file, read_bytes
 from mzplan.config.findings import Findings
 from mzplan.config.locations import locate
@@ -54,8 +55,10 @@ class FileEdit:
 class Edits:
     """Edits of a project's files, one after the other. Writes nothing."""
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, templates: Mapping[Address, str] = MappingProxyType({})):
+        """`templates`: by address, `Resource.template` of those that have one."""
         self._directory = directory
+        self._templates = templates
         self._made: dict[str, FileEdit] = {}  # by location
 
     @property
@@ -70,12 +73,19 @@ class Edits:
 
     def edit(self, address: Address, edits: Sequence[PropertyEdit], body: Body = _NOTHING) -> None:
         """Edit the body of a resource; `body` is what it means now, variables filled in. Raises MzplanError
-        MZ075 where the file is written in a way that this can't be done in place."""
+        MZ075 where the file is written in a way that this can't be done in place, MZ253 where it would
+        change other resources too."""
+        self._check_written_out(address)
         self._add(edit_resource(self._directory, address, edits, self.contents, body))
 
     def rename(self, address: Address, name: str) -> None:
         """Give a resource another name, where it is declared. Raises as `edit`."""
+        self._check_written_out(address)
         self._add(rename_resource(self._directory, address, name, self.contents))
+
+    def _check_written_out(self, address: Address) -> None:
+        if template := self._templates.get(address):
+            raise MzplanError(_of_template(self._directory, address, template))
 
     def _add(self, edit: FileEdit) -> None:
         first = self._made.get(edit.location)
@@ -97,6 +107,8 @@ def edit_resource(
     section = _BY_KIND[address.kind]
     file, text = _declaring(directory, address, edited)
     written = body_of(text, section, address.name)
+    if value_at(written, ("for_each",)) is not None:
+        raise MzplanError(_of_template(directory, address, f"{section}.{address.name}"))
     edits = [_with_variables(edit, value_at(written, edit.path), value_at(body, edit.path)) for edit in edits]
     after = _rewritten(directory, address, file, lambda: rewrite(text, section, address.name, edits))
     notices = tuple(_notices(directory, file, text, address, edits))
@@ -121,9 +133,28 @@ def rename_resource(
     """The same with another name for it; what refers to it is left as it is."""
     file, text = _declaring(directory, address, edited)
     section = _BY_KIND[address.kind]
+    if value_at(body_of(text, section, address.name), ("for_each",)) is not None:
+        raise MzplanError(_of_template(directory, address, f"{section}.{address.name}"))
     return _file_edit(
         file, _rewritten(directory, address, file, lambda: rename(text, section, address.name, name)), ()
     )
+
+
+def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
+    """MZ253: what is written once for several resources."""
+    section, _, name = template.partition(".")
+    other = Address(SECTIONS[section], name)
+    found = Diagnostic(
+        code="MZ253",
+        summary=f"{address} is made by for_each, and can't be edited alone",
+        detail=f"The `for_each` of {name} makes it. An edit there would change every {address.kind} that is "
+        "made by it.",
+        hint=f"edit {name} by hand for all of them, with what differs as a value of its `for_each`; or "
+        f"take the key out of `for_each` and write {address} out under `{_BY_KIND[address.kind]}:`, which by "
+        "itself changes nothing. Then run `mzplan apply`.",
+        address=other,
+    )
+    return replace(locate(directory, found), address=address)
 
 
 def _rewritten(directory: str, address: Address, file: SourceFile, rewriting: Callable[[], str]) -> str:

@@ -15,8 +15,8 @@ from mzplan.config.files import PROJECT_FILE
 from mzplan.config.findings import HERE, Findings, Location, Path
 from mzplan.config.places import Place, places_of
 from mzplan.config.text import listed, shown
-from mzplan.config.variables import Variables, containers_below, substituted, undeclared
-from mzplan.config.yaml.builder import Document
+from mzplan.config.variables import Variables, substituted, undeclared
+from mzplan.config.yaml.builder import Document, containers_below
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.suggestions import did_you_mean
 

@@ -37,7 +37,8 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Location:
     """A path of keys in a file, and the resource that it is of. `offset` and `length` count characters of the
-    value's text."""
+    value's text. `shared`: what is written there holds for several resources alike, and is reported once.
+    `note`: a sentence that each detail ends with."""
 
     file: SourceFile
     path: Path = ()
@@ -45,6 +46,8 @@ class Location:
     offset: int | None = None
     length: int = 1
     address: Address | None = None
+    shared: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class Findings:
         self.stops = stops
         self.found: list[Finding] = []
         self.are_more = False
+        self.met = 0  # all that was added, also what was reported already
+        self.shared: set[tuple[str, str, str, Path]] = set()  # (code, summary, file, path) reported once
         self.compared = 0
         self.secrets: set[str] = set()  # literal secrets met: never to be shown, whatever the message
         # Values with a reference that can't be filled in: no more is reported of them (location, path).
@@ -116,6 +121,12 @@ class Findings:
             and (location.file.full_path, location.path) in self.unusable
         ):
             return
+        self.met += 1
+        if location is not None and location.shared:
+            same = (code, summary, location.file.full_path, location.path)
+            if same in self.shared:
+                return
+            self.shared.add(same)
         if len(self.found) >= MAX_FINDINGS:
             self.are_more = True
             if self.stops:
@@ -125,7 +136,7 @@ class Findings:
             Finding(
                 code=code,
                 summary=summary,
-                detail=detail,
+                detail=f"{detail} {location.note}".strip() if location is not None else detail,
                 hint=hint,
                 address=address or (location.address if location is not None else None),
                 location=location,

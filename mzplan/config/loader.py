@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from mzplan.config.checks.checker import Checker
-from mzplan.config.declarations import Declared, check_top_level, collect, is_of_variables
+from mzplan.config.declarations import check_top_level, collect, is_of_variables
+from mzplan.config.declared import Declared
+from mzplan.config.defaults import Defaults
 from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
 from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file
 from mzplan.config.findings import EnoughError, Findings
 from mzplan.config.places import places_of
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.state_settings import read_state_config
+from mzplan.config.templates import Templates
 from mzplan.config.variables import (
     Variables,
     fill,
@@ -34,6 +37,7 @@ from mzplan.model.resources import Configuration, ProjectSettings, Resource
 
 AnyPath = str | os.PathLike[str]
 _NOTHING: Mapping[str, Any] = {}
+_OF_RESOURCES = (*SECTIONS, "defaults")  # keys of mzplan.yaml that are no settings
 
 
 def load_project(
@@ -62,7 +66,7 @@ def load_project(
                 variables or {},
                 variable_files,
                 findings,
-                skip=SECTIONS,
+                skip=_OF_RESOURCES,
                 remembered=remembered,
                 environment=environment,
                 directory=folder,
@@ -150,8 +154,9 @@ def read_files(
             others = _documents(
                 [file.as_edited(edited) for file in files], values, findings, remembered is not None
             )
-            declared = collect([project, *others], findings)
-            resources = Checker(declared, settings.instances, findings).resources()
+            defaults = Defaults(project, findings)
+            declared = collect([project, *others], findings, Templates(findings), defaults)
+            resources = Checker(declared, settings.instances, findings, defaults).resources()
     if findings or resources is None:
         return _as_far_as_read(declared, resources, findings)
     refuse_others(values)

@@ -86,11 +86,11 @@ def check_state(document: Document, body: dict[str, Any], findings: Findings) ->
             findings, lambda path, at_key: Location(document.file, path, at_key), document.file.path
         )
         wrong = check.report(_SCHEMA, body)
-    # References in a variable are checked where it is used.
+    # References in a variable, or in a default, are checked where it is used.
     SecretCheck(
         schema=load_schema(_SCHEMA),
         owner=document.file.path,
         locate=lambda path: Location(document.file, path),
         findings=findings,
         prefix="STATE_",
-    ).check({key: value for key, value in body.items() if key != "variables"}, wrong)
+    ).check({key: value for key, value in body.items() if key not in ("variables", "defaults")}, wrong)

@@ -11,20 +11,16 @@ from typing import Any
 
 from mzplan.config.files import SourceFile
 from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.references import EACH, check_references
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.config.yaml.builder import Document
+from mzplan.config.yaml.builder import Document, containers_below
 from mzplan.config.yaml.events import DocumentStartEvent, ScalarEvent, YamlError, events
 from mzplan.config.yaml.parser import load
 from mzplan.config.yaml.scalars import ScalarError, resolve
 from mzplan.model.diagnostics import ExitCode, error
-from mzplan.model.suggestions import did_you_mean
-from mzplan.secrets.providers import OURS, fault_of_name, has_provider
-from mzplan.secrets.references import REFERENCE
 
 _VARIABLE = re.compile(r"\$\{var\.([a-z][a-z0-9_]*)\}")
 _ENVIRONMENT = "MZPLAN_VAR_"
-_BUILT_IN_PROVIDERS = ("env", "file")
-_PROVIDERS = (*_BUILT_IN_PROVIDERS, *OURS)
 _DECLARE = "declare it under `variables:` in mzplan.yaml."
 MAX_FILLED = 64 * 1024 * 1024  # characters of all texts that variables are filled into
 MAX_SUBSTITUTED = 64 * 1024  # characters of one text of a setting
@@ -140,11 +136,12 @@ def _is_text(value: Any) -> bool:
 
 
 def fill(document: Document, variables: Variables, findings: Findings, skip: Iterable[str] = ()) -> None:
-    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`.
+    """Fill in every `${var.NAME}` of the document in place, and check every other `${…}`; but for texts of
+    sources and sinks with `${each`: they are checked when that is filled in, too (mzplan.config.templates).
 
     `skip` are top-level keys to leave alone.
     """
-    left_alone = _containers(document.data, {"variables", *skip})
+    left_alone = containers_below(_below(document.data, {"variables", *skip}))
     for container, key in document.references:
         if id(container) in left_alone:
             continue
@@ -268,15 +265,20 @@ def _filled(
     if len(names) == 1 and _VARIABLE.fullmatch(text):
         filled = variables.values[names[0]]
     else:
-        words = {name: _as_text(variables.values[name]) for name in names}
+        words = {name: as_text(variables.values[name]) for name in names}
         # Measured before it is made: a few characters can stand for gigabytes.
         variables.filled += len(text) + sum(len(words[name]) for name in names)
         if variables.filled > MAX_FILLED:
             _too_long(document, container, key, findings)
             return text
         filled = _VARIABLE.sub(lambda match: words[match[1]], text)
-    if isinstance(filled, str):
-        _check_references(filled, document, container, key, variables, findings)
+    if isinstance(filled, str) and not (EACH in filled and document.may_repeat(container)):
+        check_references(
+            filled,
+            lambda: Location(document.file, document.path_of(container, key)),
+            variables.providers,
+            findings,
+        )
     return filled
 
 
@@ -286,7 +288,7 @@ def substituted(text: str, values: Mapping[str, Any]) -> Any:
     whole = _VARIABLE.fullmatch(text)
     if whole is not None:
         return values.get(whole[1], text)
-    words = {name: _as_text(values[name]) for name in set(_VARIABLE.findall(text)) & values.keys()}
+    words = {name: as_text(values[name]) for name in set(_VARIABLE.findall(text)) & values.keys()}
     if len(text) + sum(len(words.get(match[1], "")) for match in _VARIABLE.finditer(text)) > MAX_SUBSTITUTED:
         return text
     return _VARIABLE.sub(lambda match: words.get(match[1], match[0]), text)
@@ -305,7 +307,7 @@ def _report(match: re.Match[str], location: Location, variables: Variables, find
     findings.add("MZ015", f"Unknown variable {shown(name)}", *details, location=location)
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -319,62 +321,6 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
         location=location,
     )
     findings.unusable.add((location.file.full_path, location.path))
-
-
-def _check_references(
-    text: str, document: Document, container: Any, key: Any, variables: Variables, findings: Findings
-) -> None:
-    """Report the first `${` of a filled text that is no secret reference."""
-    at = 0
-    while (start := text.find("${", at)) >= 0:
-        match = REFERENCE.match(text, start)
-        if match is None or _fault_of(match, variables.providers):
-            path = document.path_of(container, key)
-            findings.add(
-                "MZ017",
-                "Malformed reference",
-                _what_is_wrong(text[start:], match, variables.providers),
-                _how_to_write(text[start:], match),
-                location=Location(
-                    document.file, path, offset=start, length=max(2, text.find("}", start) + 1 - start)
-                ),
-            )
-            findings.unusable.add((document.file.full_path, path))
-            return
-        at = match.end()
-
-
-def _what_is_wrong(rest: str, match: re.Match[str] | None, known: dict[str, bool]) -> str:
-    if match is not None:
-        return _fault_of(match, known) or ""
-    if "}" not in rest:
-        return "`${` opens a reference that no `}` closes."
-    return f"{shown(rest[: rest.index('}') + 1])} is neither a variable nor a secret reference."
-
-
-def _how_to_write(rest: str, match: re.Match[str] | None) -> str:
-    general = "write ${var.NAME} for a variable, ${env:NAME} or ${file:PATH} for a secret."
-    if match is not None:
-        if match["provider"] == "var":
-            return "write ${var.NAME}, with a dot, for a variable."
-        if match["provider"] in OURS:
-            return "write ${vault:MOUNT/PATH#KEY}, ${aws-sm:NAME} or ${aws-sm:NAME#KEY}."
-        return did_you_mean(match["provider"], _PROVIDERS, shown) or general
-    if re.match(r"\$\{(env|file)\.", rest):
-        return "write ${env:NAME} or ${file:PATH}, with a colon, for a secret."
-    return general
-
-
-def _fault_of(match: re.Match[str], known: dict[str, bool]) -> str | None:
-    """What is wrong with a reference that is well-formed; None for nothing."""
-    provider = match["provider"]
-    if provider in _BUILT_IN_PROVIDERS:
-        return None
-    if provider not in known:
-        known[provider] = has_provider(provider)
-    if not known[provider]:
-        return f"There is no secret provider {shown(provider)}."
-    return fault_of_name(provider, match["name"])
 
 
 def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
@@ -399,20 +345,5 @@ def _missing(name: str, variables: Variables, findings: Findings) -> None:
     )
 
 
-def _containers(data: Any, keys: set[str]) -> set[int]:
-    """The ids of every mapping and list below these top-level keys (and of the data's own)."""
-    if not isinstance(data, dict):
-        return set()
-    return containers_below(data[key] for key in keys if key in data)
-
-
-def containers_below(roots: Iterable[Any]) -> set[int]:
-    """The ids of every mapping and list among these values and below them."""
-    found: set[int] = set()
-    below = [*roots]
-    while below:
-        container = below.pop()
-        if isinstance(container, dict | list) and id(container) not in found:
-            found.add(id(container))
-            below.extend(container.values() if isinstance(container, dict) else container)
-    return found
+def _below(data: Any, keys: set[str]) -> list[Any]:
+    return [data[key] for key in keys if key in data] if isinstance(data, dict) else []

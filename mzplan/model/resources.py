@@ -35,7 +35,8 @@ class Resource:
     `body` is normalised: variables filled in, values equal to their default left out, keys sorted;
     connections appear by name and secrets as references, exactly as they will stand in the state.
     `references` maps the property that refers (`"connection"`, `"from"`) to what it refers to. `assumed`: by
-    path, what is in the body although the file says nothing of it (`x-assumed`).
+    path, what is in the body although the file says nothing of it (`x-assumed`). `template`: where
+    the `for_each` is that makes it, as `sources.shop` ("": it is written out).
     """
 
     address: Address
@@ -44,6 +45,7 @@ class Resource:
     references: Mapping[str, Address] = field(default_factory=dict)
     path: str | None = None  # the file that declares it; the exact range is looked up when needed
     assumed: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
+    template: str = ""
 
     @property
     def instance(self) -> str:

@@ -75,9 +75,10 @@ class _Reading:
 
         self.project, self.state, self.text = project, state, text
         self.directory = project.settings.directory
-        self.edits: Edits = Edits(self.directory)
         self.committed = {address: record.declared for address, record in state.resources.items()}
         self.files = self._files()
+        made = {address: one.template for address, one in self.files.resources.items() if one.template}
+        self.edits: Edits = Edits(self.directory, made)
         self.named: dict[Address, Resource] = {
             address: resource
             for address, resource in self.committed.items()
@@ -179,9 +180,25 @@ class _Reading:
         before = {_same(diagnostic) for diagnostic in self.files.mistakes}
         if new := [d for d in after.mistakes if _same(d) not in before]:
             raise MzplanError(self._moved(new))
+        self._check_removed(after)
         if after.mistakes:
             self.notices.append(_mistaken(after.mistakes))
         return after
+
+    def _check_removed(self, after: FilesRead) -> None:
+        """Raises MzplanError MZ254 where what a statement returns to its default is still in the files, by
+        their own `defaults`: the next apply would bring it back."""
+        found = []
+        for wanted in self.wanted:
+            now = after.resources.get(wanted.after)
+            if now is None:
+                continue
+            for edit, at in zip(wanted.edits, wanted.locations, strict=True):
+                value = _value_at(now.body, edit.path) if edit.remove else None
+                if value is not None and edit.path not in now.assumed:
+                    found.append(pointed(_of_defaults(wanted.after, edit.path), wanted, at))
+        if found:
+            raise MzplanError(found)
 
     def _moved(self, found: Iterable[Diagnostic]) -> list[Diagnostic]:
         from mzplan.config.edits import places_of
@@ -291,6 +308,25 @@ def _uncommitted(address: Address) -> Diagnostic:
         summary=f"{address} is not committed yet",
         detail="So there is nothing to apply the statement to: only the file is edited.",
         hint="`mzplan apply` creates it.",
+        address=address,
+    )
+
+
+def _value_at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
+    found: Any = body
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _of_defaults(address: Address, path: Sequence[str]) -> Diagnostic:
+    name = ".".join(path)
+    return Diagnostic(
+        code="MZ254",
+        summary=f"{name} of {address} is one of the project's defaults",
+        detail="Taken out of the resource, it would come back by `defaults`; an edit of these would change "
+        "every resource that has it by them.",
+        hint="edit the files by hand, then run `mzplan apply`; or SET the option to another value.",
         address=address,
     )
 

@@ -12,7 +12,8 @@ from mzplan.config.checks.references import References, check_exclusive
 from mzplan.config.checks.schema_check import BodyCheck
 from mzplan.config.checks.secrets import SecretCheck
 from mzplan.config.checks.sinks import check_sink
-from mzplan.config.declarations import Declared
+from mzplan.config.declared import Declared
+from mzplan.config.defaults import Defaults
 from mzplan.config.findings import Findings, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
@@ -35,8 +36,10 @@ class Checker:
         declared: Mapping[Address, Declared],
         instances: Mapping[str, Instance],
         findings: Findings,
+        defaults: Defaults | None = None,
     ):
         self.declared, self.instances, self.findings = declared, instances, findings
+        self.defaults = defaults
         self.references = References(declared, findings)
         # Where a query runs that names no instance. Written into it, so that what is committed says so.
         self.default = next(iter(instances)) if len(instances) == 1 else DEFAULT_INSTANCE
@@ -49,6 +52,8 @@ class Checker:
             for address, resource in self.declared.items():
                 if address.kind == kind:
                     self._type(resource)
+        if self.defaults:
+            self.defaults.fill_in(self.declared.values())
         checked: dict[Address, Resource] = {}
         for address in sorted(self.declared):
             resource = self.declared[address]
@@ -141,7 +146,7 @@ class Checker:
 
     def _body(self, resource: Declared) -> bool:
         """Whether the body is right by its schema and in itself."""
-        before = len(self.findings.found)
+        before = self.findings.met
         name = f"{resource.address.kind}.{resource.type}"
         kind = resource_kind(resource.address.kind, cast(str, resource.type))
         wrong: set[Path] = set()
@@ -165,7 +170,7 @@ class Checker:
         check_columns(resource, kind, self.findings)
         if resource.address.kind == "sink" and not wrong:
             check_sink(resource, self.declared, self.findings)
-        return len(self.findings.found) == before
+        return self.findings.met == before
 
     def _instance(self, resource: Declared, wrong: set[Path]) -> None:
         if resource.address.kind == "connection" or ("instance",) in wrong:
@@ -200,6 +205,7 @@ class Checker:
                 if reference.property in resource.body
             },
             path=resource.file.path,
+            template=resource.template_name,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mzplan.config.declarations import Declared, value_at
+from mzplan.config.declared import Declared, value_at
 from mzplan.config.findings import Findings, Path
 from mzplan.config.text import listed, shown
 from mzplan.model.suggestions import did_you_mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mzplan.config.declarations import Declared
+from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings
 from mzplan.config.text import shown
 from mzplan.model.address import Address, is_valid_name

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mzplan.config.declarations import Declared
+from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Path
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.model.address import KINDS, Address, Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mzplan.config.declarations import Declared
+from mzplan.config.declared import Declared
 from mzplan.config.findings import Findings, Path
 from mzplan.config.text import listed, shown
 from mzplan.model.address import Address

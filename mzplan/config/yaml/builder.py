@@ -6,6 +6,7 @@ mistake that is met here (a key twice, a limit) has its place at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -36,12 +37,26 @@ MAX_REPEATED = 1_000_000
 
 @dataclass(slots=True)
 class Document:
-    """A parsed file. `references` are the places of text with `${`: (container, key or index)."""
+    """A parsed file. `references` are the places of text with `${`: (container, key or index). `repeats`: a
+    text of its sources or sinks has `${each`."""
 
     file: SourceFile
     data: Any = None
     references: list[tuple[Any, Any]] = field(default_factory=list)
+    repeats: bool = False
+    _unrepeated: set[int] | None = None
     _above: dict[int, tuple[Any, Any]] | None = None
+
+    def may_repeat(self, container: Any) -> bool:
+        """Whether a mapping or list is part of sources and sinks only: there `${each` may have a meaning."""
+        if self._unrepeated is None:
+            data = self.data if isinstance(self.data, dict) else {}
+            self._unrepeated = containers_below(
+                value for key, value in data.items() if key not in ("sources", "sinks")
+            )
+        may = container is not self.data and id(container) not in self._unrepeated
+        self.repeats = self.repeats or may
+        return may
 
     def path_of(self, container: Any, key: Any) -> Path:
         """The path of keys to `container[key]`. For messages only: the first call walks through all of it."""
@@ -54,6 +69,29 @@ class Document:
             container, key = self._above[id(container)]
             path.append(key)
         return tuple(reversed(path))
+
+
+def containers_below(roots: Iterable[Any]) -> set[int]:
+    """The ids of every mapping and list among these values and below them."""
+    found: set[int] = set()
+    below = list(roots)
+    while below:
+        container = below.pop()
+        if isinstance(container, dict | list) and id(container) not in found:
+            found.add(id(container))
+            below.extend(container.values() if isinstance(container, dict) else container)
+    return found
+
+
+def size_of(value: Any) -> int:
+    """How many keys and values a mapping or a list has, at any depth."""
+    number, below = 0, [value]
+    while below:
+        container = below.pop()
+        number += len(container)
+        inner = container.values() if isinstance(container, dict) else container
+        below += [one for one in inner if isinstance(one, dict | list)]
+    return number
 
 
 def _containers_above(data: Any) -> dict[int, tuple[Any, Any]]:

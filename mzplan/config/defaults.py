@@ -1,0 +1,203 @@
+"""`defaults:`: what resources get that don't say it themselves.
+
+Those of mzplan.yaml are by kind; those of a connection are for the sources and sinks that use it, and come
+first. Mappings are merged key by key, all else is replaced. What is committed does not say where a value was
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mzplan.config.declared import Declared, value_at
+from mzplan.config.files import SECTIONS, SourceFile
+from mzplan.config.findings import EnoughError, Findings, Location, Path
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.yaml.builder import MAX_NODES, Document, size_of
+from mzplan.model.address import Address, Kind
+from mzplan.schema.kinds import resource_kind, types_of
+
+# What a resource is, and what it uses: taken only by one that says neither.
+_TOGETHER = ("type", "connection")
+_OF_CONNECTIONS = ("sources", "sinks")
+
+
+@dataclass(slots=True)
+class Block:
+    """Defaults for resources of a kind, and where they are written. `of`: the type of the connection that
+    has them. `known`: keys that some resource can have; `fitting`: by type, what its resources get."""
+
+    kind: Kind
+    body: dict[str, Any]
+    file: SourceFile
+    at: Path
+    connection: str | None = None
+    known: set[str] = field(default_factory=set)
+    fitting: dict[str, dict[str, Any]] = field(default_factory=dict)
+    size: int = 0  # keys and values
+
+    def keys_of(self, type_: str) -> set[str]:
+        """The keys that a resource of a type can have by them."""
+        keys = set(resource_kind(self.kind, type_).schema["properties"])
+        return keys if self.connection is None else keys - {"connection"}
+
+    def of_type(self, type_: str) -> dict[str, Any]:
+        if type_ not in self.fitting:
+            properties = self.keys_of(type_)
+            found = {key: value for key, value in self.body.items() if key in properties}
+            self.known |= found.keys()
+            self.fitting[type_] = {key: found[key] for key in found if key not in _TOGETHER}
+        return self.fitting[type_]
+
+
+class Defaults:
+    """Those of a project."""
+
+    def __init__(self, project: Document, findings: Findings):
+        self.findings = findings
+        self.by_kind: dict[str, Block] = {}
+        self.by_connection: dict[tuple[str, str], Block] = {}  # (connection, kind)
+        given = value_at(project.data, ("defaults",))
+        # What is of no fitting shape has been reported with the other settings.
+        for section, body in given.items() if isinstance(given, dict) else ():
+            if section in SECTIONS and isinstance(body, dict):
+                kind = SECTIONS[section]
+                self.by_kind[kind] = Block(kind, body, project.file, ("defaults", section))
+
+    def __bool__(self) -> bool:
+        return bool(self.by_kind or self.by_connection)
+
+    def take_out(self, connection: Declared) -> None:
+        """Take the defaults for its sources and sinks out of a connection's body."""
+        given = connection.body["defaults"]
+        connection.body = {key: value for key, value in connection.body.items() if key != "defaults"}
+        if not isinstance(given, dict):
+            self._wrong_type(connection, ("defaults",), given, "sources and sinks")
+            return
+        for section, body in given.items():
+            path = ("defaults", section)
+            if section not in _OF_CONNECTIONS:
+                self.findings.add(
+                    "MZ004",
+                    f"Unknown key {shown(section)}",
+                    f"The defaults of {connection.label} are for its {listed(_OF_CONNECTIONS)}.",
+                    self.findings.did_you_mean(section, _OF_CONNECTIONS) or "remove it.",
+                    location=connection.location(path, at_key=True),
+                    conceal=True,
+                )
+            elif not isinstance(body, dict):
+                self._wrong_type(connection, path, body, f"keys of {section}")
+            else:
+                kind, name = SECTIONS[section], connection.address.name
+                place = connection.location(path).path
+                self.by_connection[name, kind] = Block(kind, body, connection.file, place, name)
+
+    def place(self, declared: Iterable[Declared]) -> None:
+        """Give a source or sink that says neither its type nor its connection those of its kind."""
+        for resource in declared if self.by_kind else ():
+            block = self.by_kind.get(resource.address.kind)
+            if block is None or resource.address.kind == "connection" or not isinstance(resource.body, dict):
+                continue
+            if not any(key in resource.body for key in _TOGETHER):
+                given = {key: block.body[key] for key in _TOGETHER if key in block.body}
+                self._give(resource, block, given)
+
+    def fill_types(self, declared: Iterable[Declared]) -> None:
+        """Give a connection that says no type the one of all, and a source or sink the one of its
+        connection's defaults."""
+        for resource in declared if self else ():
+            is_one = resource.address.kind == "connection"
+            block = self.by_kind.get("connection") if is_one else self._of_connection(resource)
+            if block is None or not isinstance(resource.body, dict):
+                continue
+            if "type" in block.body and "type" not in resource.body:
+                self._give(resource, block, {"type": block.body["type"]})
+
+    def fill_in(self, declared: Collection[Declared]) -> None:
+        """Give resources whose types are known all other defaults that a resource of that type can have, and
+        report those that none can have."""
+        for resource in declared:
+            if resource.type is None:
+                continue
+            for block in (self._of_connection(resource), self.by_kind.get(resource.address.kind)):
+                if block is not None:
+                    self._give(resource, block, block.of_type(resource.type))
+        for block in (*self.by_kind.values(), *self.by_connection.values()):
+            if unknown := [key for key in block.body if key not in block.known]:
+                self._check_known(block, unknown, declared)
+
+    def _give(self, resource: Declared, block: Block, given: Mapping[str, Any]) -> None:
+        if not given:
+            return
+        self._count(block)
+        if not resource.given:
+            resource.own = resource.body
+        resource.body = _merged(resource.body, given)
+        resource.given = (*resource.given, (block.file, block.at, given))
+
+    def _count(self, block: Block) -> None:
+        """Each time that a block is used: shared in memory, but whoever walks through the resources meets it
+        in each of them. Raises EnoughError beyond the limit of a project."""
+        block.size = block.size or size_of(block.body)
+        self.findings.nodes += block.size
+        if self.findings.nodes > MAX_NODES:
+            self.findings.add(
+                "MZ252",
+                "Defaults make the project too large",
+                f"With what all resources get by them, it has more than {MAX_NODES:,} keys and values.",
+                "write what is so large into those resources that need it.",
+                location=Location(block.file, block.at, at_key=True),
+            )
+            raise EnoughError
+
+    def _of_connection(self, resource: Declared) -> Block | None:
+        name = value_at(resource.body, ("connection",)) if self.by_connection else None
+        return self.by_connection.get((name, resource.address.kind)) if isinstance(name, str) else None
+
+    def _check_known(self, block: Block, unknown: list[str], declared: Collection[Declared]) -> None:
+        types: Iterable[str] = types_of(block.kind)
+        if block.connection is not None:
+            used = Address("connection", block.connection)
+            of = next((one.type for one in declared if one.address == used), None)
+            types = [one for one in types if of is None or _uses(block.kind, one, of)]
+        known = {key for one in types for key in block.keys_of(one)}
+        for key in unknown:
+            if key in known:
+                continue
+            self.findings.add(
+                "MZ004",
+                f"Unknown key {shown(key)}",
+                f"No {block.kind} that they are for has it. Known are: {listed(sorted(known), 40)}.",
+                self.findings.did_you_mean(key, known) or "remove it.",
+                location=Location(block.file, (*block.at, key), at_key=True),
+                conceal=True,
+            )
+
+    def _wrong_type(self, connection: Declared, path: Path, found: Any, wanted: str) -> None:
+        self.findings.add(
+            "MZ005",
+            f"Wrong type for {shown(str(path[-1]))}",
+            f"{connection.label}: expected a mapping with {wanted}, found {kind_of(found)}.",
+            "write `defaults: {sources: {trigger: {interval: 5s}}}`.",
+            location=connection.location(path),
+        )
+
+
+def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A new mapping; `own` wins."""
+    result = {**given, **own}
+    for key in given.keys() & own.keys():
+        if isinstance(own[key], dict) and isinstance(given[key], dict):
+            result[key] = _merged(own[key], given[key])
+    return result
+
+
+def _uses(kind: Kind, type_: str, connection: str) -> bool:
+    """Whether a source or sink of this type can be on a connection of that one."""
+    found: Iterator[tuple[str, ...]] = (
+        one.types for one in resource_kind(kind, type_).references if one.property == "connection"
+    )
+    types = next(found, None)
+    return types is not None and (not types or connection in types)

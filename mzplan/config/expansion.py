@@ -1,0 +1,251 @@
+"""One `for_each`, filled in for each of its keys.
+
+What differs from key to key is copied, down to the texts with `${each…}`; all the rest is shared, as an alias
+of YAML is. So a key costs what depends on it; and nobody may change a body that was parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mzplan.config.declared import Declared
+from mzplan.config.findings import HERE, Path
+from mzplan.config.references import EACH
+from mzplan.config.text import kind_of, listed, shown
+from mzplan.config.variables import as_text
+from mzplan.config.yaml.builder import size_of
+from mzplan.model.address import MAX_NAME, Address, is_valid_name
+
+if TYPE_CHECKING:
+    from mzplan.config.templates import Templates
+
+_REFERENCE = re.compile(r"\$\{each\.(key|value(?:\.[A-Za-z_][A-Za-z0-9_-]*)*)\}")
+_OWN = ("for_each", "name")
+_KEYS_SHOWN = 3
+
+
+class TooMuchError(Exception):
+    """What is left to expand goes beyond a limit."""
+
+
+class _LacksError(Exception):
+    """A reference has no value for a key; the text says why, as a sentence about that value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a `for_each`, its value, and where it is written below that."""
+
+    key: str
+    value: Any
+    place: str | int
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text with references: itself and them in turn. `lacking`: by what is wrong, the keys for which."""
+
+    path: Path
+    parts: list[str | tuple[str, ...]]
+    whole: bool
+    lacking: dict[str, list[str]] = field(default_factory=dict)
+    broken: bool = False
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A mapping or a list, and what in it depends on the key."""
+
+    value: Any
+    inner: dict[Any, _Text | _Branch]
+
+
+class Expansion:
+    """Of one template."""
+
+    def __init__(self, templates: Templates, template: Declared, keys: list[Key]):
+        self.templates, self.template, self.keys = templates, template, keys
+        self.findings = templates.findings
+        self.texts: list[_Text] = []
+        self.nodes = 0
+        body = {key: value for key, value in template.body.items() if key not in _OWN}
+        self.body = body
+        compiled = self._compiled(body, ())
+        self.branch = compiled if isinstance(compiled, _Branch) else _Branch(body, {})
+        self.name = self._name()
+
+    def resources(self) -> list[Declared]:
+        if self.name is None or any(text.broken for text in self.texts):
+            return []
+        self.templates.count(len(self.keys), self.nodes * len(self.keys), 0)
+        found: dict[str, Declared] = {}
+        first: dict[str, Key] = {}
+        invalid: list[tuple[Key, str]] = []
+        for key in self.keys:
+            try:
+                name, body = self._text(self.name, key), self._filled(self.branch, key)
+            except _LacksError:
+                continue
+            if not is_valid_name(name):
+                invalid.append((key, as_text(name)))
+            elif name in found:
+                self._twice(name, first[name], key)
+            else:
+                found[name], first[name] = self._declared(name, key, body), key
+        self._report(invalid)
+        return list(found.values())
+
+    def _declared(self, name: str, key: Key, body: Any) -> Declared:
+        one = self.template
+        address = Address(one.address.kind, name)
+        return Declared(address, body, one.file, at=one.place, key=key.key, template=self.body)
+
+    def _name(self) -> _Text | None:
+        given = self.template.body.get("name", f"{self.template.address.name}_${{each.key}}")
+        if not isinstance(given, str):
+            self.findings.add(
+                "MZ251",
+                "The name of a for_each is no text",
+                f"{self.template.label}: `name` says how the resource of each key is called; found "
+                f"{kind_of(given)}.",
+                'write `name: "${each.key}"`, or leave it out.',
+                location=self.template.location(("name",)),
+            )
+            return None
+        found = self._compiled_text(given, ("name",))
+        return None if found.broken else found
+
+    def _compiled(self, value: Any, path: Path) -> _Text | _Branch | None:
+        """What in a value depends on the key; None where nothing does. Counts what it passes."""
+        self.nodes += 1
+        if isinstance(value, str):
+            return self._compiled_text(value, path) if EACH in value else None
+        if not isinstance(value, dict | list):
+            return None
+        inner = {}
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            if (compiled := self._compiled(one, (*path, key))) is not None:
+                inner[key] = compiled
+        return _Branch(value, inner) if inner else None
+
+    def _compiled_text(self, text: str, path: Path) -> _Text:
+        parts: list[str | tuple[str, ...]] = []
+        end = 0
+        for match in _REFERENCE.finditer(text):
+            parts += [text[end : match.start()], tuple(match[1].split("."))]
+            end = match.end()
+        parts.append(text[end:])
+        found = _Text(path, [part for part in parts if part], bool(_REFERENCE.fullmatch(text)))
+        self.texts.append(found)
+        if any(isinstance(part, str) and EACH in part for part in found.parts):
+            found.broken = True
+            self._malformed(text, path)
+        return found
+
+    def _malformed(self, text: str, path: Path) -> None:
+        start = next(
+            m.start() for m in re.finditer(r"\$\{each", text) if not _REFERENCE.match(text, m.start())
+        )
+        length = max(2, text.find("}", start) + 1 - start)
+        self.findings.add(
+            "MZ250",
+            f"{shown(text[start : start + length], quote=False)} is no reference to a key or value",
+            "In a source or sink with `for_each`, ${each.key} is the key and ${each.value} its value; "
+            "${each.value.NAME} is what has this name in a value that is a mapping.",
+            "write one of these.",
+            location=self.template.location(path, offset=start, length=length),
+        )
+
+    def _filled(self, branch: _Branch, key: Key) -> Any:
+        copy = branch.value.copy()
+        for at, inner in branch.inner.items():
+            copy[at] = self._filled(inner, key) if isinstance(inner, _Branch) else self._text(inner, key)
+        return copy
+
+    def _text(self, text: _Text, key: Key) -> Any:
+        """The text for a key; of a text that is one reference alone the value itself, whatever it is."""
+        values = [self._value(text, part, key) for part in text.parts if not isinstance(part, str)]
+        if text.whole:
+            (value,) = values
+            if isinstance(value, dict | list):
+                self.templates.count(0, size_of(value), 0)
+            return value
+        if any(isinstance(value, dict | list) for value in values):
+            self._lacks(text, "is no text, so it can only stand alone, as the whole value", key)
+        words = iter([as_text(value) for value in values])
+        parts = [part if isinstance(part, str) else next(words) for part in text.parts]
+        self.templates.count(0, 0, sum(map(len, parts)))
+        filled = "".join(parts)
+        if "${" in filled and not self.templates.check(filled, self.template.location(text.path)):
+            raise _LacksError
+        return filled
+
+    def _value(self, text: _Text, reference: tuple[str, ...], key: Key) -> Any:
+        if reference == ("key",):
+            return key.key
+        value = key.value
+        for name in reference[1:]:
+            if not isinstance(value, dict):
+                self._lacks(text, f"is no mapping with the key {shown(name)}", key)
+            if name not in value:
+                there = f": it has {listed(value)}" if value else ""
+                self._lacks(text, f"has no key {shown(name)}{there}", key)
+            value = value[name]
+        if value is None:
+            self._lacks(text, f"has nothing at {shown('.'.join(('each', *reference)))}", key)
+        return value
+
+    def _lacks(self, text: _Text, what: str, key: Key) -> None:
+        text.lacking.setdefault(what, []).append(key.key)
+        raise _LacksError
+
+    def _report(self, invalid: list[tuple[Key, str]]) -> None:
+        for text in self.texts:
+            for what, keys in text.lacking.items():
+                self.findings.add(
+                    "MZ251",
+                    "for_each has no fitting value",
+                    f"{self.template.label}, for {_of_keys(keys)}: the value {what}.",
+                    "write the value in `for_each`, or a reference to what is there.",
+                    location=self.template.location(text.path),
+                )
+        if invalid:
+            key = invalid[0][0]
+            names = listed([shown(one) for _, one in invalid], _KEYS_SHOWN)
+            self.findings.add(
+                "MZ251",
+                f"The key {shown(key.key)} makes no name",
+                f"{self.template.label}, for {_of_keys([one.key for one, _ in invalid])}: the name would be "
+                f"{names}. A name begins with a small letter and holds small letters, digits and _ only, "
+                f"at most {MAX_NAME} of them.",
+                _name_hint(key),
+                location=self.template.location(("for_each", key.place), at_key=isinstance(key.place, str)),
+            )
+
+    def _twice(self, name: str, first: Key, second: Key) -> None:
+        label = f"{self.template.address.kind}.{name}"
+        keys = f"the keys {shown(first.key)} ({HERE}) and {shown(second.key)}"
+        self.findings.add(
+            "MZ003",
+            f"{label} is declared twice",
+            f"{self.template.label}: {keys} of its `for_each` make the same name.",
+            "write each key once; and if there is a `name`, ${each.key} in it.",
+            location=self.template.location(("for_each", second.place), at_key=isinstance(second.place, str)),
+            related=self.template.location(("for_each", first.place), at_key=isinstance(first.place, str)),
+        )
+
+
+def _of_keys(keys: list[str]) -> str:
+    """`the key "orders"`; `the keys "orders", "clicks"`."""
+    words = listed([shown(key) for key in keys], _KEYS_SHOWN)
+    return f"the key {words}" if len(keys) == 1 else f"the keys {words}"
+
+
+def _name_hint(key: Key) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "_", key.key.lower()).strip("_")[:MAX_NAME]
+    plain = plain if is_valid_name(plain) else "orders"
+    if isinstance(key.place, str):
+        return f"rename it: {plain}, for example."
+    return f"write a mapping, with names as keys: `for_each: {{{plain}: {shown(key.key)}}}`."

@@ -1,0 +1,127 @@
+"""`for_each`: a source or sink that is written once and declared for each key of a list or a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mzplan.config.declared import Declared
+from mzplan.config.expansion import Expansion, Key, TooMuchError
+from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.references import EACH, check_references
+from mzplan.config.text import kind_of, shown
+from mzplan.config.variables import MAX_FILLED, as_text
+from mzplan.config.yaml.builder import MAX_NODES
+
+MAX_MADE = 100_000  # resources of a project that `for_each` makes
+
+
+class Templates:
+    """Expands all those of a project, within its limits."""
+
+    def __init__(self, findings: Findings):
+        self.findings = findings
+        self.made = self.characters = 0
+        self.providers: dict[str, bool] = {}
+
+    def expand(self, template: Declared) -> list[Declared]:
+        """The resources that a declaration with `for_each` makes: those without a mistake in what depends on
+        their key. A mistake is reported, and what refers to a resource that is missing is not."""
+        keys = self._keys(template)
+        if keys is None:
+            self.findings.unread = True
+            return []
+        before = self.findings.met
+        try:
+            found = Expansion(self, template, keys).resources()
+        except TooMuchError:
+            self._too_much(template, len(keys))
+            found = []
+        if self.findings.met != before:
+            self.findings.unread = True
+        return found
+
+    def check_written_out(self, resource: Declared) -> None:
+        """Report a `${each…}` in a resource without `for_each`."""
+        for path, text in _texts(resource.body):
+            self.check(text, resource.location(path))
+
+    def check(self, text: str, location: Location) -> bool:
+        return check_references(text, lambda: location, self.providers, self.findings)
+
+    def count(self, made: int, nodes: int, characters: int) -> None:
+        """Before it is made. Raises TooMuchError beyond a limit."""
+        self.made += made
+        self.characters += characters
+        self.findings.nodes += nodes
+        if self.made > MAX_MADE or self.characters > MAX_FILLED or self.findings.nodes > MAX_NODES:
+            raise TooMuchError
+
+    def _too_much(self, template: Declared, keys: int) -> None:
+        self.findings.add(
+            "MZ252",
+            "for_each makes the project too large",
+            f"{template.label} has {keys:,} keys. All `for_each` of a project may make {MAX_MADE:,} "
+            f"resources and {MAX_FILLED:,} characters; with them it may have {MAX_NODES:,} keys and values.",
+            "give it fewer keys, or make several projects of this one.",
+            location=template.location(("for_each",), at_key=True),
+        )
+
+    def _keys(self, template: Declared) -> list[Key] | None:
+        """None where there is a mistake in them."""
+        given, at = template.body["for_each"], template.location(("for_each",))
+        if any(
+            file == at.file.full_path and path[: len(at.path)] == at.path for file, path in self._unusable
+        ):
+            return None
+        before = self.findings.met
+        for path, text in _texts(given, ("for_each",)):
+            self.check(text, template.location(path))
+        if isinstance(given, dict):
+            keys = [Key(key, value, key) for key, value in given.items()]
+        elif isinstance(given, list):
+            keys = [Key(as_text(item), item, index) for index, item in enumerate(given)]
+            for index, item in enumerate(given):
+                if item is None or isinstance(item, dict | list):
+                    self._not_simple(template, index, item)
+        else:
+            self._no_keys(template, given, at)
+            return None
+        return keys if self.findings.met == before else None
+
+    @property
+    def _unusable(self) -> set[tuple[str, Path]]:
+        return self.findings.unusable
+
+    def _no_keys(self, template: Declared, given: Any, location: Location) -> None:
+        found = f"{kind_of(given)} ({shown(given)})" if isinstance(given, str) else kind_of(given)
+        self.findings.add(
+            "MZ251",
+            "for_each needs a list or a mapping",
+            f"{template.label}: found {found}. A variable holds one simple value, and no list.",
+            "write `for_each: [orders, clicks]`, or `for_each: {orders: shop.orders}`; each item or value "
+            "may be a ${var.NAME}.",
+            location=location,
+        )
+
+    def _not_simple(self, template: Declared, index: int, item: Any) -> None:
+        self.findings.add(
+            "MZ251",
+            f"An item of for_each is {kind_of(item)}",
+            f"{template.label}: each item of a list is a key, so it is text or a number.",
+            "write a mapping, with a key of its own for each: `for_each: {orders: {topic: shop.orders}}`.",
+            location=template.location(("for_each", index)),
+        )
+
+
+def _texts(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """The texts with `${each` of a value, at any depth."""
+    if isinstance(value, str):
+        if EACH in value:
+            yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*path, index))

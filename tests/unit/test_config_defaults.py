@@ -1,0 +1,251 @@
+"""`defaults:`, of a project and of a connection: what gets them; written out or not, they mean the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mzplan.config import load_project
+from mzplan.model.resources import Configuration
+from mzplan.plan import build_plan
+from tests.unit.cli_runs import run
+from tests.unit.config_files import PROJECT, brief, errors, load, resource, write
+from tests.unit.small_projects import actions, commit
+
+SHOP = """\
+connections:
+  k: {type: kafka, brokers: ["b:9092"]%s}
+  pg: {type: postgres, host: localhost, database: s, user: u, password: "${env:P}"%s}
+sources:
+  orders: {connection: k, topic: orders, format: {type: json, schema: "id BIGINT"}%s}
+sinks:
+  table: {connection: pg, from: orders, table: t%s}
+  shown: {type: console, from: orders%s}
+"""
+
+
+def files(defaults: str, k: str = "", pg: str = "", orders: str = "", table: str = "") -> dict[str, Any]:
+    written = [f", {text}" if text else "" for text in (k, pg, orders, table, "")]
+    settings = f"defaults: {defaults}\n" if defaults else ""
+    return {"mzplan.yaml": PROJECT + settings, "shop.yaml": SHOP % tuple(written)}
+
+
+def shop(folder: Path, defaults: str = "", **written: str) -> Configuration:
+    return load(folder, files(defaults, **written))
+
+
+def body(configuration: Configuration, address: str) -> Any:
+    return resource(configuration, address).body
+
+
+def found(folder: Path, defaults: str, **written: str) -> list[str]:
+    return brief(errors(folder, files(defaults, **written)))
+
+
+def test_a_default_is_what_a_resource_does_not_say(tmp_path: Path) -> None:
+    made = shop(tmp_path, "{sources: {trigger: {interval: 5s}}, sinks: {trigger: {interval: 9s}}}")
+    assert body(made, "source.orders")["trigger"] == {"interval": "5s"}
+    assert body(made, "sink.table")["trigger"] == body(made, "sink.shown")["trigger"] == {"interval": "9s"}
+    made = shop(
+        tmp_path, "{sources: {trigger: {interval: 5s}}}", orders="trigger: {interval: 7s}, description: own"
+    )
+    assert body(made, "source.orders")["trigger"] == {"interval": "7s"}
+
+
+def test_mappings_are_merged_and_lists_replaced(tmp_path: Path) -> None:
+    made = shop(
+        tmp_path,
+        "{sinks: {lifecycle: {prevent_destroy: true}, labels: {a: 1, b: 2}, select: [id]}}",
+        table="lifecycle: {moved_from: old}, labels: {b: 3}, select: [id, '1 AS n']",
+    )
+    table = body(made, "sink.table")
+    assert table["lifecycle"] == {"moved_from": "old", "prevent_destroy": True}
+    assert (table["labels"], table["select"]) == ({"a": 1, "b": 3}, ["id", "1 AS n"])
+    assert body(made, "sink.shown")["labels"] == {"a": 1, "b": 2}
+
+
+def test_a_connections_defaults_win_over_those_of_all(tmp_path: Path) -> None:
+    made = shop(
+        tmp_path,
+        "{sources: {trigger: {interval: 5s}, labels: {a: 1}}, sinks: {description: all}}",
+        k="defaults: {sources: {trigger: {interval: 6s}, labels: {b: 2}}}",
+        pg="defaults: {sinks: {description: mine, mode: upsert, key: [id]}}",
+    )
+    orders = body(made, "source.orders")
+    assert orders["trigger"] == {"interval": "6s"} and orders["labels"] == {"a": 1, "b": 2}
+    assert body(made, "sink.table")["mode"] == "upsert" and body(made, "sink.table")["description"] == "mine"
+    assert body(made, "sink.shown")["description"] == "all"
+    assert "defaults" not in body(made, "connection.k")
+
+
+def test_a_default_is_for_the_types_that_have_the_key(tmp_path: Path) -> None:
+    made = shop(
+        tmp_path, "{sinks: {rows: 3, max_files_per_trigger: 10}, connections: {tls: {mode: require}}}"
+    )
+    assert body(made, "sink.shown")["rows"] == 3 and "rows" not in body(made, "sink.table")
+    assert body(made, "sink.table")["max_files_per_trigger"] == 10
+    assert body(made, "connection.pg")["tls"] == {"mode": "require"}
+    assert "tls" not in body(made, "connection.k")
+
+
+def test_type_and_connection_go_together(tmp_path: Path) -> None:
+    text = """
+    connections:
+      k: {type: kafka, brokers: ["b:9092"]}
+      pg: {type: postgres, host: localhost, database: s, user: u, password: "${env:P}"}
+      lake: {type: files, path: ./lake, defaults: {sinks: {type: delta}}}
+    sources:
+      a: {topic: a, format: {type: text}}
+      b: {type: local, schema: "id BIGINT"}
+    sinks:
+      c: {from: a}
+      d: {from: a, connection: pg, table: t, select: [1 AS n]}
+      e: {from: a, connection: lake, path: e}
+    """
+    project = PROJECT + "defaults: {sources: {connection: k}, sinks: {type: console}}\n"
+    made = load(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
+    types = {str(a): r.type for a, r in made.resources.items() if a.kind != "connection"}
+    assert types == {
+        "sink.c": "console",
+        "sink.d": "postgres",
+        "sink.e": "delta",
+        "source.a": "kafka",
+        "source.b": "local",
+    }
+
+
+def test_a_connection_written_out_in_the_defaults_is_one_of_each(tmp_path: Path) -> None:
+    text = "sources:\n  a: {topic: a, format: {type: text}}\n  b: {topic: b, format: {type: text}}\n"
+    project = PROJECT + "defaults: {sources: {connection: {type: kafka, brokers: ['b:1'], descr: x}}}\n"
+    wrong = errors(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
+    assert brief(wrong) == ['mzplan.yaml:3:66 MZ004 Unknown key "descr"']
+    project = project.replace(", descr: x", "")
+    made = load(tmp_path, {"mzplan.yaml": project, "shop.yaml": text})
+    assert [str(a) for a in made.resources if a.kind == "connection"] == [
+        "connection.source_a",
+        "connection.source_b",
+    ]
+
+
+def test_written_out_or_not_is_no_change(tmp_path: Path) -> None:
+    interval = "trigger: {interval: 5s}"
+    written = commit(shop(tmp_path / "a", orders=interval))
+    assert build_plan(shop(tmp_path / "b", f"{{sources: {{{interval}}}}}"), written).is_empty
+    assert build_plan(shop(tmp_path / "c", k=f"defaults: {{sources: {{{interval}}}}}"), written).is_empty
+    both = shop(tmp_path / "d", f"{{sources: {{{interval}}}}}", orders=interval)
+    assert build_plan(both, written).is_empty
+    other = build_plan(shop(tmp_path / "e", "{sources: {trigger: {interval: 6s}}}"), written)
+    assert actions(other) == {"source.orders": "update"}
+
+
+def test_a_default_reaches_what_for_each_makes(tmp_path: Path) -> None:
+    text = "sources:\n  t: {for_each: [a, b], topic: '${each.key}', labels: {k: '${each.key}'}}\n"
+    settings = "defaults: {sources: {connection: k, labels: {d: x}, format: {type: text}}}\n"
+    connections = "connections: {k: {type: kafka, brokers: ['b:1']}}\n"
+    made = load(tmp_path, {"mzplan.yaml": PROJECT + settings + connections, "t.yaml": text})
+    found = body(made, "source.t_a")
+    assert found["topic"] == "a" and found["format"] == {"type": "text"} and found["connection"] == "k"
+    assert found["labels"] == {"d": "x", "k": "a"}
+
+
+def test_variables_may_stand_in_defaults_and_settings_do_without(tmp_path: Path) -> None:
+    project = PROJECT + "variables: {every: {}}\ndefaults: {sources: {trigger: {interval: '${var.every}'}}}\n"
+    folder = write(tmp_path, {**files(""), "mzplan.yaml": project})
+    assert load_project(folder).project == "shop"  # for commands that read no resource
+    made = load(folder, {"mzplan.yaml": project}, variables={"every": "5s"})
+    assert body(made, "source.orders")["trigger"] == {"interval": "5s"}
+
+
+# --- mistakes
+
+
+def test_a_mistake_is_shown_once_where_the_default_is(tmp_path: Path) -> None:
+    assert found(tmp_path, "{sinks: {trigger: {interval: soon, intervall: 1s}}}") == [
+        'mzplan.yaml:3:40 MZ005 Wrong value for "interval"',
+        'mzplan.yaml:3:46 MZ004 Unknown key "intervall"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "written", "said"),
+    [
+        ("{sources: {trigerr: {}}}", {}, 'mzplan.yaml:3:22 MZ004 Unknown key "trigerr"'),
+        ("{sources: {for_each: [a]}}", {}, 'mzplan.yaml:3:22 MZ004 Unknown key "for_each"'),
+        ("{source: {}}", {}, 'mzplan.yaml:3:12 MZ004 Unknown key "source"'),
+        ("{sources: [a]}", {}, 'mzplan.yaml:3:21 MZ005 Wrong type for "sources"'),
+        ("[a]", {}, 'mzplan.yaml:3:11 MZ005 Wrong type for "defaults"'),
+        ("{connections: {defaults: {}}}", {}, 'mzplan.yaml:3:26 MZ004 Unknown key "defaults"'),
+        ("", {"k": "defaults: [a]"}, 'shop.yaml:2:50 MZ005 Wrong type for "defaults"'),
+        ("", {"k": "defaults: {source: {}}"}, 'shop.yaml:2:51 MZ004 Unknown key "source"'),
+        ("", {"k": "defaults: {sources: 5}"}, 'shop.yaml:2:60 MZ005 Wrong type for "sources"'),
+        ("", {"k": "defaults: {sources: {connection: k}}"}, 'shop.yaml:2:61 MZ004 Unknown key "connection"'),
+        ("", {"k": "defaults: {sources: {slot: s}}"}, 'shop.yaml:2:61 MZ004 Unknown key "slot"'),
+    ],
+)
+def test_what_is_no_default(tmp_path: Path, defaults: str, written: dict[str, str], said: str) -> None:
+    (wrong,) = found(tmp_path, defaults, **written)
+    assert wrong.partition(" ")[2] == said.partition(" ")[2]
+    assert wrong.partition(":")[0] == said.partition(":")[0]
+
+
+def test_a_default_that_some_type_has_is_none_of_the_mistakes(tmp_path: Path) -> None:
+    assert found(tmp_path, "{sources: {publication: p}, sinks: {path: x}}") == []
+
+
+def test_defaults_can_not_make_a_project_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mzplan.config.defaults.MAX_NODES", 3000)
+    labels = ", ".join(f"l{i}: x" for i in range(500))
+    text = "sources:\n  t: {for_each: [a, b, c, d, e, f], topic: '${each.key}', format: {type: text}}\n"
+    project = PROJECT + f"defaults: {{sources: {{connection: k, labels: {{{labels}}}}}}}\n"
+    wrong = errors(tmp_path, {**files(""), "mzplan.yaml": project, "t.yaml": text})
+    assert brief(wrong) == ["mzplan.yaml:3:12 MZ252 Defaults make the project too large"]
+
+
+def test_a_secret_in_a_default_is_held_to_the_rules_of_its_place(tmp_path: Path) -> None:
+    wrong = errors(tmp_path, files("{sinks: {description: '${env:X}'}}"))
+    assert [d.code for d in wrong] == ["MZ102"]
+    without = {"shop.yaml": (SHOP % ("", "", "", "", "")).replace(', password: "${env:P}"', "")}
+    project = PROJECT + "defaults: {connections: {password: %s}}\n"
+    made = load(tmp_path, {"mzplan.yaml": project % "'${env:OTHER}'", **without})
+    assert body(made, "connection.pg")["password"] == "${env:OTHER}"
+    wrong = errors(tmp_path, {"mzplan.yaml": project % "hunter2!", **without})
+    assert [d.code for d in wrong] == ["MZ016"] and "hunter2!" not in repr(wrong)
+
+
+# --- statements
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    settings = "instances: {local: {type: dry}}\n"
+    given = files("{connections: {description: ours}}", k="defaults: {sources: {trigger: {interval: 5s}}}")
+    write(tmp_path, {**given, "mzplan.yaml": given["mzplan.yaml"] + settings})
+    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+    return tmp_path
+
+
+def alter(folder: Path, statement: str) -> Any:
+    return run("-C", str(folder), "alter", statement, "--auto-approve", "--json")
+
+
+def test_what_comes_from_the_defaults_can_not_be_reset(folder: Path) -> None:
+    before = (folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()
+    ran = alter(folder, "ALTER CONNECTION k RESET DESCRIPTION")
+    assert (ran.code, ran.error()["code"]) == (1, "MZ254")
+    assert ((folder / "shop.yaml").read_bytes(), (folder / "mzplan.yaml").read_bytes()) == before
+    ran = alter(folder, "ALTER CONNECTION k SET DESCRIPTION = 'own'")
+    assert ran.code == 0 and "description: own" in (folder / "shop.yaml").read_text()
+    assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").error()["code"] == "MZ254"
+    project = (folder / "mzplan.yaml").read_text()
+    (folder / "mzplan.yaml").write_text(project.replace("{connections: {description: ours}}", "{}"))
+    assert alter(folder, "ALTER CONNECTION k RESET DESCRIPTION").code == 0
+
+
+def test_an_edit_of_a_connection_leaves_its_defaults(folder: Path) -> None:
+    ran = alter(folder, "ALTER CONNECTION k SET BROKERS = ('c:9092')")
+    assert ran.code == 0, ran.out
+    assert "left_out" not in ran.json()
+    assert "defaults: {sources: {trigger: {interval: 5s}}}" in (folder / "shop.yaml").read_text()
+    assert run("-C", str(folder), "plan", "--detailed-exitcode").code == 0

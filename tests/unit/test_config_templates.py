@@ -1,0 +1,565 @@
+"""`for_each`: what it declares, and that each mistake has its line and its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from mzplan.config import load_project, read_files, templates
+from mzplan.config.findings import Findings
+from mzplan.config.yaml import builder
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import MzplanError
+from mzplan.plan import build_plan
+from tests.unit.cli_runs import run
+from tests.unit.config_files import all_text, brief, errors, load, resource, write
+from tests.unit.small_projects import actions, commit
+
+CONNECTIONS = """\
+connections:
+  k: {type: kafka, brokers: ["b:9092"]}
+  pg: {type: postgres, host: db, database: s, user: u, password: "${env:P}"}
+"""
+TEMPLATE = """\
+sources:
+  per_topic:
+    for_each: {orders: shop.orders, clicks: web.clicks}
+    name: "${each.key}"
+    connection: k
+    topic: "${each.value}"
+    format: {type: json, schema: "id BIGINT"}
+sinks:
+  log:
+    for_each: [orders, clicks]
+    type: console
+    from: "${each.key}"
+"""
+OUT = """\
+sources:
+  orders: {connection: k, topic: shop.orders, format: {type: json, schema: "id BIGINT"}}
+  clicks: {connection: k, topic: web.clicks, format: {type: json, schema: "id BIGINT"}}
+sinks:
+  log_orders: {type: console, from: orders}
+  log_clicks: {type: console, from: clicks}
+"""
+FORMAT = "format: {type: text}"
+
+
+def files(text: str, **more: str) -> dict[str, str | bytes]:
+    return {"c.yaml": CONNECTIONS, "t.yaml": dedent(text), **{f"{n}.yaml": t for n, t in more.items()}}
+
+
+def found(folder: Path, text: str, **options: Any) -> list[str]:
+    return brief(errors(folder, files(text), **options))
+
+
+def addresses(folder: Path, text: str, **options: Any) -> list[str]:
+    resources = load(folder, files(text), **options).resources
+    return [str(a) for a in sorted(resources) if a.kind != "connection"]
+
+
+# --- what it declares
+
+
+def test_it_declares_what_would_be_written_out(tmp_path: Path) -> None:
+    made = load(tmp_path / "a", files(TEMPLATE)).resources
+    written = load(tmp_path / "b", files(OUT)).resources
+    assert made.keys() == written.keys()
+    assert [r.body for r in made.values()] == [r.body for r in written.values()]
+    assert [r.references for r in made.values()] == [r.references for r in written.values()]
+    assert made[Address("source", "orders")].template == "sources.per_topic"
+    assert written[Address("source", "orders")].template == ""
+
+
+def test_written_out_or_not_is_no_change(tmp_path: Path) -> None:
+    committed = commit(load(tmp_path / "a", files(OUT)))
+    assert build_plan(load(tmp_path / "b", files(TEMPLATE)), committed).is_empty
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "{orders: shop.orders, clicks: web.clicks, leads: web.leads}",
+        "{leads: web.leads, clicks: web.clicks, orders: shop.orders}",
+    ],
+)
+def test_another_key_touches_nothing_else(tmp_path: Path, keys: str) -> None:
+    committed = commit(load(tmp_path / "a", files(TEMPLATE)))
+    more = TEMPLATE.replace("{orders: shop.orders, clicks: web.clicks}", keys)
+    assert actions(build_plan(load(tmp_path / "b", files(more)), committed)) == {"source.leads": "create"}
+
+
+def test_a_name_is_by_default_the_templates_and_the_key(tmp_path: Path) -> None:
+    text = f"sources:\n  t: {{for_each: [a, 5, true], connection: k, topic: '${{each.key}}', {FORMAT}}}\n"
+    assert addresses(tmp_path, text) == ["source.t_5", "source.t_a", "source.t_true"]
+
+
+def test_no_key_declares_nothing(tmp_path: Path) -> None:
+    assert addresses(tmp_path, f"sources:\n  t: {{for_each: [], connection: k, topic: t, {FORMAT}}}\n") == []
+
+
+def test_values_keep_their_types_where_they_stand_alone(tmp_path: Path) -> None:
+    text = f"""
+    sources:
+      a: {{connection: k, topic: a, {FORMAT}}}
+    sinks:
+      t:
+        for_each:
+          x: {{key: [value, n], size: 500, keep: true, label: 0.5, n: {{deep: 7}}}}
+        connection: pg
+        from: a
+        table: "public.${{each.key}}_${{each.value.size}}_${{each.value.keep}}"
+        mode: upsert
+        key: "${{each.value.key}}"
+        select: [value, "1 AS ${{each.value.n.deep}}x", "2 AS n"]
+        labels: {{number: "${{each.value.label}}", deep: "${{each.value.n.deep}}", text: "${{each.key}}"}}
+        lifecycle: {{prevent_destroy: "${{each.value.keep}}"}}
+    """
+    text = text.replace("1 AS ${each.value.n.deep}x", "1 AS x${each.value.n.deep}")
+    body = resource(load(tmp_path, files(text)), "sink.t_x").body
+    assert body["key"] == ["value", "n"] and body["table"] == "public.x_500_true"
+    assert body["labels"] == {"number": 0.5, "deep": 7, "text": "x"}
+    assert body["lifecycle"] == {"prevent_destroy": True}
+    assert body["select"] == ["value", "1 AS x7", "2 AS n"]
+
+
+def test_a_connection_written_inside_is_one_for_each(tmp_path: Path) -> None:
+    text = f"""
+    sources:
+      t:
+        for_each: [a, b]
+        connection: {{type: kafka, brokers: ["${{each.key}}:9092"], description: "*"}}
+        topic: t
+        {FORMAT}
+    """
+    made = load(tmp_path, files(text))
+    assert resource(made, "connection.source_t_a").body["brokers"] == ["a:9092"]
+    assert resource(made, "connection.source_t_b").body["brokers"] == ["b:9092"]
+    wrong = text.replace('description: "*"', "descr: x")
+    (one,) = errors(tmp_path, files(wrong))
+    assert (one.code, one.range and one.range.line, str(one.address)) == ("MZ004", 5, "connection.source_t_a")
+
+
+def test_variables_are_filled_in_first(tmp_path: Path) -> None:
+    text = f"""
+    sources:
+      t:
+        for_each: ["${{var.one}}", b]
+        connection: k
+        topic: "${{var.prefix}}.${{each.value}}"
+        {FORMAT}
+    """
+    project = "version: 1\nproject: shop\nvariables: {one: {default: a}, prefix: {}}\n"
+    made = load(tmp_path, {**files(text), "mzplan.yaml": project}, variables={"prefix": "eu"})
+    assert resource(made, "source.t_a").body["topic"] == "eu.a"
+    assert made.variables == {"prefix": "eu"}
+
+
+def test_a_list_can_be_shared_by_an_alias_and_nobody_changes_it(tmp_path: Path) -> None:
+    text = """
+    sources:
+      t:
+        for_each: &keys {a: {topics: &deep {name: x}}, b: {topics: *deep}}
+        name: "${each.key}"
+        connection: k
+        topic: "${each.value.topics.name}.${each.key}"
+        format: &format {type: json, schema: "id BIGINT", }
+        labels: &labels {key: "${each.key}"}
+      u:
+        for_each: *keys
+        connection: k
+        topic: "u.${each.key}"
+        format: *format
+        labels: *labels
+      plain: {connection: k, topic: t, format: *format}
+    sinks:
+      s: {for_each: *keys, type: console, from: "${each.key}"}
+    """
+    made = load(tmp_path, files(text))
+    topics = {str(a): r.body["topic"] for a, r in made.resources.items() if a.kind == "source"}
+    assert topics == {
+        "source.a": "x.a", "source.b": "x.b", "source.plain": "t", "source.u_a": "u.a", "source.u_b": "u.b",
+    }  # fmt: skip
+    labels = [resource(made, f"source.{name}").body["labels"] for name in ("a", "b", "u_a", "u_b")]
+    assert labels == [{"key": "a"}, {"key": "b"}, {"key": "a"}, {"key": "b"}]
+
+
+def test_what_was_parsed_stays_as_it_was() -> None:
+    from mzplan.config.declared import Declared
+    from mzplan.config.files import SourceFile
+
+    value = {"deep": [1, {"x": "y"}]}
+    body = {
+        "for_each": {"a": value, "b": value},
+        "topic": "${each.key}",
+        "labels": {"l": ["${each.value.deep}", {"k": "${each.key}"}], "same": {"z": 1}},
+    }
+    before = repr(body)
+    declared = Declared(Address("source", "t"), body, SourceFile("", ""))
+    one, other = templates.Templates(Findings()).expand(declared)
+    assert one.body["labels"] == {"l": [[1, {"x": "y"}], {"k": "a"}], "same": {"z": 1}}
+    assert other.body["labels"]["l"][1] == {"k": "b"} and repr(body) == before
+    assert one.body["labels"]["same"] is other.body["labels"]["same"]  # what does not differ costs nothing
+
+
+def test_moved_from_may_have_the_key(tmp_path: Path) -> None:
+    committed = commit(load(tmp_path / "a", files(TEMPLATE)))
+    renamed = TEMPLATE.replace('name: "${each.key}"', "lifecycle: {moved_from: '${each.key}'}")
+    renamed = renamed.replace('from: "${each.key}"', 'from: "per_topic_${each.key}"')
+    plan = build_plan(load(tmp_path / "b", files(renamed)), committed)
+    assert actions(plan) == {
+        "source.per_topic_clicks": "move",
+        "source.per_topic_orders": "move",
+        "sink.log_clicks": "update",
+        "sink.log_orders": "update",
+    }
+
+
+# --- mistakes
+
+
+def test_a_mistake_of_all_is_reported_once_with_a_key(tmp_path: Path) -> None:
+    text = f"""
+    sources:
+      t:
+        for_each: [a, b]
+        connection: nope
+        topic: "${{each.key}}"
+        trigger: {{interval: soon}}
+        topc: x
+        {FORMAT}
+    """
+    wrong = errors(tmp_path, files(text))
+    assert brief(wrong) == [
+        "t.yaml:5:17 MZ012 Unknown connection",
+    ]
+    assert 'for_each makes it for the key "a", and the others alike.' in wrong[0].detail
+    wrong = errors(tmp_path, files(text.replace("nope", "k")))
+    assert brief(wrong) == [
+        't.yaml:7:25 MZ005 Wrong value for "interval"',
+        't.yaml:8:5 MZ004 Unknown key "topc"',
+    ]
+
+
+def test_a_mistake_of_one_key_names_that_key(tmp_path: Path) -> None:
+    text = f"""
+    sources:
+      t: {{for_each: {{a: good, b: "not good", c: bad!}}, connection: k, topic: "${{each.value}}", {FORMAT}}}
+    """
+    wrong = errors(tmp_path, files(text))
+    said = {str(d.address): d.detail.rpartition(". ")[2] for d in wrong if d.range and d.range.line == 3}
+    assert said == {
+        "source.t_b": 'for_each makes it for the key "b".',
+        "source.t_c": 'for_each makes it for the key "c".',
+    }
+
+
+def test_a_sink_of_a_missing_source_is_at_its_line(tmp_path: Path) -> None:
+    text = TEMPLATE.replace("[orders, clicks]", "[orders, clicks, leads]")
+    (wrong,) = errors(tmp_path, files(text))
+    assert str(wrong.range) == "t.yaml:12:11" and 'for the key "leads"' in wrong.detail
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("orders", 't.yaml:3:15 MZ251 for_each needs a list or a mapping'),
+        ("", 't.yaml:3:14 MZ251 for_each needs a list or a mapping'),
+        ("[a, {b: c}]", "t.yaml:3:19 MZ251 An item of for_each is a mapping"),
+        ("[a, ]\n    name: [x]", "t.yaml:4:5 MZ251 The name of a for_each is no text"),
+        ("[a, shop.orders]", 't.yaml:3:19 MZ251 The key "shop.orders" makes no name'),
+        ("{A: x, 'b c': y}\n    name: '${each.key}'", 't.yaml:3:16 MZ251 The key "A" makes no name'),
+        ("[a, b, a]", "t.yaml:3:22 MZ003 source.t_a is declared twice"),
+        ("[a, b]\n    name: one", "t.yaml:3:19 MZ003 source.one is declared twice"),
+        ("{a: x, b: ['${each.key}']}", "t.yaml:3:27 MZ250 ${each.key} has no meaning here"),
+    ],
+)  # fmt: skip
+def test_keys_that_are_none(tmp_path: Path, keys: str, said: str) -> None:
+    text = f"sources:\n  t:\n    for_each: {keys}\n    connection: k\n    topic: t\n    {FORMAT}\n"
+    assert found(tmp_path, text) == [said]
+
+
+def test_a_name_twice_names_both(tmp_path: Path) -> None:
+    text = TEMPLATE.replace("sinks:", f"  orders: {{connection: k, topic: t, {FORMAT}}}\nsinks:")
+    (wrong,) = errors(tmp_path, files(text))
+    assert wrong.summary == "source.orders is declared twice"
+    assert wrong.detail == 'It is also made by for_each, for the key "orders", at t.yaml:2:3.'
+    other = (
+        f"sources:\n  t: {{for_each: [orders], name: '${{each.key}}', connection: k, topic: x, {FORMAT}}}\n"
+    )
+    (wrong,) = errors(tmp_path, files(TEMPLATE, u=other))
+    assert str(wrong.range) == "u.yaml:2:3"
+    assert wrong.detail.endswith('at t.yaml:2:3. for_each makes it for the key "orders".')
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("${each.value.topic}", 'for the keys "b", "c": the value is no mapping with the key "topic".'),
+        ("${each.value.other}", 'for the key "a": the value has no key "other": it has topic, none.'),
+        ("${each.value.none}", 'for the key "a": the value has nothing at "each.value.none".'),
+        ("x${each.value}", 'for the key "a": the value is no text, so it can only stand alone'),
+    ],
+)
+def test_a_value_that_is_not_there_names_the_keys(tmp_path: Path, topic: str, said: str) -> None:
+    text = f"""
+    sources:
+      t: {{for_each: {{a: {{topic: x, none: }}, b: y, c: 5}}, connection: k, topic: "{topic}", {FORMAT}}}
+    sinks:
+      s: {{type: console, from: t_a}}
+    """
+    wrong = errors(tmp_path, files(text))
+    assert {(d.code, d.range.line if d.range else 0) for d in wrong} == {("MZ251", 3)}
+    assert any(said in d.detail for d in wrong), wrong
+
+
+@pytest.mark.parametrize("text", ["${each}", "${each.index}", "${each.value.}", "${each.key", "${eachkey}"])
+def test_a_reference_that_is_none(tmp_path: Path, text: str) -> None:
+    (wrong,) = errors(
+        tmp_path,
+        files(f"sources:\n  t: {{for_each: [a, b], connection: k, topic: 'x{text}', {FORMAT}}}\n"),
+    )
+    assert (wrong.code, wrong.range and wrong.range.column) == ("MZ250", 49)
+
+
+def test_with_a_colon_it_is_no_secret(tmp_path: Path) -> None:
+    text = f"sources:\n  t: {{for_each: [a, b], connection: k, topic: '${{each:key}}', {FORMAT}}}\n"
+    wrong = errors(tmp_path, files(text))
+    assert {d.code for d in wrong} == {"MZ250"}
+    wrong = errors(tmp_path, files(text.replace("for_each: [a, b], ", "")))
+    assert {d.code for d in wrong} == {"MZ017"} and wrong[0].hint.startswith("write ${each.key}")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("sources:\n  p: {connection: k, topic: '${each.key}', format: {type: text}}\n", "t.yaml:2:30"),
+        ("connections:\n  x: {type: kafka, brokers: ['${each.key}:1']}\n", "t.yaml:2:31"),
+        ("connections:\n  x: {type: kafka, brokers: [a:1], options: &o {x: '${each.key}'}}\n", "t.yaml:2:53"),
+    ],
+)
+def test_outside_of_for_each_it_has_no_meaning(tmp_path: Path, text: str, place: str) -> None:
+    wrong = [d for d in errors(tmp_path, files(text)) if d.code == "MZ250"]
+    assert [str(d.range) for d in wrong] == [place]
+
+
+def test_it_can_not_come_in_by_an_alias(tmp_path: Path) -> None:
+    text = """
+    sources:
+      t:
+        for_each: [a]
+        connection: k
+        topic: t
+        format: &f {type: json, schema: "${each.key} BIGINT"}
+      plain: {connection: k, topic: t, format: *f}
+    """
+    assert found(tmp_path, text) == ["t.yaml:8:36 MZ250 ${each.key} has no meaning here"]
+
+
+@pytest.mark.parametrize(
+    "settings", ["warehouse: '${each.key}'", "defaults: {sources: {topic: '${each.key}'}}"]
+)
+def test_settings_have_no_key(tmp_path: Path, settings: str) -> None:
+    files: dict[str, str | bytes] = {"mzplan.yaml": f"version: 1\nproject: shop\n{settings}\n"}
+    assert [d.code for d in errors(tmp_path, files)] == ["MZ250"]
+    if settings.startswith("warehouse"):
+        with pytest.raises(MzplanError) as failure:
+            load_project(tmp_path)
+        assert [d.code for d in failure.value.diagnostics] == ["MZ250"]
+
+
+def test_what_a_key_makes_is_no_reference_of_ours(tmp_path: Path) -> None:
+    """Neither by a value that holds one, nor by two that make one together."""
+    text = f"""
+    sources:
+      t: {{for_each: {{a: "{{each.key}}", b: "{{x"}}, connection: k, topic: "$${{each.value}}", {FORMAT}}}
+    """
+    assert {d.code for d in errors(tmp_path, files(text))} <= {"MZ250", "MZ017"}
+    assert errors(tmp_path, files(text))
+
+
+def test_a_variable_without_a_value_is_one_mistake(tmp_path: Path) -> None:
+    text = f"""
+    sources:
+      t: {{for_each: ["${{var.x}}"], connection: k, topic: "${{var.y}}${{each.key}}", {FORMAT}}}
+    sinks:
+      s: {{type: console, from: t_a}}
+    """
+    assert [line.split(" ", 1)[1] for line in found(tmp_path, text)] == [
+        'MZ015 Unknown variable "x"',
+        'MZ015 Unknown variable "y"',
+    ]
+
+
+def test_what_is_broken_leaves_it_open_what_else_there_is(tmp_path: Path) -> None:
+    text = TEMPLATE.replace("[orders, clicks]", "5").replace("clicks: web.clicks", "clicks: 'a b'")
+    read = read_files(write(tmp_path, files(text)))
+    assert not read.is_whole
+    assert [str(a) for a in read.mistaken] == ["source.clicks"]
+    assert Address("source", "orders") in read.resources
+
+
+# --- secrets
+
+
+def secret(value: str, where: str) -> str:
+    return f"""
+    sources:
+      a: {{connection: k, topic: a, {FORMAT}}}
+    sinks:
+      s:
+        for_each: {{x: {{pw: "{value}"}}}}
+        from: a
+        table: t
+        {where}
+    """
+
+
+INSIDE = "connection: {type: postgres, host: db, database: s, user: u, password: '%s'}"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [("${env:PX}", "${each.value.pw}"), ("PX", "${env:${each.value.pw}}")]
+)
+def test_a_secret_reference_may_stand_where_a_secret_may(tmp_path: Path, value: str, written: str) -> None:
+    made = load(tmp_path, files(secret(value, INSIDE % written)))
+    assert resource(made, "connection.sink_s_x").body["password"] == "${env:PX}"
+
+
+def test_a_secret_reference_elsewhere_is_refused(tmp_path: Path) -> None:
+    text = secret("${env:PX}", "connection: pg\n        description: '${each.value.pw}'")
+    assert found(tmp_path, text) == ['t.yaml:10:18 MZ102 A secret reference can\'t stand in "description"']
+
+
+def test_a_secret_written_out_is_never_shown(tmp_path: Path) -> None:
+    text = secret("hunter2!", INSIDE % "${each.value.pw}").replace("from: a", "form: a")
+    wrong = errors(tmp_path, files(text))
+    assert "MZ016" in {d.code for d in wrong}
+    assert "hunter2!" not in all_text(wrong)
+
+
+# --- limits
+
+
+def test_it_may_not_make_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_MADE", 5)
+    text = f"""
+    sources:
+      t: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
+      u: {{for_each: [a, b, c], connection: k, topic: "${{each.key}}", {FORMAT}}}
+    """
+    assert found(tmp_path, text) == ["t.yaml:4:7 MZ252 for_each makes the project too large"]
+
+
+def test_a_small_file_can_not_become_a_large_project(tmp_path: Path) -> None:
+    """Aliases, each repeated in the next, times keys."""
+    laughs = "\n".join(
+        f"    l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" if i else "    l0: &l0 [x]" for i in range(6)
+    )
+    keys = ", ".join(f"k{i}" for i in range(5000))
+    text = (
+        f"sources:\n  t:\n    for_each: [{keys}]\n    connection: k\n    topic: '${{each.key}}'\n{laughs}\n"
+    )
+    assert found(tmp_path, text) == ["t.yaml:3:5 MZ252 for_each makes the project too large"]
+
+
+def test_texts_can_not_become_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_FILLED", 100_000)
+    many = "${each.value}" * 50
+    text = f"sources:\n  t: {{for_each: {{a: {'x' * 3000}}}, connection: k, topic: '{many}', {FORMAT}}}\n"
+    assert found(tmp_path, text) == ["t.yaml:2:7 MZ252 for_each makes the project too large"]
+
+
+def test_values_count_as_often_as_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_NODES", 1000)
+    monkeypatch.setattr(builder, "MAX_NODES", 1000)
+    uses = ", ".join(["'${each.value}'"] * 20)
+    value = ", ".join(["x"] * 100)
+    text = f"sources:\n  t: {{for_each: {{a: [{value}]}}, connection: k, {FORMAT}, labels: [{uses}]}}\n"
+    assert found(tmp_path, text) == ["t.yaml:2:7 MZ252 for_each makes the project too large"]
+
+
+# --- commands
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    project = "version: 1\nproject: shop\ninstances: {local: {type: dry}}\n"
+    spare = '  spare: {type: kafka, brokers: ["b:9092"]}\n'
+    write(tmp_path, {**files(TEMPLATE), "c.yaml": CONNECTIONS + spare, "mzplan.yaml": project})
+    assert run("-C", str(tmp_path), "apply", "--auto-approve").code == 0
+    return tmp_path
+
+
+def command(folder: Path, *arguments: str) -> Any:
+    return run("-C", str(folder), *arguments, "--json")
+
+
+def refused(folder: Path, statement: str) -> dict[str, Any]:
+    before = {path: path.read_bytes() for path in folder.rglob("*.yaml")}
+    state = (folder / "state" / "mzplan.state.json").read_bytes()
+    ran = command(folder, "alter", statement, "--auto-approve")
+    assert ran.code == 1, ran
+    assert {path: path.read_bytes() for path in before} == before
+    assert (folder / "state" / "mzplan.state.json").read_bytes() == state
+    return ran.error()  # type: ignore[no-any-return]
+
+
+def test_alter_refuses_what_would_change_the_others(folder: Path) -> None:
+    error = refused(folder, "ALTER SOURCE orders SET CONNECTION spare")
+    assert (error["code"], error["address"], error["range"]["line"]) == ("MZ253", "source.orders", 2)
+    assert "per_topic" in error["detail"]
+
+
+def test_alter_refuses_it_also_where_the_template_has_its_name(folder: Path) -> None:
+    file = folder / "t.yaml"
+    file.write_text(file.read_text().replace("per_topic:", "orders:"))
+    assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ253"
+    file.write_text(file.read_text().replace("topic:", "topc: 1\n    topic:"))
+    assert refused(folder, "ALTER SOURCE orders SET CONNECTION spare")["code"] == "MZ004"
+
+
+def test_what_the_hint_of_alter_says_works(folder: Path) -> None:
+    file = folder / "t.yaml"
+    out = '  orders: {connection: k, topic: shop.orders, format: {type: json, schema: "id BIGINT"}}\nsinks:'
+    text = file.read_text().replace("{orders: shop.orders, ", "{").replace("sinks:", out)
+    file.write_text(text)
+    assert command(folder, "plan", "--detailed-exitcode").code == 0
+    ran = command(folder, "alter", "ALTER SOURCE orders SET CONNECTION spare", "--auto-approve")
+    assert ran.code == 0 and "connection: spare" in file.read_text()
+
+
+def test_a_connection_that_it_uses_can_be_altered(folder: Path) -> None:
+    ran = command(folder, "alter", "ALTER CONNECTION k SET BROKERS = ('c:9092')", "--auto-approve")
+    restarted = {c["address"] for c in ran.json()["changes"]}
+    assert restarted == {"connection.k", "source.orders", "source.clicks"}
+
+
+def test_addresses_are_like_any_others(folder: Path) -> None:
+    assert command(folder, "pause", "source.orders").code == 0
+    assert command(folder, "resume", "source.orders").code == 0
+    file = folder / "t.yaml"
+    file.write_text(file.read_text().replace("shop.orders", "shop.o").replace("web.clicks", "web.c"))
+    plan = command(folder, "plan", "--target", "source.orders").json()["changes"]
+    assert {c["address"] for c in plan} == {"source.orders", "sink.log_orders"}
+    file.write_text(file.read_text().replace("shop.o", "shop.orders").replace("web.c", "web.clicks"))
+    assert command(folder, "state", "mv", "source.orders", "source.sales").code == 0
+    text = file.read_text().replace("orders: shop", "sales: shop").replace("[orders,", "[sales,")
+    text = text.replace("  log:", "  log_orders: {type: console, from: sales}\n  log:").replace(
+        "[sales, ", "["
+    )
+    file.write_text(text)
+    assert command(folder, "plan", "--detailed-exitcode").code == 0
+    assert command(folder, "state", "rm", "sink.log_clicks").code == 0
+    assert command(folder, "import", "sink.log_clicks").json() is not None
+    assert command(folder, "show", "source.sales").json()["address"] == "source.sales"
+
+
+def test_schemas_for_editors_have_it(tmp_path: Path) -> None:
+    for kind in ("source.kafka", "sink.postgres"):
+        assert {"for_each", "name"} <= run("schema", kind).json()["properties"].keys()
+    assert "defaults" in run("schema", "connection.kafka").json()["properties"]
+    assert "defaults" in run("schema", "project").json()["properties"]
