@@ -10,7 +10,8 @@
 # MZPLAN_PROJECT is the project's folder (default: here), MZPLAN the command (default: mzplan),
 # MZPLAN_APPLY_OPTIONS more options of apply (`--allow-replace`), MZPLAN_DIGEST the approved digest (default: what
 # approved.sh or note.py has found, DIR/approved.txt), MZPLAN_STATE_CONFIG the file that `state:` is taken from
-# (default: the project's mzplan.yaml), MZPLAN_ENV the environment, in a project that has some.
+# (default: the project's mzplan.yaml), MZPLAN_ENV the environment, in a project that has some, MZPLAN_HTML_URL where a
+# reader will find DIR/plan.html: the comment links to it.
 set -euo pipefail
 
 project=${MZPLAN_PROJECT:-.}
@@ -28,7 +29,8 @@ case "${1:-}" in
   plan)
     out=$(folder "${2:?DIR}")
     code=0
-    run plan --out "$out/plan.mzplan" --markdown "$out/comment.md" --html "$out/plan.html" --detailed-exitcode >"$out/summary.txt" || code=$?
+    run plan --out "$out/plan.mzplan" --markdown "$out/comment.md" --html "$out/plan.html" \
+      ${MZPLAN_HTML_URL:+--html-url "$MZPLAN_HTML_URL"} --detailed-exitcode >"$out/summary.txt" || code=$?
     cat "$out/summary.txt"
     rm -f "$out/no-changes"
     case $code in

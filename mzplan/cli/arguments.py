@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -13,6 +14,9 @@ from mzplan.model.durations import DURATION_FORM, seconds
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+
+_PRINTABLE = re.compile(r"[!-~]+")  # of a URL: what is not, is written %XX
 
 
 class AddressType(click.ParamType[Address]):
@@ -122,6 +126,29 @@ class DigestType(click.ParamType[str]):
         return str(value)
 
 
+class WebAddressType(click.ParamType[str]):
+    """`https://…`: where a browser finds something. Without a login: whoever reads it would have that."""
+
+    name = "url"
+    LONGEST = 2_000
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        try:
+            parts = urlsplit(text)
+            host = parts.hostname if parts.port != 0 else None
+        except ValueError:
+            self.fail(f"{text[:80]!r} is no URL.", param, ctx)
+        if parts.scheme not in ("http", "https") or not host:
+            self.fail(f"{text[:80]!r} is no URL of a page: write https://HOST/PATH.", param, ctx)
+        if parts.username is not None or parts.password is not None:
+            self.fail("a URL with a login shows it to all who read it: write it without.", param, ctx)
+        if len(text) > self.LONGEST or not _PRINTABLE.fullmatch(text):
+            most = f"{self.LONGEST:,}"
+            self.fail(f"{text[:80]!r} has blanks or odd characters, or more than {most} of them.", param, ctx)
+        return text
+
+
 def _examples() -> Iterable[str]:
     from mzplan.cli.project import examples
 
@@ -139,6 +166,7 @@ QUERY = AddressType(queries_only=True)
 ADDRESS_OR_FILE = AddressOrFileType()
 DURATION = DurationType()
 DIGEST = DigestType()
+WEB_ADDRESS = WebAddressType()
 EXAMPLE = NameType(_examples)
 SCHEMA = NameType(_schemas)
 INSTANCE = InstanceType()

@@ -8,7 +8,7 @@ import time
 import click
 
 from mzplan.cli.apply import canary_options
-from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE
+from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE, WEB_ADDRESS
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.output import height, redrawn, write_text
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
@@ -36,6 +36,12 @@ WATCH_EVERY = 1.0  # seconds
     type=click.Path(dir_okay=False),
     help="Write the plan as a picture, with its changes: one HTML file that loads nothing.",
 )
+@click.option(
+    "--html-url",
+    metavar="URL",
+    type=WEB_ADDRESS,
+    help="Where readers of the comment will find that file: the comment links to it.",
+)
 @click.option("--explain", is_flag=True, help="Also show the stages that apply will walk.")
 @click.option(
     "--live/--no-live", default=False, help="Have the queries of the plan validated (default: not)."
@@ -51,6 +57,7 @@ def command_plan(
     out: str | None,
     markdown: str | None,
     html: str | None,
+    html_url: str | None,
     explain: bool,
     live: bool,
     policy: str | None,
@@ -65,6 +72,8 @@ def command_plan(
 
     if send_secrets and not live:
         raise click.UsageError("--send-secrets goes with --live.")
+    if html_url is not None and markdown is None:
+        raise click.UsageError("--html-url goes with --markdown: the comment has the link.")
     project = invocation.project(whole=True)
     plan = make_plan(
         project,
@@ -84,7 +93,7 @@ def command_plan(
     if markdown is not None:
         from mzplan.render.markdown import render_plan_markdown
 
-        _write_markdown(invocation, markdown, render_plan_markdown(plan))
+        _write_markdown(invocation, markdown, render_plan_markdown(plan, html_url=html_url))
     if html is not None:
         from mzplan.render.plan_page import render_plan_page
 

@@ -14,7 +14,7 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
-from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, many, names, shortened
+from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, link, many, names, shortened
 from mzplan.render.plan_text import SIGNS, edit_of, turns, variables_of, whole
 from mzplan.render.text import cut, safe, value
 
@@ -47,12 +47,15 @@ def _title(what: str, project: str, environment: str) -> str:
     )
 
 
-def render_plan_markdown(plan: Plan) -> str:
-    """The plan, ending in a newline; fewer than 65,536 characters."""
+def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
+    """The plan, ending in a newline; fewer than 65,536 characters. `html_url`: where the same plan is as a
+    picture (`plan --html`)."""
     head = [plan_marker(plan.project, plan.environment), _title("plan", plan.project, plan.environment)]
     head.append(_verdict(plan))
     if not plan.is_empty:
         head.append(_digest(plan))
+    if html_url is not None:
+        head.append(f"{link('The plan as a picture', html_url)}, with a search and every change.")
     if plan.variables:
         head.append(f"Variables: {', '.join(map(code, variables_of(plan)))}.")
     if plan.changes:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import quote
 
 from mzplan.render.text import safe
 
 LIMIT = 65_536  # characters of a comment on GitHub; other forges take more
+_OF_A_URL = "%:/?#[]@!$&'*+,;=-._~"  # what stands for itself; what could end the link becomes %XX
 _TICKS = re.compile(r"`+")
 
 
@@ -49,6 +51,11 @@ def code(text: str) -> str:
     ticks = "`" * (longest + 1)
     space = " " if "`" in shown or not shown.strip() else ""
     return f"{ticks}{space}{shown}{space}{ticks}"
+
+
+def link(text: str, url: str) -> str:
+    """A link that nothing in the URL can end or turn into another one. `text` is not escaped."""
+    return f"[{text}](<{quote(url, safe=_OF_A_URL).replace('&', '&amp;')}>)"
 
 
 def folded(summary: str, body: str) -> str:

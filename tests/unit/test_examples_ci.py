@@ -313,7 +313,7 @@ def test_gitlab_has_one_note_that_is_edited(tmp_path: Path, gitlab: tuple[str, l
 
 def test_the_templates_are_yaml_and_call_what_is_there() -> None:
     action = yaml.safe_load((CI / "action.yml").read_text())
-    steps = {step["name"]: step for step in action["runs"]["steps"] if "name" in step}
+    steps = {step["name"]: step for step in action["runs"]["steps"] if "run" in step}
     assert all(step["shell"] == "bash" for step in steps.values())
     assert "${{" not in "".join(step["run"] for step in steps.values())  # no input becomes shell
     workflow = yaml.safe_load((CI / "github-workflow.yml").read_text())
@@ -377,6 +377,9 @@ class Action:
             "inputs.token": "t",
             "github.event_name": self.event,
             "github.event.pull_request.number": "7",
+            "github.server_url": "https://git.example",
+            "github.repository": "o/r",
+            "github.run_id": "5",
         }
         failed = 0
         for step in self.steps:
@@ -438,6 +441,11 @@ def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
         assert review.run("plan") == 0
     (comment,) = json.loads(review.comments.read_text())
     assert comment["body"].startswith("<!-- mzplan:plan:shop -->")
+    assert "[The plan as a picture](<https://git.example/o/r/actions/runs/5#artifacts>)" in comment["body"]
+    (upload,) = [step for step in review.steps if "upload-artifact" in step.get("uses", "")]
+    assert Action._holds(upload["if"], {"inputs.command": "plan"})
+    kept = upload["with"]["path"].replace("${{ runner.temp }}", str(review.temp))
+    assert Path(kept).read_text().startswith("<!doctype html>")
 
     push_edit(remote, "broken", "connection: k", "connection: nobody")
     broken = Action(checkout(remote, "broken-job", "broken"), "pull_request_target")
@@ -534,7 +542,7 @@ def test_each_job_of_the_gitlab_template(
     shutil.copytree(CI, folder / ".ci")  # where the README says that it is copied to
     for name, more, code in (
         ("mzplan-validate", request, 0),
-        ("mzplan-plan", request, 0),
+        ("mzplan-plan", {**request, "CI_JOB_URL": "https://git.example/o/r/-/jobs/5"}, 0),
         ("mzplan-plan", {}, 0),  # on the default branch there is no note
         ("mzplan-apply", {}, 5),  # without the note, nothing is approved
         ("mzplan-apply", merged, 0),
@@ -544,6 +552,8 @@ def test_each_job_of_the_gitlab_template(
         done = gitlab_job(name, folder, **common, **more)
         assert done.returncode == code, f"{name}: {done.stdout}{done.stderr}"
     assert [n["body"].split("\n")[0] for n in notes] == ["looks good", MARKED, MARKED, MARKED]
+    picture = "https://git.example/o/r/-/jobs/5/artifacts/file/mzplan-out/plan.html"
+    assert f"(<{picture}>)" in notes[2]["body"] and (folder / "mzplan-out" / "plan.html").exists()
     assert notes[1]["body"] == FORGED and "**No changes.**" in notes[3]["body"]
     (remote.parent / "shared-state" / "status" / "local.json").unlink()
     assert gitlab_job("mzplan-drift", folder, **common).returncode == 3

@@ -7,6 +7,7 @@ import re
 from base64 import b64encode
 from html import unescape
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from mzplan.render.html import Markup, element
 from mzplan.render.layout import HEIGHT, WIDTH, layered
 from mzplan.render.plan_page import render_plan_page
 from tests.cases.test_cases import CASES, FOLDER, planned
+from tests.unit.cli_runs import mzplan, write
 from tests.unit.small_projects import commit, console, kafka, project, source
 
 
@@ -83,3 +85,25 @@ def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:
         assert [x for x, _ in way] == sorted(x for x, _ in way)
     assert layered(columns, edges) == found
     assert layered({}, []).places == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("javascript:alert(1)", "is no URL of a page"),
+        ("https:///plan.html", "is no URL of a page"),
+        ("https://ci:secret@h/plan.html", "without"),
+        ("https://h/a b", "odd characters"),
+        ("https://h:x/", "is no URL"),
+    ],
+)
+def test_a_comment_links_to_a_page_alone(url: str, reason: str, tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    ran = mzplan(folder, "plan", "--markdown", "-", "--html-url", url)
+    assert ran.code == 64 and reason in ran.err and "secret" not in ran.err
+
+
+def test_the_link_goes_with_a_comment(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    assert mzplan(folder, "plan", "--html-url", "https://h/p").code == 64
+    assert "(<https://h/p>)" in mzplan(folder, "plan", "--markdown", "-", "--html-url", "https://h/p").out

@@ -14,7 +14,7 @@ from mzplan.model.plan import DriftItem, Pending, Plan
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
-from mzplan.render.markup import LIMIT, code, fence, length, shortened
+from mzplan.render.markup import LIMIT, code, fence, length, link, shortened
 from tests.unit.small_projects import at, commit, kafka, project, shop, sink, source
 
 HOSTILE = (
@@ -40,6 +40,22 @@ def outside(text: str) -> str:
             kept.append(line)
     assert not closing, "a fence is left open"
     return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", "\n".join(kept))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://ci.example/jobs/7/plan.html", "https://ci.example/jobs/7/plan.html"),
+        ("http://[::1]:8000/a%20b?x=1&copy=2#artifacts", "http://[::1]:8000/a%20b?x=1&amp;copy=2#artifacts"),
+        ("https://h/>)<script>`\\\n| é", "https://h/%3E%29%3Cscript%3E%60%5C%0A%7C%20%C3%A9"),
+    ],
+)
+def test_the_comment_links_to_the_picture(url: str, shown: str, state: State) -> None:
+    plan = build_plan(shop(k=kafka(brokers=["b:9092"])), state)
+    text = render_plan_markdown(plan, html_url=url)
+    assert link("The plan as a picture", url) == f"[The plan as a picture](<{shown}>)"
+    assert f"\n\n[The plan as a picture](<{shown}>), with" in text
+    assert "picture" not in render_plan_markdown(plan)
 
 
 def hostile(state: State) -> Plan:
