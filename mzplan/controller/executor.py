@@ -60,8 +60,8 @@ class QueryReport:
     `left_out` counts the malformed records that this run has skipped or kept aside.
     `warning` is the last thing that this run warned of.
     `lag`: records that are not read yet, as of `heard_at`; None where the engine does not say.
-    `last`: the last step that was recorded, `run_rows` the rows of those of this run; `resumed` where the run
-    has gone on (see Observation).
+    `recent`: the last steps that were recorded, the newest first; `run_rows` the rows of those of this run;
+    `resumed` where the run has gone on (see Observation).
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
     started; None where that is not known.
     """
@@ -76,7 +76,7 @@ class QueryReport:
     processed_rows_per_second: float = 0.0
     lag: int | None = None
     left_out: int = 0
-    last: StepRecord | None = None
+    recent: tuple[StepRecord, ...] = ()
     run_rows: int | None = None
     resumed: Mapping[str, Any] | None = None
     warning: str | None = None
@@ -101,11 +101,11 @@ class CheckResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What was found out about a query aside from its run, which may have ended: `backlog`, what waits for it
-    (see Observation), None where nobody says; `last`, its last step that was recorded. `at` is when, in
-    seconds since the epoch."""
+    (see Observation), None where nobody says; `recent`, its last steps that were recorded, the newest first.
+    `at` is when, in seconds since the epoch."""
 
     backlog: Mapping[str, int] | None = None
-    last: StepRecord | None = None
+    recent: tuple[StepRecord, ...] = ()
     at: float = 0.0
 
 

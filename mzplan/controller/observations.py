@@ -12,7 +12,8 @@ from mzplan.controller.types import Step
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Condition, LagUnit, Observation, Status
+from mzplan.model.state import Condition, LagUnit, Observation, PastStep, Status
+from mzplan.warehouse.step_record import StepRecord
 
 # What a backlog says, and in which unit that is a lag; the first that is there counts.
 _UNITS: tuple[tuple[str, LagUnit], ...] = (
@@ -53,7 +54,8 @@ def observe(
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
         failed = None  # it could not go back, and has come up after all
     lag, unit = _lag(address, shown, measured)
-    last = shown.last if shown is not None and shown.last is not None else measured.last if measured else None
+    recent = shown.recent if shown is not None and shown.recent else measured.recent if measured else ()
+    last = recent[0] if recent else None
     return Observation(
         address=address,
         generation=shown.name.generation if shown else generation,
@@ -86,12 +88,17 @@ def observe(
         total_rows=last.total if last else None,
         last_rows=last.rows if last else None,
         last_batch_at=last.time if last else None,
+        last_steps=tuple(map(_past_step, recent)),
         resumed=shown.resumed if shown else None,
         run_rows=shown.run_rows if shown else None,
         retry_at=retry_at,
         at_fault=fault.connection if fault else None,
         fault=_told(fault.problem) if fault else None,
     )
+
+
+def _past_step(record: StepRecord) -> PastStep:
+    return (record.step, int(record.time) if record.time is not None else None, record.rows)
 
 
 def _lag(

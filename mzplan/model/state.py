@@ -16,6 +16,7 @@ FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
 LagUnit = Literal["records", "rows", "steps", "bytes"]
+PastStep = tuple[int, int | None, int | None]  # its number, when (seconds since the epoch), and its rows
 Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 
@@ -126,6 +127,7 @@ class Observation:
       kept. None for an upstream that says nothing.
     - `total_rows`: of all its steps: written to the collection (source) or the target (sink). `last_rows`,
       `last_batch_at` (seconds since the epoch): of the last step that was recorded.
+    - `last_steps`: that one and a few before it, the newest first.
     - `resumed`: where this run has gone on: `step`, the last one before it, and `position`, Spark's entry in
       the offset log after that; None of one that has begun anew. `run_rows`: rows since.
     - `warning`: why a running query needs attention.
@@ -164,6 +166,7 @@ class Observation:
     total_rows: int | None = None
     last_rows: int | None = None
     last_batch_at: float | None = None
+    last_steps: tuple[PastStep, ...] = field(default=(), metadata=SPARSE)
     resumed: Mapping[str, Any] | None = None
     run_rows: int | None = None
     retry_at: float | None = None

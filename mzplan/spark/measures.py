@@ -28,7 +28,7 @@ def measured(warehouse: str, query: ResolvedQuery, connector: Any) -> Measured:
         elif isinstance(connector, HasBacklog):
             with missing_extras_reported():
                 backlog = connector.backlog(query)
-        last = history.index.last()
+        recent = history.index.recent()
     except (OSError, ValueError, MzplanError):
         return Measured(at=at)
-    return Measured(backlog=backlog, last=last, at=at)
+    return Measured(backlog=backlog, recent=recent, at=at)

@@ -101,7 +101,7 @@ class Running:
         ended = self.ended
         newest = progress or Progress()
         step = max(newest.step, self.step)
-        counted = recorded.last.step if recorded.last is not None else -1
+        counted = recorded.recent[0].step if recorded.recent else -1
         return QueryReport(
             name=self.name,
             query_id=self.query_id,
@@ -113,7 +113,7 @@ class Running:
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
             lag=newest.lag,
             left_out=self.left_out + newest.left_out,
-            last=recorded.last,
+            recent=recorded.recent,
             run_rows=recorded.rows if counted >= step else None,
             resumed=self.resumed,
             warning=self.warning,

@@ -18,6 +18,7 @@ from mzplan.connectors.frames.written import WRITTEN
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
+from mzplan.warehouse.step_index import RECENT
 from mzplan.warehouse.step_record import StepRecord
 
 log = logging.getLogger("mzplan.steps")
@@ -37,10 +38,10 @@ class _Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What is recorded of a query: its `last` step, and the `rows` of those since it began to run; None where
-    either is not known."""
+    """What is recorded of a query: the `recent` of its steps, the newest first, and the `rows` of those since
+    it began to run, None where that is not known."""
 
-    last: StepRecord | None = None
+    recent: tuple[StepRecord, ...] = ()
     rows: int | None = None
 
 
@@ -52,7 +53,7 @@ class _Recorded:
 
     history: StepHistory
     upto: int
-    last: StepRecord | None = None
+    recent: tuple[StepRecord, ...] = ()
     begun: bool = False
     base: int = -1
     rows: int | None = 0
@@ -91,7 +92,7 @@ class StepRecorder:
         """What is written down of a query by now."""
         with self._lock:
             query = self._queries.get(name)
-            return Recorded(last=query.last, rows=query.rows) if query is not None else Recorded()
+            return Recorded(recent=query.recent, rows=query.rows) if query is not None else Recorded()
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """A query has finished a trigger: the JSON of a StreamingQueryProgress."""
@@ -167,16 +168,17 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> N
     """Add what is new to the index."""
     history = query.history
     if not query.begun:
-        query.last, query.begun = history.index.last(), True
-    tail = history.tail(query.last, upto)
+        query.recent, query.begun = history.index.recent(), True
+    last = query.recent[0] if query.recent else None
+    tail = history.tail(last, upto)
     newest = tail[-1].step if tail else -1
     found = [
         _filled(history, record, reported, compute=record.step > newest - _COMPUTED_STEPS) for record in tail
     ]
     if found:
-        found = _totalled(found, query.last, history)
+        found = _totalled(found, last, history)
         history.index.append(found)
-        query.last = found[-1]
+        query.recent = (*reversed(found[-RECENT:]), *query.recent)[:RECENT]
         query.rows = _sum([query.rows, *(one.rows for one in found if one.step > query.base)])
 
 

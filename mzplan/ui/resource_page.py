@@ -15,6 +15,8 @@ from mzplan.ui.graph_page import drawing, resource_link
 from mzplan.ui.plots import plot
 from mzplan.ui.samples import Samples
 
+_STEPS = 20  # that are shown: whoever writes a store writes any number
+_STEP = ("Step", "When", "Rows")
 _DRAWN = 200  # nodes; what a connection of many queries reaches is listed instead
 
 
@@ -27,6 +29,7 @@ def resource_page(overview: Overview, address: Address, samples: Samples, origin
         _notes(query) if query else None,
         _open(overview, address),
         _plots(query, samples) if query else None,
+        last_steps(query) if query else None,
         _reach(overview, address),
         element("h2", "Declared as"),
         element("pre", declaration(resource), class_="box"),
@@ -87,6 +90,30 @@ def _plots(query: QueryStatus, samples: Samples) -> Content:
         ),
         element("p", "Sampled by this page's server each ten seconds since it runs.", class_="quiet"),
         starts if runs else None,
+    ]
+
+
+def last_steps(query: QueryStatus) -> Content:
+    """The last micro-batches, as the runner has reported them."""
+    found = query.observation.last_steps[:_STEPS] if query.observation is not None else ()
+    if not found:
+        return None
+    names = [element("th", name, scope="col", class_=name != "When" and "number") for name in _STEP]
+    rows = [
+        element(
+            "tr",
+            element("th", f"{step:,}", scope="row", class_="number"),
+            element("td", moment(at)),
+            element("td", f"{written:,}" if written is not None else "-", class_="number"),
+        )
+        for step, at, written in found
+    ]
+    table = element("table", element("thead", element("tr", names)), element("tbody", rows), id="steps")
+    more = f"mzplan steps {query.resource.address}"
+    return [
+        element("h2", "The last steps"),
+        scrolled(table, "The last steps"),
+        element("p", "All of them, with offsets: ", element("code", more), class_="quiet"),
     ]
 
 

@@ -11,6 +11,7 @@ so a line that a crash has cut short is simply left out.
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -23,6 +24,7 @@ from mzplan.warehouse.step_record import StepRecord
 FORMAT_VERSION = 1
 SEGMENT = 500  # steps
 SEGMENTS = 200  # kept of one query: 100,000 steps, about 25 MB
+RECENT = 8  # steps, 25 bytes each in a Status, of every query: 200 KB of 1,000
 _SINCE = "since.json"
 _MARK = "since-"
 
@@ -46,6 +48,10 @@ class StepIndex:
             return max(marked, int(json.loads(data)["since"])) if data is not None else marked
         except (ValueError, KeyError, TypeError) as problem:
             raise OSError(f"{self.place}/{_SINCE} is damaged: {problem}") from None
+
+    def recent(self) -> tuple[StepRecord, ...]:
+        """The newest few steps, the newest first: what a Status shows of them."""
+        return tuple(itertools.islice(self.backwards(), RECENT))
 
     def last(self) -> StepRecord | None:
         """The newest step; None when there is none."""

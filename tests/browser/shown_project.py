@@ -99,6 +99,7 @@ def _reported(status: Status, changed: Mapping[str, Mapping[str, Any]]) -> Statu
             "total_rows": 12_000 * (number + 1),
             "last_rows": 120,
             "last_batch_at": round(now) - 3.0,
+            "last_steps": tuple((40 + number - n, round(now) - 3 - 5 * n, 120 - n) for n in range(3)),
             "input_rows_per_second": 0.0 if one.condition == "paused" else 12.5 * (number + 1),
             "lag": 7 * number,
             "lag_unit": "records",

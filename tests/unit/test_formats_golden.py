@@ -161,6 +161,7 @@ def full_status() -> Status:
         total_rows=12,
         last_rows=4,
         last_batch_at=NOW,
+        last_steps=((7, 1_700_000_000, 4), (6, 1_699_999_999, None), (5, None, 0)),
         resumed={"step": 6, "position": {"orders": {"0": 17}}},
         run_rows=5,
         retry_at=NOW,

@@ -74,12 +74,15 @@ def shown(observation: Observation | None, as_of: float | None = None) -> Projec
 
 def test_the_lag_of_a_paused_query_is_what_waits(world: World) -> None:
     world.executor.measured = lambda d: Measured(
-        backlog={"records": 7}, last=StepRecord(step=3, rows=4, total=40, time=5.0), at=time.time()
+        backlog={"records": 7},
+        recent=(StepRecord(step=3, rows=4, total=40, time=5.5), StepRecord(step=2)),
+        at=time.time(),
     )
     world.commit(make_state(1, paused=True))
     seen = until(world, lambda seen: seen.lag is not None)
     assert (seen.condition, seen.lag, seen.lag_unit) == ("paused", 7, "records")
-    assert (seen.total_rows, seen.last_rows, seen.last_batch_at) == (40, 4, 5.0)
+    assert (seen.total_rows, seen.last_rows, seen.last_batch_at) == (40, 4, 5.5)
+    assert seen.last_steps == ((3, 5, 4), (2, None, None))
 
 
 def test_of_what_a_run_says_and_what_was_measured_the_newer_counts() -> None:

@@ -12,6 +12,7 @@ import pytest
 from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.warehouse.content_hash import ContentHash
+from mzplan.warehouse.step_index import RECENT
 from mzplan.warehouse.step_record import StepRecord
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.support import eventually
@@ -58,6 +59,22 @@ def test_what_the_stream_reports_is_written_down(tmp_path: Path, recorder: StepR
     recorder.progressed(progress(0, None, name="somebody else's"))
     recorder.close()
     assert hashes(source) == [(i, str(one), "stream") for i, one in enumerate(found)]
+
+
+def test_the_last_steps_are_at_hand_and_bounded(
+    tmp_path: Path, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_recorder, "EVERY", 0.02)
+    source = StoredSource(tmp_path)
+    for step in range(RECENT + 3):
+        source.run(named(step, step + 2))
+    recorder.begins(NAME, source.history)  # those of before it began, too
+    last = source.run(named(50, 53))
+    recorder.progressed(progress(RECENT + 3, last))
+    eventually("it is recorded", lambda: [r.step for r in recorder.recorded(NAME).recent][:1] == [RECENT + 3])
+    found = recorder.recorded(NAME).recent
+    assert [record.step for record in found] == [*range(RECENT + 3, 3, -1)]
+    assert found[0].rows == 3 and found == source.history.index.recent()
 
 
 def test_a_step_waits_for_its_report(tmp_path: Path, recorder: StepRecorder) -> None:

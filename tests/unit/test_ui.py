@@ -21,6 +21,7 @@ from mzplan.operations.overview import OverviewReader, origin_of
 from mzplan.operations.project import open_project
 from mzplan.ui.access import COOKIE, HEADERS, Access
 from mzplan.ui.plots import plot
+from mzplan.ui.resource_page import last_steps
 from mzplan.ui.samples import Samples
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.unit.cli_runs import mzplan
@@ -133,6 +134,20 @@ def test_pages_escape_what_the_store_says(port: int) -> None:
         assert status == 200
         assert HOSTILE[:20] not in text and "<b>odd" not in text and "\u202e" not in text
     assert ask(port, "/", "HEAD", **BEARER)[2] == b""
+
+
+def test_the_page_of_a_query_lists_its_last_steps(port: int, shown: ShownProject) -> None:
+    """Also what nobody knows, and what only a store that others write can say."""
+    address, state = at("source.orders"), shown.store.read_state()
+    steps = ((1042, 1_700_000_000, 12_345), (1041, None, None), (1040, 10**15, 0), *(((1, 2, 3),) * 50))
+    seen = observe(state, orders={"last_steps": steps})["local"]
+    record = state.resources[address]
+    page = str(last_steps(QueryStatus(resource=record, observation=seen.observations[address])))
+    first = '<td><time datetime="2023-11-14T22:13:20+00:00">2023-11-14 22:13:20 UTC</time></td>'
+    assert f'1,042</th>{first}<td class="number">12,345</td>' in page
+    assert page.count("<tr>") == 21 and "mzplan steps source.orders" in page
+    body = ask(port, "/resources/source.customers", **BEARER)[2].decode()
+    assert "The last steps" in body and body.count('scope="row"') == 3
 
 
 def test_live_says_only_what_has_changed(port: int, shown: ShownProject) -> None:
