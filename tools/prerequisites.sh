@@ -47,7 +47,7 @@ version=$("$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).
 if [ "$purpose" = test ]; then
   there chromium chromium-browser google-chrome google-chrome-stable ||
     lacks "a browser, chromium or google-chrome, which draws the graphs of review comments" "$browser" chromium
-  there npm || lacks "npm, which brings Mermaid for them" npm node
+  there npm || lacks "npm, which brings Mermaid for them, and the YAML server of editors" npm node
   there sshd || lacks "sshd, which connections go through" openssh-server
   { there prometheus && there promtool; } ||
     lacks "prometheus and promtool, which examples/monitoring is tried with" prometheus prometheus

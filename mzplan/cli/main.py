@@ -18,7 +18,7 @@ from mzplan.model.suggestions import nearest
 COMMANDS: dict[str, str] = {
     "init": "project",
     "validate": "project",
-    "schema": "project",
+    "schema": "editors",
     "plan": "plan",
     "graph": "plan",
     "show": "plan",

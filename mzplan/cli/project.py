@@ -1,4 +1,4 @@
-"""init, validate, schema; the examples that init copies: inside the wheel, or beside the package."""
+"""init and validate; the examples that init copies: inside the wheel, or beside the package."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mzplan.cli.arguments import EXAMPLE, SCHEMA
+from mzplan.cli.arguments import EXAMPLE
 from mzplan.cli.context import Invocation, command
+from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
@@ -36,12 +37,14 @@ _LEFT = ("state", "warehouse", "lake", "__pycache__")
 def command_init(invocation: Invocation, example: str | None) -> int:
     """Begin a new project here, empty or from an example."""
     folder = Path(invocation.directory)
+    refuse_editor_schemas(folder)
     if example is not None:
         written = copy_example(example, folder)
         text = f"Copied example {example}: {count(len(written), 'file')} in {folder.resolve()}."
     else:
         written = [_begin(folder)]
         text = f"Wrote {written[0]}. Declare connections, sources and sinks beside it."
+    written += write_editor_schemas(folder)
     if invocation.json:
         invocation.document({"written": [str(path) for path in written]})
     else:
@@ -61,7 +64,7 @@ def _begin(folder: Path) -> Path:
     name = re.sub(r"[^a-z0-9_-]+", "_", folder.resolve().name.lower()).strip("_-") or "project"
     if not name[0].isalpha():
         name = f"p_{name}"
-    file.write_text(_PROJECT.format(name=name[:60]), encoding="utf-8")
+    file.write_text(modelined(_PROJECT.format(name=name[:60]), file, folder), encoding="utf-8")
     return file
 
 
@@ -92,7 +95,8 @@ def example_folder(name: str) -> Path:
 
 
 def copy_example(name: str, to: Path) -> list[Path]:
-    """Copy an example's files, without what running it has left there; returns what was written.
+    """Copy an example's files, without what running it has left there; returns what was written. YAML files
+    get the line by which an editor finds their schema.
 
     The examples of a checkout keep their states together, in its folder `state`; a copy keeps its own.
     Nothing is overwritten: raises MzplanError MZ070 before the first file when one of them exists.
@@ -110,9 +114,11 @@ def copy_example(name: str, to: Path) -> list[Path]:
         )
     for file, path in zip(files, written, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if file == folder / "mzplan.yaml":
+        if file.suffix == ".yaml":
             text = file.read_text(encoding="utf-8")
-            path.write_text(text.replace(f"../../state/{name}", "state"), encoding="utf-8")
+            if file == folder / "mzplan.yaml":
+                text = text.replace(f"../../state/{name}", "state")
+            path.write_text(modelined(text, path, to), encoding="utf-8")
         else:
             shutil.copyfile(file, path)
     return written
@@ -185,26 +191,3 @@ def _show_reached(invocation: Invocation, reached: tuple[Reach, ...], found: tup
             invocation.out(f"Reached: {connection.address}, though nothing uses it")
     if found:
         invocation.show(found)
-
-
-@command("schema")
-@click.argument("kind", required=False, type=SCHEMA)
-def command_schema(invocation: Invocation, kind: str | None) -> int:
-    """Print a JSON Schema, or list them all.
-
-    KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
-    """
-    from mzplan.schema.kinds import schema_names
-    from mzplan.schema.written import written_schema
-
-    names = (*schema_names(), "project")
-    if kind is None:
-        if invocation.json:
-            invocation.document({"schemas": list(names)})
-        else:
-            invocation.out("\n".join(names))
-        return ExitCode.OK
-    if kind not in names:
-        raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
-    invocation.document(written_schema(kind))
-    return ExitCode.OK

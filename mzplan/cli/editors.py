@@ -1,0 +1,111 @@
+"""schema: one printed, or those of whole files written for editors; the line by which a file names its own.
+
+The folder .mzplan/schemas is of this machine: `mzplan schema --editor` writes it anew on each, and git
+ignores it. A team that commits its schemas writes them elsewhere, with --out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from mzplan.cli.arguments import SCHEMA
+from mzplan.cli.context import Invocation, command
+from mzplan.cli.output import write_text
+from mzplan.host.local_folder import FOLDER, refuse_unused
+from mzplan.model.diagnostics import ExitCode, error
+
+SCHEMAS = Path(FOLDER) / "schemas"
+_PROJECT_FILE = "mzplan.yaml"
+
+
+def refuse_editor_schemas(directory: Path) -> None:
+    """Raise MzplanError MZ076 where the project's own folder for them is somebody else's."""
+    refuse_unused(str(directory))
+
+
+def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]:
+    """Both schemas, into the project's own folder or the one named; returns what was written. Raises
+    MzplanError MZ035 where that fails, MZ076 where .mzplan was brought along, MZ080 for a broken plug-in."""
+    from mzplan.schema.editor import editor_schemas
+
+    if out is None:
+        refuse_unused(str(directory))
+    folder = out if out is not None else directory / SCHEMAS
+    files = {name: json.dumps(schema, indent=1) + "\n" for name, schema in editor_schemas().items()}
+    if out is None:
+        files[".gitignore"] = "*\n"
+    try:
+        if out is None:
+            (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        why = f"{problem.strerror or problem}."
+        raise error("MZ035", f"Cannot write {folder}", why, "check the folder and its permissions.") from None
+    for name, text in files.items():
+        write_text(str(folder / name), text)
+    return [folder / name for name in files if not name.startswith(".")]
+
+
+def modelined(text: str, file: Path, directory: Path) -> str:
+    """The text of a project's file below the line by which an editor finds its schema."""
+    return f"{_modeline(file, directory / SCHEMAS)}\n{text}"
+
+
+def _modeline(file: Path, schemas: Path) -> str:
+    from mzplan.schema.editor import PIPELINE, PROJECT, modeline
+
+    name = PROJECT if file.name == _PROJECT_FILE else PIPELINE
+    return modeline(Path(os.path.relpath(schemas / name, file.parent)).as_posix())
+
+
+@command("schema")
+@click.argument("kind", required=False, type=SCHEMA)
+@click.option(
+    "--editor", is_flag=True, help="Write what editors complete and check files with (in .mzplan/schemas)."
+)
+@click.option("--out", metavar="FOLDER", type=click.Path(file_okay=False), help="With --editor: write there.")
+def command_schema(invocation: Invocation, kind: str | None, editor: bool, out: str | None) -> int:
+    """Print a JSON Schema, or list them all, or write those of whole files for editors.
+
+    KIND is connection.kafka, sink.postgres, …, or project (mzplan.yaml).
+    """
+    if editor:
+        if kind is not None:
+            raise click.UsageError("--editor writes the schemas of whole files: give no KIND.")
+        return _write_for_editors(invocation, out)
+    if out is not None:
+        raise click.UsageError("--out goes with --editor.")
+    from mzplan.schema.kinds import schema_names
+    from mzplan.schema.written import written_schema
+
+    names = (*schema_names(), "project")
+    if kind is None:
+        if invocation.json:
+            invocation.document({"schemas": list(names)})
+        else:
+            invocation.out("\n".join(names))
+        return ExitCode.OK
+    if kind not in names:
+        raise click.UsageError(f"There is no schema {kind!r}. There are: {', '.join(names)}.")
+    invocation.document(written_schema(kind))
+    return ExitCode.OK
+
+
+def _write_for_editors(invocation: Invocation, out: str | None) -> int:
+    directory = Path(invocation.directory)
+    written = write_editor_schemas(directory, Path(out) if out is not None else None)
+    if invocation.json:
+        invocation.document({"written": [str(path) for path in written]})
+        return ExitCode.OK
+    lines = [
+        f"Wrote {' and '.join(str(path) for path in written)}.",
+        "The first line of a file names its schema:",
+    ]
+    for file in (_PROJECT_FILE, "pipeline.yaml"):
+        lines.append(f"  {file}: {_modeline(directory / file, written[0].parent)}")
+    invocation.out("\n".join(lines))
+    return ExitCode.OK

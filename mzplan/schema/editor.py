@@ -1,0 +1,162 @@
+"""The schemas that editors complete, explain and check files with: of pipeline files, and of mzplan.yaml.
+
+They are made of those under schemas/ and of what plug-ins bring, so they say what `mzplan validate` says, as
+far as one file can tell. An editor sees neither variables nor other files: text with `${` in it may become
+anything, and a source without a `type` may be of each type that a connection gives it. JSON Schema draft 7,
+which every editor's YAML server understands.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from mzplan.model.address import KINDS, Kind
+from mzplan.schema.kinds import Json, load_schema, resource_kind, types_of
+from mzplan.schema.written import written_schema
+
+PIPELINE, PROJECT = "pipeline.json", "project.json"
+DRAFT = "http://json-schema.org/draft-07/schema#"
+NAME = "^[a-z][a-z0-9_]*$"
+_VARIABLE: Json = {"type": "string", "pattern": r"\$\{"}
+_SECRET: Json = {
+    **_VARIABLE,
+    "patternErrorMessage": "A secret is written as a reference, such as ${env:NAME} or ${file:PATH}.",
+}
+_DROPPED = ("$schema", "$id", "title", "$comment")
+# What narrows a value so that text with a variable in it would not fit.
+_NARROWS = ("const", "enum", "pattern", "maxLength", "minLength", "minimum", "maximum", "format")
+_ABOUT = ("description", "default")
+
+
+def editor_schemas() -> dict[str, Json]:
+    """Both schemas, by the name of their file. Raises MzplanError MZ080 for a plug-in that is broken."""
+    return {PIPELINE: declarations_schema(), PROJECT: project_schema()}
+
+
+def declarations_schema() -> Json:
+    """Of a file with connections, sources and sinks."""
+    about = {
+        "connection": "How to reach servers and storage, and as whom: by name.",
+        "source": "Streaming queries from an upstream into a collection: by name.",
+        "sink": "Streaming queries from a collection to a target: by name.",
+    }
+    return {
+        "$schema": DRAFT,
+        "title": "mzplan: connections, sources and sinks",
+        "type": ["object", "null"],
+        "additionalProperties": False,
+        "properties": {
+            f"{kind}s": {
+                "description": about[kind],
+                "type": ["object", "null"],
+                "propertyNames": {"pattern": NAME},
+                "additionalProperties": {"$ref": f"#/definitions/{kind}"},
+            }
+            for kind in KINDS
+        },
+        "definitions": {
+            **{kind: _of_any_type(kind) for kind in KINDS},
+            **{f"{kind}.{type_}": _resource(kind, type_) for kind in KINDS for type_ in types_of(kind)},
+        },
+    }
+
+
+def project_schema() -> Json:
+    """Of mzplan.yaml. Resources in it are those of a pipeline file."""
+    schema = _edited(load_schema("project"))
+    pipeline = declarations_schema()
+    schema["properties"] |= pipeline["properties"]
+    return {
+        "$schema": DRAFT,
+        "title": "mzplan.yaml: a project's settings",
+        **schema,
+        "definitions": pipeline["definitions"],
+    }
+
+
+def _of_any_type(kind: Kind) -> Json:
+    """One resource: its `type` decides which keys it has; without one, what its connection may make it."""
+    about = load_schema(f"{kind}.{types_of(kind)[0]}")["properties"]["type"].get("description", "")
+    given = {"description": about, "type": "string", "enum": list(types_of(kind))}
+    rules = [
+        {
+            "if": {"properties": {"type": {"const": type_}}, "required": ["type"]},
+            "then": {"$ref": f"#/definitions/{kind}.{type_}"},
+        }
+        for type_ in types_of(kind)
+    ]
+    schema: Json = {"type": "object", "properties": {"type": given}}
+    if kind == "connection":
+        return {**schema, "required": ["type"], "allOf": rules}
+    implied = {resource_kind("connection", one).query_type(kind) for one in types_of("connection")} - {None}
+    without = {
+        "if": {"not": {"required": ["type"]}},
+        "then": {"anyOf": [{"$ref": f"#/definitions/{kind}.{type_}"} for type_ in sorted(map(str, implied))]},
+    }
+    return {**schema, "allOf": [*rules, without]}
+
+
+def _resource(kind: Kind, type_: str) -> Json:
+    loaded = written_schema(f"{kind}.{type_}")
+    schema: Json = _edited(loaded)
+    schema["title"] = loaded.get("title", f"{kind}.{type_}")
+    connection = schema["properties"].get("connection")
+    if connection is not None and "x-reference" in loaded["properties"]["connection"]:
+        about = {key: connection[key] for key in _ABOUT if key in connection}
+        written_out = {"$ref": "#/definitions/connection"}
+        schema["properties"]["connection"] = {**about, "anyOf": [{"type": "string"}, written_out]}
+    return schema
+
+
+def _edited(schema: Any) -> Any:
+    """A schema at any depth for an editor: without mzplan's own words, and open for variables."""
+    if not isinstance(schema, dict):
+        return schema
+    found: Json = {key: value for key, value in schema.items() if _is_kept(key)}
+    if "dependentRequired" in found:  # its name in draft 7
+        found["dependencies"] = found.pop("dependentRequired")
+    for key in ("properties", "patternProperties"):
+        if key in found:
+            found[key] = {name: _edited(inner) for name, inner in found[key].items()}
+    for key in ("items", "additionalProperties", "then", "else"):
+        if key in found:
+            found[key] = _edited(found[key])
+    for key in ("allOf", "anyOf", "oneOf"):
+        if key in found:
+            found[key] = [_edited(inner) for inner in found[key]]
+    for key in ("if", "not"):  # a condition is of what is written: a variable fulfils none
+        if key in found:
+            found[key] = _bare(found[key])
+    if schema.get("x-sensitive") and schema.get("type") == "string":
+        return {**{key: found[key] for key in _ABOUT if key in found}, **_SECRET}
+    return _open(found)
+
+
+def _open(schema: Json) -> Json:
+    """A single value that may also be a text with a variable in it."""
+    type_ = schema.get("type", [])
+    types = {type_} if isinstance(type_, str) else set(type_)
+    holds = types & {"object", "array"} or "properties" in schema
+    narrow = any(key in schema for key in _NARROWS) or (types and "string" not in types)
+    if holds or not narrow:
+        return schema
+    about = {key: schema[key] for key in _ABOUT if key in schema}
+    return {**about, "anyOf": [{k: v for k, v in schema.items() if k not in about}, copy.copy(_VARIABLE)]}
+
+
+def _bare(schema: Any) -> Any:
+    """A condition without mzplan's own words."""
+    if isinstance(schema, dict):
+        return {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
+    return [_bare(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _is_kept(key: str) -> bool:
+    return not key.startswith("x-") and key not in _DROPPED
+
+
+def modeline(place: str) -> str:
+    """The comment by which an editor finds a file's schema: the first line of the file. `place`: a path from
+    the file's folder, or a URL."""
+    return f"# yaml-language-server: $schema={place}"

@@ -1,0 +1,1 @@
+"""The YAML server that editors run."""
