@@ -8,6 +8,7 @@ from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import diagnostics_to_json
+from mzplan.secrets.references import REFERENCE, placed_references, written
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -63,9 +64,29 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "fields": [field_to_json(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],
+        **_for_policies(change),
         **({"through": change.ways_to_json()} if change.ways else {}),
         **_moved_from(change),
     }
+
+
+def _for_policies(change: Change) -> dict[str, Any]:
+    """What a policy asks of a resource whatever changes in it: its labels, and from which provider each of
+    its secrets comes (`{"path": "password", "provider": "env"}`); no key for what it has none of. Of a
+    deletion: of what is deleted."""
+    record = change.after or change.before
+    body = record.body if record is not None else {}
+    found: dict[str, Any] = {}
+    if labels := body.get("labels"):
+        found["labels"] = dict(sorted(labels.items()))
+    secrets = [
+        {"path": written(place), "provider": match["provider"]}
+        for place, reference in placed_references(body)
+        if (match := REFERENCE.match(reference)) is not None
+    ]
+    if secrets:
+        found["secrets"] = secrets
+    return found
 
 
 def _moved_from(change: Change) -> dict[str, str]:

@@ -1,0 +1,17 @@
+# Who is asked about a query? What is created or changed says its team, and how bad it is when it fails.
+package main
+
+import rego.v1
+
+required := {"team", "severity"}
+
+deny contains message if {
+	some change in input.changes
+	change.action in {"create", "update", "replace"}
+	not startswith(change.address, "connection.")
+	some label in required
+	not has_label(change, label)
+	message := sprintf("%s: the label %s is missing", [change.address, label])
+}
+
+has_label(change, label) if label in object.keys(object.get(change, "labels", {}))
