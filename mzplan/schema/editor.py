@@ -101,6 +101,8 @@ def _resource(kind: Kind, type_: str) -> Json:
     loaded = written_schema(f"{kind}.{type_}")
     schema: Json = _edited(loaded)
     schema["title"] = loaded.get("title", f"{kind}.{type_}")
+    if kind != "connection":  # what is missing may come from `defaults`, in this file or another
+        schema.pop("required", None)
     connection = schema["properties"].get("connection")
     if connection is not None and "x-reference" in loaded["properties"]["connection"]:
         about = {key: connection[key] for key in _ABOUT if key in connection}
