@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
+    from mzplan.connectors.api.lineage_names import Ends
     from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
     from mzplan.model.diagnostics import Diagnostic
 
@@ -21,7 +22,8 @@ class Connector:
     """One type of resource; `None` for what it lacks. `source` and `sink` make one, for all queries of a
     process. `reach` says what stands in the way of a connection of this type that no query uses (`link` of a
     query in name only): None for nothing; raises MzplanError, too. `adopts`
-    makes what says whether a source goes on from a query that was written by hand.
+    makes what says whether a source goes on from a query that was written by hand. `ends`: what OpenLineage
+    calls the other end of a query, whose secrets are still references; None: there is no name for it.
 
     Of a connection, to know where its secrets go: `servers` are those that it reaches itself, as `host:port`,
     by its body with defaults, where secrets are references; None: they can't be known. `carries`: what uses
@@ -33,6 +35,7 @@ class Connector:
     sink: Callable[[], SinkConnector] | None = None
     reach: Callable[[ResolvedQuery], Diagnostic | None] | None = None
     adopts: Callable[[], Adopts] | None = None
+    ends: Callable[[ResolvedQuery], Ends] | None = None
     servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     carries: bool = False
     lends: bool = False

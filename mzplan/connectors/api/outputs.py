@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from mzplan.connectors.api.protocols import Output, ResolvedQuery
 from mzplan.schema.columns import Column, DdlError, parse_columns
+from mzplan.schema.expressions import parse_select, parse_where
 from mzplan.schema.kinds import resource_kind
 from mzplan.schema.source_columns import record_columns
 
 _PLAIN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*(?:(?:[Aa][Ss]\s+)?(?:(\w+)|`((?:[^`]|``)+)`)\s*)?\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Of which columns of the collection a column that a sink writes is made; `is_copy`: it is one of them as
+    it is."""
+
+    name: str
+    columns: tuple[str, ...]
+    is_copy: bool
 
 
 def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
@@ -22,14 +34,35 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
         return tuple(Output(name=column.name, type=column.type) for column in query.columns)
     found: list[Output] = []
     for item in items:
-        if item.strip() == "*":
-            found += [Output(name=column.name, type=column.type) for column in query.columns]
+        if (all_of_them := _star(item, query.columns)) is not None:
+            found += [Output(name=column.name, type=column.type) for column in all_of_them]
             continue
         plain = _plain(item, query.columns)
         output = Output(name=plain[0], type=plain[1].type) if plain else _expression(item, query.columns)
         if output is not None:
             found.append(output)
     return tuple(found)
+
+
+def column_origins(query: ResolvedQuery) -> tuple[Origin, ...]:
+    """What each column of a sink is made of, in order. One that is made of no column is left out."""
+    found: list[Origin] = []
+    for item in query.body.get("select") or ["*"]:
+        if (all_of_them := _star(item, query.columns)) is not None:
+            found += [Origin(name=one.name, columns=(one.name,), is_copy=True) for one in all_of_them]
+            continue
+        parsed = parse_select(item)
+        columns = _existing(parsed.columns, query.columns)
+        if not parsed.problem and parsed.name and columns:
+            copied = _plain(item, query.columns) is not None
+            found.append(Origin(name=parsed.name, columns=columns, is_copy=copied))
+    return tuple(found)
+
+
+def filter_columns(query: ResolvedQuery) -> tuple[str, ...]:
+    """The columns by which `where` chooses rows."""
+    where = query.body.get("where")
+    return _existing(parse_where(where).columns, query.columns) if where else ()
 
 
 def plain_columns(query: ResolvedQuery) -> dict[str, str] | None:
@@ -63,6 +96,22 @@ def never_null_outputs(query: ResolvedQuery) -> tuple[str, ...]:
         elif (plain := _plain(item, query.columns)) is not None and plain[1].name in certain:
             found.append(plain[0])
     return tuple(found)
+
+
+def _star(item: str, columns: tuple[Column, ...]) -> list[Column] | None:
+    """The columns that `*`, or `* EXCEPT (…)`, stands for; None for an item of another form."""
+    if item.strip() == "*":
+        return list(columns)
+    if not item.lstrip().startswith("*"):
+        return None
+    parsed = parse_select(item)
+    return [one for one in columns if one.name.lower() not in parsed.without] if parsed.star else None
+
+
+def _existing(read: tuple[tuple[str, int], ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
+    """Those of what an expression reads that are columns (a variable of a lambda is none), each once."""
+    found = (_column(name, columns) for name, _ in read)
+    return tuple(dict.fromkeys(column.name for column in found if column is not None))
 
 
 def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:

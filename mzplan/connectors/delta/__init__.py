@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
-    from mzplan.connectors.api.protocols import SinkConnector
+    from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector
 
 
 def _sink() -> SinkConnector:
@@ -16,4 +17,11 @@ def _sink() -> SinkConnector:
     return DeltaSink()
 
 
-CONNECTOR = Connector(type="delta", sink=_sink)
+def _ends(query: ResolvedQuery) -> Ends:
+    from mzplan.connectors.api.lineage_names import Ends, at_path
+    from mzplan.connectors.network.folders import folder_of
+
+    return Ends(writes=(at_path(folder_of(query)),))
+
+
+CONNECTOR = Connector(type="delta", sink=_sink, ends=_ends)

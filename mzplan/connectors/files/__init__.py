@@ -8,7 +8,8 @@ from mzplan.connectors.api.connector import Connector
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
-    from mzplan.connectors.api.protocols import SinkConnector, SourceConnector
+    from mzplan.connectors.api.lineage_names import Ends
+    from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
 
 
 def _source() -> SourceConnector:
@@ -29,4 +30,14 @@ def _adopts() -> Adopts:
     return FilesAdoption()
 
 
-CONNECTOR = Connector(type="files", source=_source, sink=_sink, adopts=_adopts, servers=lambda body: ())
+def _ends(query: ResolvedQuery) -> Ends:
+    from mzplan.connectors.api.lineage_names import Ends, at_path
+    from mzplan.connectors.network.folders import folder_of
+
+    name = at_path(folder_of(query))
+    return Ends(reads=(name,)) if query.address.kind == "source" else Ends(writes=(name,))
+
+
+CONNECTOR = Connector(
+    type="files", source=_source, sink=_sink, adopts=_adopts, ends=_ends, servers=lambda body: ()
+)

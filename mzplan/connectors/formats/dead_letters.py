@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mzplan.connectors.api.lineage_names import LineageName, at_path
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.formats.records import DEAD
 from mzplan.connectors.frames.merges import add_missing, append
@@ -85,6 +86,14 @@ class DeadLetters:
 def folder_of(query: ResolvedQuery) -> str:
     """The folder of the table, relative to the project."""
     return absolute(query.directory, query.body["dead_letter"]["path"])
+
+
+def named(query: ResolvedQuery, topic: Callable[[str], LineageName]) -> tuple[LineageName, ...]:
+    """Where dead letters of a source go, if it keeps any."""
+    place = query.body.get("dead_letter")
+    if query.body.get("on_error") != WORD or not place:
+        return ()
+    return (topic(place["topic"]) if "topic" in place else at_path(folder_of(query)),)
 
 
 def check(query: ResolvedQuery, probe: Callable[[ResolvedQuery], Probe]) -> tuple[Diagnostic, ...]:

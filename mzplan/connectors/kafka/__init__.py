@@ -14,6 +14,7 @@ from mzplan.connectors.network.addresses import server_of_url
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
+    from mzplan.connectors.api.lineage_names import Ends, LineageName
     from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
     from mzplan.model.diagnostics import Diagnostic
 
@@ -53,6 +54,19 @@ def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _ends(query: ResolvedQuery) -> Ends:
+    """A cluster has the name of the first broker, as Spark's own OpenLineage listener has it."""
+    from mzplan.connectors.api.lineage_names import Ends, on_server
+    from mzplan.connectors.formats.dead_letters import named
+
+    def topic(name: str) -> LineageName:
+        return on_server("kafka", _servers(query.link.body)[0], name)
+
+    if query.address.kind == "source":
+        return Ends(reads=(topic(query.body["topic"]),), writes=named(query, topic))
+    return Ends(writes=(topic(query.body["topic"]),))
+
+
 CONNECTOR = Connector(
-    type="kafka", source=_source, sink=_sink, reach=_reach, adopts=_adopts, servers=_servers
+    type="kafka", source=_source, sink=_sink, reach=_reach, adopts=_adopts, ends=_ends, servers=_servers
 )

@@ -14,6 +14,7 @@ from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network.addresses import server
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.lineage_names import Ends
     from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
     from mzplan.model.diagnostics import Diagnostic
 
@@ -46,6 +47,25 @@ def _machine(body: Mapping[str, Any]) -> str:
     return "${machine:PGPASSWORD}" if "password" not in body and os.environ.get("PGPASSWORD") else ""
 
 
+def _ends(query: ResolvedQuery) -> Ends:
+    """Each table. One without a schema is where a search_path that nobody has changed finds it: in public."""
+    from mzplan.connectors.api.lineage_names import Ends, on_server
+
+    body = query.link.body
+    host = body["host"].split(",")[0]
+    place = server("localhost" if host.startswith("/") else host, body["port"])  # a socket, of this machine
+    tables = query.body["tables"] if query.address.kind == "source" else [query.body["table"]]
+    named = (f"{body['database']}.{one if '.' in one else f'public.{one}'}" for one in tables)
+    names = tuple(on_server("postgres", place, name) for name in named)
+    return Ends(reads=names) if query.address.kind == "source" else Ends(writes=names)
+
+
 CONNECTOR = Connector(
-    type="postgres", source=_source, sink=_sink, reach=_reach, servers=_servers, machine=_machine
+    type="postgres",
+    source=_source,
+    sink=_sink,
+    reach=_reach,
+    ends=_ends,
+    servers=_servers,
+    machine=_machine,
 )
