@@ -40,6 +40,11 @@ class Project:
         with (self.folder / "mzplan.yaml").open("a") as settings:
             settings.write(f"instances: {{local: {{type: embedded, metrics: {{port: {port}}}}}}}\n")
 
+    def report_runs(self, url: str) -> None:
+        """Have its runner send run events, once it starts."""
+        with (self.folder / "mzplan.yaml").open("a") as settings:
+            settings.write(f"lineage: {{url: '{url}', namespace: tests}}\n")
+
     def write(self, name: str, text: str) -> Path:
         """Declare resources in a file of their own."""
         path = self.folder / f"{name}.yaml"

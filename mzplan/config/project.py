@@ -23,7 +23,14 @@ from mzplan.config.yaml.builder import Document
 from mzplan.config.yaml.parser import load
 from mzplan.model.diagnostics import error
 from mzplan.model.durations import seconds
-from mzplan.model.resources import DEFAULT_INSTANCE, Instance, MetricsPlace, ProjectSettings, Retries
+from mzplan.model.resources import (
+    DEFAULT_INSTANCE,
+    Instance,
+    MetricsPlace,
+    ProjectSettings,
+    Retries,
+    RunEventSettings,
+)
 from mzplan.schema.kinds import load_schema
 
 _SCHEMA = "project"
@@ -41,6 +48,7 @@ class Settings:
     retain_dropped: float
     retries: Retries
     metrics: dict[str, MetricsPlace]
+    run_events: RunEventSettings
     folders: tuple[str, ...] = ()  # states and warehouses, as written: those of all environments
     environment: Environment = NONE
 
@@ -62,6 +70,7 @@ class Settings:
             retain_dropped=self.retain_dropped,
             retries=self.retries,
             metrics=self.metrics,
+            run_events=self.run_events,
             variables=given_values(variables),
             variant=self._variant(variables),
             environment=self.environment.name,
@@ -137,6 +146,7 @@ def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings
         state=_with_default_backend(setting("state")),
         retain_dropped=seconds(setting("retain_dropped")),
         metrics=_metrics(setting("instances")),
+        run_events=_run_events(setting("lineage")),
         retries=_retries({**properties["retries"]["default"], **setting("retries")}),
         folders=tuple(folders),
         environment=environment,
@@ -164,6 +174,19 @@ def _metrics(instances: dict[str, Any]) -> dict[str, MetricsPlace]:
         if isinstance(given, dict) and isinstance(port, int) and not isinstance(port, bool):
             found[str(name)] = MetricsPlace(port=port, host=str(given.get("host", "127.0.0.1")))
     return found
+
+
+def _run_events(given: dict[str, Any]) -> RunEventSettings:
+    """What is no text counts for nothing (its error is reported elsewhere)."""
+    text = {name: value for name, value in given.items() if isinstance(value, str)}
+    default = RunEventSettings()
+    return RunEventSettings(
+        url=text.get("url", ""),
+        api_key=text.get("api_key", ""),
+        timeout=seconds(text.get("timeout", "")) or default.timeout,
+        interval=seconds(text.get("interval", "")) or default.interval,
+        namespace=text.get("namespace", ""),
+    )
 
 
 def _retries(waits: dict[str, Any]) -> Retries:

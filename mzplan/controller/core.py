@@ -323,6 +323,7 @@ class Controller:
             secrets=digests,
             rotated=rotated,
             foreign=tuple(self.executor.foreign()),
+            reports=queries.reports,
         )
 
     @property

@@ -92,6 +92,7 @@ class Queries:
         self.under_way: dict[Address, Future[Done]] = {}
         self._working: list[Future[Done]] = []  # those of them that had not ended at the last look
         self.upstreams: dict[Address, Any] = {}
+        self.reports: tuple[QueryReport, ...] = ()  # those of the last round
         self.running_ids = RunningIds()
         self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._accepted_changed = False
@@ -115,7 +116,8 @@ class Queries:
     def round(self, wanted: Mapping[Address, Desired]) -> dict[Address, Decision]:
         """Look at each query, and do its next step."""
         reports: dict[Address, list[QueryReport]] = {}
-        for report in self.executor.reports():
+        self.reports = tuple(self.executor.reports())
+        for report in self.reports:
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
@@ -323,7 +325,7 @@ class Queries:
         if done.problem is None:
             log.info("%s g%d started", address, switch.description.generation)
             return
-        text, code, now = _sentence(done.problem), done.problem.code, self.clock()
+        text, code, now = sentence(done.problem), done.problem.code, self.clock()
         if memory.target != key_of(switch.description):
             log.error("%s: its last accepted description can't be started: [%s] %s", address, code, text)
             self.memories[address] = fallback_failed(memory, now, self.pace)
@@ -333,6 +335,7 @@ class Queries:
         self.memories[address] = failed
 
 
-def _sentence(problem: Diagnostic) -> str:
+def sentence(problem: Diagnostic) -> str:
+    """A problem in one line, with its fix: for logs and statuses."""
     parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
     return " ".join(part.rstrip(".") + "." for part in parts if part)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from mzplan.controller.executor import QueryReport
 from mzplan.controller.reconcile import DEFAULT_PACE, Decision, Desired, Memory, Pace
 from mzplan.model.address import Address, Place
 from mzplan.model.state import Condition, Lease
@@ -238,7 +239,8 @@ class QueryState:
 class Overview:
     """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
     collection storage is writing. `secrets`: digests of the values in use, by reference; `rotated`: the
-    references that have other values by now. `foreign`: what runs in the engine and was not started here."""
+    references that have other values by now. `foreign`: what runs in the engine and was not started here.
+    `reports`: of every run, as the engine has them in this round."""
 
     queries: Mapping[Address, QueryState] = field(default_factory=dict)
     busy: bool = False
@@ -246,6 +248,7 @@ class Overview:
     secrets: Mapping[str, str] = field(default_factory=dict)
     rotated: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    reports: tuple[QueryReport, ...] = ()
 
 
 def consolidated(rows: Iterable[Row]) -> list[tuple[Row, Diff]]:

@@ -90,6 +90,19 @@ class MetricsPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunEventSettings:
+    """Which OpenLineage server a runner sends run events to; "" where only its environment may name one.
+    `api_key` is a secret reference, or "". `timeout`: seconds for one answer; `interval`: seconds between two
+    events of a run that goes on. `namespace`: that of the jobs, "" for the project's name."""
+
+    url: str = ""
+    api_key: str = ""
+    timeout: float = 5.0
+    interval: float = 300.0
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
     """What mzplan.yaml says, before any resource is read: enough for commands that need only the store.
 
@@ -106,6 +119,7 @@ class ProjectSettings:
     retain_dropped: float = 7 * 86_400.0  # seconds that unclaimed storage stays
     retries: Retries = Retries()
     metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
+    run_events: RunEventSettings = RunEventSettings()
     variables: Mapping[str, Any] = field(default_factory=dict, repr=False)
     variant: str = ""
     environment: str = ""

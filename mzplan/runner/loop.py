@@ -56,7 +56,8 @@ STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 class Runner:
     """Drives the controller of one instance, which it leads. `gates` are those that the controller has;
-    `committed` takes each state before anything is done of it; `values` are what commands hand over."""
+    `committed` takes each state before anything is done of it; `values` are what commands hand over;
+    `observe_runs` takes what each round has found, and must not raise."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Runner:
         committed: Callable[[State], None] = lambda state: None,
         settings: SettingsWatch | None = None,
         values: HandedValues | None = None,
+        observe_runs: Callable[[Overview], None] = lambda overview: None,
     ):
         attached = controller.attached()
         assert attached is not None
@@ -77,6 +79,7 @@ class Runner:
         self.clock = clock
         self.committed = committed
         self.settings = settings
+        self.observe_runs = observe_runs
         self.handover, self.canaries = gates
         self.values = values or HandedValues()
         self.handed = 0  # hand-overs whose values are in use
@@ -119,6 +122,7 @@ class Runner:
         self._attempt("the runners of other instances", self.handover.look, None)
         await self.controller.process()
         self.overview = self.controller.overview()
+        self.observe_runs(self.overview)
         judged = self._judge()
         self._look_upstream()
         self._look_aside()

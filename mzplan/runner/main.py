@@ -33,6 +33,7 @@ from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
+from mzplan.runner.run_events.reporting import run_events_of
 from mzplan.runner.settings import SettingsWatch, parameters_of
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
@@ -160,17 +161,22 @@ def _serve(
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
     values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
-    committed = partial(_committed, guard)
-    runner = Runner(store, controller, gates, pool, committed=committed, settings=watch, values=values)
-    socket = runtime_file(settings, lease.instance, "sock")
-    listener = WakeListener(socket, values.receive, controller.woken)
+    warehouse = absolute_warehouse(settings)
+    events = run_events_of(settings, lease.instance, secrets, policy, warehouse)
+    runner = Runner(
+        store,
+        controller,
+        gates,
+        pool,
+        committed=partial(_committed, guard),
+        settings=watch,
+        values=values,
+        observe_runs=events.look,
+    )
+    listener = WakeListener(runtime_file(settings, lease.instance, "sock"), values.receive, controller.woken)
     if is_private:
         listener.start()
-    served = (
-        serve_metrics(runner, metrics, absolute_warehouse(settings), find_drift)
-        if metrics is not None
-        else None
-    )
+    served = serve_metrics(runner, metrics, warehouse, find_drift) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
@@ -194,12 +200,18 @@ def _serve(
         controller.close_engine()  # first the queries: a slow check must not delay them
         pool.shutdown(wait=True)
         controller.release()
+        events.close(lost=lost)
     if problem:
         if is_private:
-            found = json.dumps([scrubbed(d).to_json() for d in problem[0].diagnostics])
-            write_durably(fatal, found.encode(), mode=0o600)
+            _leave(problem[0], fatal)
         raise problem[0]
     return ExitCode.ERROR if lost else ExitCode.OK
+
+
+def _leave(problem: MzplanError, fatal: Path) -> None:
+    """For the command that has started this runner."""
+    found = json.dumps([scrubbed(d).to_json() for d in problem.diagnostics])
+    write_durably(fatal, found.encode(), mode=0o600)
 
 
 def _committed(guard: Guard, state: State) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.servers.ports import free_port
+from tests.event_collector import Collector, collecting
 from tests.support import Project
 
 if TYPE_CHECKING:
@@ -16,10 +17,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def shared_project(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Project]:
+def run_events() -> Iterator[Collector]:
+    """What the runner of the shared project tells an OpenLineage server."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
+def shared_project(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, run_events: Collector
+) -> Iterator[Project]:
     """The session's project. Its runner starts with the first apply, and ends with the session."""
     project = Project(tmp_path_factory.mktemp("project"), "shared", {"TEST_PG_PASSWORD": postgres.password})
     project.serve_metrics(free_port())
+    project.report_runs(run_events.url)
     yield project
     project.down()
 

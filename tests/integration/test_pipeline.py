@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from examples.servers import create_topic, delete_topic, produce_json
+from tests.event_collector import Collector, check_event
 from tests.integration.prometheus import metrics_used, scraping
 from tests.support import (
     Project,
@@ -41,6 +42,7 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
     postgres: PostgresServer,
     topic: Callable[..., str],
     database: Callable[..., str],
+    run_events: Collector,
 ) -> None:
     name = database()
     dsn = postgres.dsn(name)
@@ -95,6 +97,9 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
     change = next(c for c in moved["changes"] if c["address"] == "source.mv_s0")
     assert change["query"]["run_id_before"] == before["source.mv_s0"]["run_id"]
     assert change["query"]["run_id_after"] == after["source.mv_s0"]["run_id"]
+    check_run_events(
+        run_events, before["source.mv_s0"], after["source.mv_s0"], topics[0], kafka, postgres, name
+    )
     for i in range(3):
         eventually(f"250 rows in t{i}", lambda i=i: len(ids(dsn, f"t{i}")) >= 250)  # type: ignore[misc]
         assert ids(dsn, f"t{i}") == list(range(250))
@@ -107,6 +112,46 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
     reached = step()
     project.json("restart", "sink.mv_t2")
     assert step() >= reached
+
+
+def check_run_events(
+    found: Collector,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    topic: str,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    database: str,
+) -> None:
+    """What an OpenLineage server is told when source.mv_s0 restarts elsewhere, and sink.mv_t0 runs on."""
+
+    def of(job: str) -> list[dict[str, Any]]:  # RUNNING may come in between
+        return [event for event in found.of(job) if event["eventType"] != "RUNNING"]
+
+    eventually("the new run has started", lambda: len(of("source.mv_s0")) >= 3)
+    first, ended, second = of("source.mv_s0")[:3]
+    (of_sink,) = of("sink.mv_t0")
+    for event in (first, ended, second, of_sink):
+        check_event(event)
+    kinds = [(event["eventType"], event["run"]["runId"]) for event in (first, ended, second)]
+    assert kinds == [
+        ("START", before["run_id"]),
+        ("COMPLETE", before["run_id"]),
+        ("START", after["run_id"]),
+    ]
+    assert names(first["inputs"]) == names(ended["inputs"]) == [(f"kafka://{kafka.bootstrap}", topic)]
+    assert names(second["inputs"]) == [(f"kafka://{kafka.bootstrap2}", topic)]
+    (collection,) = names(first["outputs"])
+    assert collection[0] == "file" and (Path(collection[1]) / "_delta_log").is_dir()
+    assert ended["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] >= 50
+    assert names(of_sink["inputs"]) == [collection]
+    server = f"postgres://127.0.0.1:{postgres.port}"
+    assert names(of_sink["outputs"]) == [(server, f"{database}.public.t0")]
+    assert postgres.password not in json.dumps(found.events)
+
+
+def names(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(one["namespace"], one["name"]) for one in datasets]
 
 
 def test_a_broken_broker_is_repaired_by_the_change_and_a_broken_change_stops_nothing(

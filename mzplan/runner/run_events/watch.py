@@ -1,0 +1,117 @@
+"""Which runs have begun, go on, and have ended: from what the engine reports in each round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from mzplan.controller.executor import QueryName, QueryReport
+from mzplan.controller.types import Overview
+from mzplan.model.address import Address
+from mzplan.schema.description import Description
+
+Kind = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
+_EARLIER = 4  # descriptions of an address that are kept: a run may come up after the next one is committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something of one run. `at` in seconds since the epoch; `run_id` is Spark's; `rows` are those that the
+    run has written so far, where that is known; `error` says why it failed."""
+
+    kind: Kind
+    at: float
+    run_id: str
+    description: Description
+    rows: int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    description: Description
+    reported: float
+    rows: int | None = None
+    is_over: bool = False
+
+
+class RunWatch:
+    """Puts an event where a run has begun or ended, and at each `interval` (seconds) while it goes on. For
+    one thread. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, put: Callable[[RunEvent], None], interval: float, clock: Callable[[], float] = time.time
+    ):
+        self._put = put
+        self._interval = interval
+        self._clock = clock
+        self._runs: dict[str, _Run] = {}
+        self._described: dict[Address, dict[tuple[int, str], Description]] = {}
+
+    def look(self, overview: Overview) -> None:
+        """After each round. A run that is gone was stopped: one that ends by itself is reported first."""
+        self._describe(overview)
+        there = {report.run_id: report for report in overview.reports if report.run_id}
+        for run_id in [one for one in self._runs if one not in there]:
+            self._end(run_id, "COMPLETE")
+            del self._runs[run_id]
+        for run_id, report in there.items():
+            if run_id in self._runs or self._begin(run_id, report.name):
+                self._follow(run_id, report)
+
+    def close(self, kind: Kind) -> None:
+        """Every query was stopped: because the runner is, or (ABORT) because it leads no more."""
+        for run_id in self._runs:
+            self._end(run_id, kind)
+        self._runs.clear()
+
+    def _begin(self, run_id: str, name: QueryName) -> bool:
+        description = self._described.get(name.address, {}).get((name.generation, name.digest))
+        if description is None:  # what nobody has committed is none of ours
+            return False
+        self._runs[run_id] = _Run(description, self._clock())
+        self._event("START", run_id)
+        return True
+
+    def _follow(self, run_id: str, report: QueryReport) -> None:
+        run = self._runs[run_id]
+        run.rows = report.run_rows if report.run_rows is not None else run.rows
+        if not report.active:
+            self._end(run_id, "COMPLETE" if report.error is None else "FAIL", report.error)
+        elif self._clock() - run.reported >= self._interval:
+            run.reported = self._clock()
+            self._event("RUNNING", run_id)
+
+    def _end(self, run_id: str, kind: Kind, error: str | None = None) -> None:
+        run = self._runs[run_id]
+        if not run.is_over:
+            run.is_over = True
+            self._event(kind, run_id, error)
+
+    def _event(self, kind: Kind, run_id: str, error: str | None = None) -> None:
+        run = self._runs[run_id]
+        self._put(
+            RunEvent(
+                kind=kind,
+                at=self._clock(),
+                run_id=run_id,
+                description=run.description,
+                rows=run.rows,
+                error=error,
+            )
+        )
+
+    def _describe(self, overview: Overview) -> None:
+        """Keep what runs may have been started from."""
+        for address in self._described.keys() - overview.queries.keys():
+            del self._described[address]
+        for address, state in overview.queries.items():
+            known = self._described.setdefault(address, {})
+            for one in (state.memory.accepted, state.wanted.description if state.wanted else None):
+                if one is not None and known.get(key := (one.generation, one.digest)) is not one:
+                    known.pop(key, None)
+                    known[key] = one
+                    if len(known) > _EARLIER:
+                        del known[next(iter(known))]
