@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "validate": "project",
     "schema": "editors",
     "plan": "plan",
+    "ddl": "ddl",
     "graph": "plan",
     "show": "plan",
     "drift": "plan",

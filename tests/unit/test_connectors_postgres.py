@@ -11,19 +11,21 @@ import pytest
 from mzplan.connectors.api.protocols import Output, ResolvedConnection, ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import conninfo
 from mzplan.connectors.postgres.problems import connect_problem, reason_of
-from mzplan.connectors.postgres.sink.ledger import literal
-from mzplan.connectors.postgres.sink.probe import check_table, create_table
+from mzplan.connectors.postgres.sink.definition import create_table
+from mzplan.connectors.postgres.sink.probe import check_table
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.source import decoder as postgres_decode
 from mzplan.connectors.postgres.source.continuity import keeps_values
 from mzplan.connectors.postgres.source.values import wanted_types
-from mzplan.connectors.postgres.tables import Table, split_name
+from mzplan.connectors.postgres.tables import Table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
     copies_straight,
     created_type,
     fit,
+    literal,
     shown,
+    split_name,
     staged_as_json,
     staged_type,
     why_not,

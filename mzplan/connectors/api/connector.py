@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mzplan.connectors.api.capabilities import Adopts
+    from mzplan.connectors.api.ddl import Ddl
     from mzplan.connectors.api.lineage_names import Ends
-    from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
+    from mzplan.connectors.api.protocols import Output, ResolvedQuery, SinkConnector, SourceConnector
     from mzplan.model.diagnostics import Diagnostic
 
 
@@ -23,7 +24,9 @@ class Connector:
     process. `reach` says what stands in the way of a connection of this type that no query uses (`link` of a
     query in name only): None for nothing; raises MzplanError, too. `adopts`
     makes what says whether a source goes on from a query that was written by hand. `ends`: what OpenLineage
-    calls the other end of a query, whose secrets are still references; None: there is no name for it.
+    calls the other end of a query, whose secrets are still references; None: there is no name for it. `ddl`
+    is what an administrator runs on the server before a query can: secrets of that query are references, as
+    they are written; raises MzplanError.
 
     Of a connection, to know where its secrets go: `servers` are those that it reaches itself, as `host:port`,
     by its body with defaults, where secrets are references; None: they can't be known. `carries`: what uses
@@ -36,6 +39,7 @@ class Connector:
     reach: Callable[[ResolvedQuery], Diagnostic | None] | None = None
     adopts: Callable[[], Adopts] | None = None
     ends: Callable[[ResolvedQuery], Ends] | None = None
+    ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
     servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     carries: bool = False
     lends: bool = False

@@ -7,15 +7,16 @@ another type of connector; source and sink do not import each other.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.connector import Connector
 from mzplan.connectors.network.addresses import server
 
 if TYPE_CHECKING:
+    from mzplan.connectors.api.ddl import Ddl
     from mzplan.connectors.api.lineage_names import Ends
-    from mzplan.connectors.api.protocols import ResolvedQuery, SinkConnector, SourceConnector
+    from mzplan.connectors.api.protocols import Output, ResolvedQuery, SinkConnector, SourceConnector
     from mzplan.model.diagnostics import Diagnostic
 
 
@@ -35,6 +36,13 @@ def _reach(query: ResolvedQuery) -> Diagnostic | None:
     from mzplan.connectors.postgres.probe import reach
 
     return reach(query)
+
+
+def _ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
+    from mzplan.connectors.postgres.sink import definition as sink
+    from mzplan.connectors.postgres.source import definition as source
+
+    return source.ddl(query) if query.address.kind == "source" else sink.ddl(query, outputs)
 
 
 def _servers(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -66,6 +74,7 @@ CONNECTOR = Connector(
     sink=_sink,
     reach=_reach,
     ends=_ends,
+    ddl=_ddl,
     servers=_servers,
     machine=_machine,
 )

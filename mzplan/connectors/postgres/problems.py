@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psycopg
-
 from mzplan.connectors.api.protocols import ResolvedConnection, ResolvedQuery
 from mzplan.connectors.api.upstream_change import begin_anew
 from mzplan.connectors.network.tunnels import ROLE, tunnel_problem
@@ -99,6 +97,8 @@ def state_of(problem: BaseException) -> str | None:
 
 def is_lost(problem: BaseException) -> bool:
     """Whether there is no connection any more."""
+    import psycopg  # only where a driver has spoken: what is planned from files does without it
+
     return isinstance(problem, psycopg.OperationalError) and state_of(problem) is None
 
 

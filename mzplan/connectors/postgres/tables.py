@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from mzplan.connectors.postgres.types import TargetColumn, quoted
+from mzplan.connectors.postgres.types import TargetColumn, quoted, split_name
 
 Connection = psycopg.Connection[Any]
 
@@ -56,12 +56,6 @@ class Table:
         exact = [c for c in self.columns if c.name == name]
         alike = exact or [c for c in self.columns if c.name.lower() == name.lower()]
         return alike[0] if len(alike) == 1 else None
-
-
-def split_name(table: str) -> tuple[str | None, str]:
-    """`"public.orders"` → `("public", "orders")`."""
-    schema, dot, name = table.rpartition(".")
-    return (schema if dot else None), name
 
 
 def find_table(connection: Connection, table: str, own: str | None = None) -> Table | None:

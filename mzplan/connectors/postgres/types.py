@@ -226,6 +226,24 @@ def quoted(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """An identifier for a statement that a person reads: quoted where it must be."""
+    """An identifier for a statement that a person reads: quoted where it must be, and nothing in it that a
+    terminal would take for a command."""
+    from mzplan.model.printable import safe  # here: executors get this module, and no other for it
+
+    if safe(name) != name:
+        parts = (f"\\+{ord(c):06X}" if safe(c) != c or c == "\\" else c for c in name)
+        return "U&" + quoted("".join(parts))
     plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in _RESERVED
     return name if plain else quoted(name)
+
+
+def literal(text: str) -> str:
+    """As a string constant, whatever standard_conforming_strings says."""
+    escaped = text.replace("'", "''").replace("\\", "\\\\")
+    return f" E'{escaped}'" if "\\" in text else f"'{escaped}'"
+
+
+def split_name(table: str) -> tuple[str | None, str]:
+    """`"public.orders"` → `("public", "orders")`."""
+    schema, dot, name = table.rpartition(".")
+    return (schema if dot else None), name

@@ -39,9 +39,10 @@ from mzplan.connectors.postgres.identity import record_target, take_target
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
 from mzplan.connectors.postgres.sink.content import PostgresContent
+from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import check_table, failed, find_target, key_of, look_at
+from mzplan.connectors.postgres.sink.probe import check_table, failed, find_target, look_at
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput

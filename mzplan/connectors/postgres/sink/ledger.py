@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mzplan.connectors.postgres.types import quoted
+from mzplan.connectors.postgres.types import literal, quoted
 from mzplan.endpoints.interface import Step
 from mzplan.endpoints.replay import Written
 
@@ -103,9 +103,3 @@ def shape_of(oid: int) -> str:
         "SELECT coalesce(string_agg(format('%I %s %s', attname, atttypid, atttypmod), ', ' ORDER BY attnum), "
         f"'') FROM pg_attribute WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped"
     )
-
-
-def literal(text: str) -> str:
-    """As a string constant, whatever standard_conforming_strings says."""
-    escaped = text.replace("'", "''").replace("\\", "\\\\")
-    return f" E'{escaped}'" if "\\" in text else f"'{escaped}'"

@@ -14,8 +14,10 @@ import psycopg
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, empties_target
 from mzplan.connectors.postgres.identity import written
 from mzplan.connectors.postgres.probe import Check
+from mzplan.connectors.postgres.sink.definition import table_privileges
 from mzplan.connectors.postgres.sink.staging import goes_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import ADDED, writer_of
+from mzplan.connectors.postgres.statements import grant, grant_on_database, grant_on_schema, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import TargetColumn, shown
 from mzplan.model.diagnostics import Diagnostic
@@ -87,24 +89,21 @@ class PrivilegeCheck(Check):
     def _target(self, table: Table, columns: Sequence[TargetColumn], keys: Sequence[str]) -> None:
         for schema in dict.fromkeys([table.schema, *(column.type_schema for column in columns)]):
             if not self._may("has_schema_privilege(%s, 'USAGE')", schema):
-                grant = f"GRANT USAGE ON SCHEMA {shown(schema)} TO {self._role};"
-                self._lack(f"USAGE of schema {schema}", grant)
+                self._lack(f"USAGE of schema {schema}", grant_on_schema("USAGE", schema, self._role))
         names = [column.name for column in columns]
         granted = "coalesce(bool_and(has_column_privilege(%s, c, %s)), true) FROM unnest(%s::text[]) AS c"
-        wanted = ["INSERT", "SELECT", "UPDATE"] if keys else ["INSERT"]
+        wanted = table_privileges(self._query)
         missing = [one for one in wanted if not self._may(granted, table.oid, one, names)]
         # What goes from its collection is deleted here.
         deletes = bool(self._query.keys) or (empties_target(self._query) and not self._has_begun())
         if deletes and not self._may("has_table_privilege(%s, 'DELETE')", table.oid):
             missing.append("DELETE")
         if missing:
-            privileges, name = ", ".join(missing), f"{shown(table.schema)}.{shown(table.name)}"
-            self._lack(
-                f"{privileges} of table {table.name}", f"GRANT {privileges} ON {name} TO {self._role};"
-            )
+            privileges, name = ", ".join(missing), table_sql(table.schema, table.name)
+            self._lack(f"{privileges} of table {table.name}", grant(privileges, name, self._role))
         for schema, name in self._rows(_SEQUENCES, (table.oid, names)):
-            grant = f"GRANT USAGE ON SEQUENCE {shown(schema)}.{shown(name)} TO {self._role};"
-            self._lack(f"USAGE of sequence {name}, a default", grant)
+            granted = grant("USAGE", f"SEQUENCE {table_sql(schema, name)}", self._role)
+            self._lack(f"USAGE of sequence {name}, a default", granted)
 
     def _has_begun(self) -> bool:
         try:
@@ -119,12 +118,12 @@ class PrivilegeCheck(Check):
         if not there and not may_create:
             self._lack(
                 f"CREATE of the database, for staging schema {self._staging}, which is missing",
-                f"GRANT CREATE ON DATABASE {shown(database)} TO {role};",
+                grant_on_database("CREATE", database, role),
                 f"-- or: CREATE SCHEMA {schema} AUTHORIZATION {role};",
             )
         if there and not may_use:
-            grant = f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role};"
-            self._lack(f"USAGE or CREATE of staging schema {self._staging}", grant)
+            granted = grant_on_schema("USAGE, CREATE", self._staging, role)
+            self._lack(f"USAGE or CREATE of staging schema {self._staging}", granted)
         return bool(there)
 
     def _ledger(self, name: str, wanted: Sequence[str]) -> None:
@@ -135,7 +134,7 @@ class PrivilegeCheck(Check):
         sql = self._sql(name)
         if missing:
             privileges = ", ".join(missing)
-            self._lack(f"{privileges} of {sql}", f"GRANT {privileges} ON {sql} TO {self._role};")
+            self._lack(f"{privileges} of {sql}", grant(privileges, sql, self._role))
         there = {column for column, _ in columns}
         added = [one for table, one in ADDED if table == name and one.split()[0] not in there]
         if added and not is_owner:
@@ -164,7 +163,7 @@ class PrivilegeCheck(Check):
         self._lack(
             f"ownership of {sql}, which is {owner}'s",
             f"ALTER TABLE {sql} OWNER TO {self._role};",
-            f"GRANT {', '.join(_STAGED)} ON {sql} TO {shown(owner)};  -- it may still write until then",
+            grant(", ".join(_STAGED), sql, shown(owner)) + "  -- it may still write until then",
         )
 
     def _table(self, name: str, wanted: Sequence[str]) -> Any:

@@ -13,10 +13,11 @@ from mzplan.connectors.api.target_change import unreadable
 from mzplan.connectors.postgres.identity import compare_target, identify, written
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
+from mzplan.connectors.postgres.sink.definition import create_table, key_of, shown_table
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
-from mzplan.connectors.postgres.tables import Connection, Table, find_table, split_name, unique_indexes
-from mzplan.connectors.postgres.types import TargetColumn, created_type, fit, shown, why_not
+from mzplan.connectors.postgres.tables import Connection, Table, find_table, unique_indexes
+from mzplan.connectors.postgres.types import TargetColumn, fit, shown, split_name, why_not
 from mzplan.model.diagnostics import Diagnostic
 
 _READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
@@ -107,30 +108,6 @@ def _column_problems(
         if key.lower() not in names
     ]
     return wrong, narrow
-
-
-def create_table(query: ResolvedQuery, outputs: Sequence[Output], schema: str | None = None) -> str:
-    """The CREATE TABLE that the sink expects. `...` stands where only Spark knows the type."""
-    keys = key_of(query)
-    lines = [
-        f"  {shown(output.name)} {created_type(output.type) if output.type else '...'}" for output in outputs
-    ]
-    if keys:
-        lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
-    body = ",\n".join(lines)
-    name = f"{shown(schema)}.{shown_table(query)}" if schema else shown_table(query)
-    return f"CREATE TABLE {name} (\n{body}\n);"
-
-
-def key_of(query: ResolvedQuery) -> list[str]:
-    """The columns by which a sink finds its rows; none where it only adds them."""
-    return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
-
-
-def shown_table(query: ResolvedQuery) -> str:
-    """The sink's table, for a statement that a person reads."""
-    schema, name = split_name(query.body["table"])
-    return f"{shown(schema)}.{shown(name)}" if schema else shown(name)
 
 
 # ── the table, and what the role may do

@@ -10,6 +10,7 @@ from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL
 from mzplan.connectors.postgres.source.slots import NO_TABLE, Limits, Names, find_slot, own_columns, published
 from mzplan.connectors.postgres.source.table_probe import TableCheck
+from mzplan.connectors.postgres.statements import allow_replication, create_publication
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import quoted
 from mzplan.model.diagnostics import Diagnostic
@@ -74,8 +75,7 @@ class _ServerCheck(Check):
                 "MZ221",
                 f"Role {self._query.link.body['user']} may not replicate",
                 "a logical slot needs the attribute REPLICATION.",
-                f"ALTER ROLE {self._role} REPLICATION; (on Amazon RDS: GRANT rds_replication TO "
-                f"{self._role};)",
+                f"{allow_replication(self._role)} (on Amazon RDS: GRANT rds_replication TO {self._role};)",
             )
         yield from self._slot(most - taken, most)
         yield from self._walsender(senders - sending, senders)
@@ -142,7 +142,7 @@ class _PublicationCheck(Check):
     def problems(self, tables: Sequence[Table], creates: bool) -> Iterator[Diagnostic]:
         """All of them; `creates`: whether the role may make one. Raises psycopg.Error."""
         names = Names.of(self._query)
-        name, listed = names.publication, ", ".join(table.sql for table in tables)
+        name, listed = names.publication, [table.sql for table in tables]
         found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
         limits = published(self._connection, name)
         lacking = [t for t in tables if (t.schema, t.name) not in limits]
@@ -156,8 +156,8 @@ class _PublicationCheck(Check):
                     "MZ234",
                     f"Role {self._query.link.body['user']} can't make the publication",
                     f"{'; '.join(why)}.",
-                    f"let the owner do it: CREATE PUBLICATION mzplan FOR TABLE {listed} WITH "
-                    "(publish_via_partition_root); and name it in the source: publication: mzplan.",
+                    f"let the owner do it: {create_publication('mzplan', listed)} and name it in the source: "
+                    "publication: mzplan.",
                 )
             return
         if found is None:
@@ -165,8 +165,7 @@ class _PublicationCheck(Check):
                 "MZ227",
                 f"Publication {name} does not exist",
                 "it has no publication of that name.",
-                f"CREATE PUBLICATION {quoted(name)} FOR TABLE {listed} WITH (publish_via_partition_root); or "
-                "leave `publication` out: then mzplan makes one.",
+                f"{create_publication(name, listed)} or leave `publication` out: then mzplan makes one.",
             )
             return
         in_parts = [] if found[1] else [t for t in lacking if self._is_published_in_parts(name, t)]

@@ -12,6 +12,7 @@ from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.source.problems import HIDDEN_ROWS
 from mzplan.connectors.postgres.source.slots import own_columns, own_key
 from mzplan.connectors.postgres.source.values import is_readable, wanted_types
+from mzplan.connectors.postgres.statements import grant, grant_on_schema, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
 from mzplan.connectors.postgres.types import TargetColumn, quoted, shown
 from mzplan.model.diagnostics import Diagnostic
@@ -94,14 +95,14 @@ class TableCheck(Check):
     ) -> Iterator[Diagnostic]:
         grants = []
         if not usable:
-            grants.append(f"GRANT USAGE ON SCHEMA {shown(table.schema)} TO {self._role};")
+            grants.append(grant_on_schema("USAGE", table.schema, self._role))
         if not self._may("has_table_privilege(%s, 'SELECT')", table.oid):
-            grants.append(f"GRANT SELECT ON {shown(table.schema)}.{shown(table.name)} TO {self._role};")
+            grants.append(grant("SELECT", table_sql(table.schema, table.name), self._role))
         for schema in sorted({leaf.schema for leaf in leaves if not leaf.usable} - {quoted(table.schema)}):
-            grants.append(f"GRANT USAGE ON SCHEMA {schema} TO {self._role};")
+            grants.append(grant("USAGE", f"SCHEMA {schema}", self._role))
         closed = [leaf.sql for leaf in leaves if not leaf.readable]
         if closed:
-            grants.append(f"GRANT SELECT ON {', '.join(closed)} TO {self._role};")
+            grants.append(grant("SELECT", ", ".join(closed), self._role))
         if grants:
             parts = f" (of its partitions {', '.join(closed)})" if closed else ""
             yield self._problem(

@@ -1,0 +1,79 @@
+"""What a sink's table is to be like, and what its role must be granted: from the description alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mzplan.connectors.api.ddl import Ddl
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.postgres.problems import route
+from mzplan.connectors.postgres.statements import grant, grant_on_schema, psql_connect, role_of, table_sql
+from mzplan.connectors.postgres.types import created_type, shown, split_name
+from mzplan.model.diagnostics import error
+
+# Where the server creates a table whose name says nothing of a schema, unless its search path is another one.
+PUBLIC = "public"
+
+
+def key_of(query: ResolvedQuery) -> list[str]:
+    """The columns by which a sink finds its rows; none where it only adds them."""
+    return list(query.body.get("key", ())) if query.body["mode"] == "upsert" else []
+
+
+def shown_table(query: ResolvedQuery) -> str:
+    """The sink's table, for a statement that a person reads."""
+    return table_sql(*split_name(query.body["table"]))
+
+
+def create_table(query: ResolvedQuery, outputs: Sequence[Output], schema: str | None = None) -> str:
+    """The CREATE TABLE that the sink expects. `...` stands where only Spark knows the type. `schema`: where
+    its name does not say it."""
+    name = f"{shown(schema)}.{shown_table(query)}" if schema else shown_table(query)
+    return f"CREATE TABLE {name} {_columns(query, outputs)};"
+
+
+def _columns(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
+    keys = key_of(query)
+    lines = [
+        f"  {shown(output.name)} {created_type(output.type) if output.type else '...'}" for output in outputs
+    ]
+    if keys:
+        lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
+    body = ",\n".join(lines)
+    return f"(\n{body}\n)"
+
+
+def table_privileges(query: ResolvedQuery) -> list[str]:
+    """What a sink needs of its table's columns: INSERT, and more to find rows again."""
+    return ["INSERT", "SELECT", "UPDATE"] if key_of(query) else ["INSERT"]
+
+
+def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
+    """The statements that make the table, and allow the role all that the sink will ever do. Raises
+    MzplanError: MZ265 for a column whose type only Spark knows, MZ267 for a role that is not known."""
+    unknown = [output.name for output in outputs if output.type is None]
+    if unknown:
+        raise error(
+            "MZ265",
+            f"The table of {query.address} can't be written down: a type is known to Spark alone",
+            f"select computes {', '.join(unknown)}, and there is no Spark here.",
+            "write the type into select, as CAST(… AS DECIMAL(12,2)) AS name; or let a runner's validation "
+            "print the table: mzplan apply.",
+            address=query.address,
+        )
+    role, staging = role_of(query.link.body), query.body["staging_schema"]
+    given, name = split_name(query.body["table"])
+    schema = given or PUBLIC
+    table, granted = table_sql(schema, name), table_privileges(query)
+    # A replacement that empties the table may come later.
+    if query.keys or query.body.get("on_replace") == "truncate":
+        granted.append("DELETE")
+    statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
+    statements += [
+        f"CREATE TABLE IF NOT EXISTS {table} {_columns(query, outputs)};",
+        grant_on_schema("USAGE", schema, role),
+        grant(", ".join(granted), table, role),
+        f"CREATE SCHEMA IF NOT EXISTS {shown(staging)};",
+        grant_on_schema("USAGE, CREATE", staging, role),
+    ]
+    return Ddl(place=route(query.link), enter=psql_connect(query.link.body), statements=tuple(statements))

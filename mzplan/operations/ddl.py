@@ -1,0 +1,73 @@
+"""ddl: the tables and grants that a project needs on its servers, from its files alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mzplan.connectors.api.ddl import Ddl
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
+from mzplan.model.suggestions import did_you_mean
+from mzplan.operations.plan import validate
+from mzplan.operations.project import Project, Reporter
+from mzplan.plan.planner import wanted_state
+from mzplan.schema.description import describe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryDdl:
+    """The statements of one source or sink."""
+
+    address: Address
+    ddl: Ddl
+
+
+def make_ddl(project: Project, reporter: Reporter, address: Address | None = None) -> tuple[QueryDdl, ...]:
+    """Of all queries that need some (or of one), by address, sources first. No store, no server and no secret
+    is read.
+
+    Raises MzplanError with every problem; MZ070 for an `address` that no file declares, MZ266 for one that
+    has nothing to be made.
+    """
+    from mzplan.connectors.definitions import ddl_of
+
+    configuration = validate(project, reporter)
+    resources = {a: wanted_state(r, None) for a, r in configuration.resources.items()}
+    if address is not None and address not in resources:
+        raise error(
+            "MZ070",
+            f"There is no {address}",
+            "No file of this project declares it.",
+            did_you_mean(str(address), sorted(map(str, resources))) or "`mzplan graph` shows every resource.",
+            exit_code=ExitCode.USAGE,
+        )
+    chosen = [address] if address is not None else sorted(resources, key=lambda a: (a.kind == "sink", a))
+    found: list[QueryDdl] = []
+    problems: list[Diagnostic] = []
+    for one in chosen:
+        if one.kind == "connection":
+            continue
+        try:
+            ddl = ddl_of(describe(resources[one], resources), project.settings.directory)
+        except MzplanError as problem:
+            problems += (replace(d, address=d.address or one) for d in problem.diagnostics)
+            continue
+        if ddl is not None:
+            found.append(QueryDdl(address=one, ddl=ddl))
+    if problems:
+        raise MzplanError(problems)
+    if address is not None and not found:
+        raise _nothing(address, resources[address].type)
+    return tuple(found)
+
+
+def _nothing(address: Address, type_: str) -> MzplanError:
+    """MZ266, for one that was asked for by name."""
+    return error(
+        "MZ266",
+        f"{address} has no table and no grant on a server",
+        f"A {address.kind} of type {type_} needs none: SQL has nothing to make for it.",
+        "name a source or a sink on a postgres connection; without an address, all of them are printed.",
+        address=address,
+        exit_code=ExitCode.USAGE,
+    )
