@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mzplan.connectors.api.capabilities import Prepares
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import (
     Output,
@@ -21,6 +22,30 @@ from mzplan.host.extras import missing_extras_reported
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.description import Description, InlinedConnection, as_connection
 from mzplan.secrets.references import Secrets
+
+
+def prepare_target(
+    description: Description,
+    secrets: Secrets,
+    connectors: Connectors,
+    outputs: Callable[[ResolvedQuery], tuple[Output, ...]],
+    directory: str,
+    warehouse: str,
+) -> tuple[Diagnostic, ...]:
+    """Make what the target of a sink lacks, where it says so; why that can't be done, nothing if it is. See
+    `check_description`."""
+    if description.address.kind != "sink":
+        return ()
+    connector = connectors.sink(description.type)
+    if not isinstance(connector, Prepares):
+        return ()
+    try:
+        with missing_extras_reported():
+            query = resolve(description, secrets, directory, warehouse)
+            connector.prepare(query, outputs(query))
+    except MzplanError as problem:
+        return _of(description, problem)
+    return ()
 
 
 def check_description(
@@ -57,11 +82,11 @@ def check_description(
             other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
             return replace(found, diagnostics=(*found.diagnostics, other)) if other else found
     except MzplanError as problem:
-        return Probe(
-            diagnostics=tuple(
-                d if d.address else replace(d, address=description.address) for d in problem.diagnostics
-            )
-        )
+        return Probe(diagnostics=_of(description, problem))
+
+
+def _of(description: Description, problem: MzplanError) -> tuple[Diagnostic, ...]:
+    return tuple(d if d.address else replace(d, address=description.address) for d in problem.diagnostics)
 
 
 def is_reached_alone(type_: str) -> bool:

@@ -88,10 +88,12 @@ class QueryReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """What a live check found. `upstream` is the identity of what the query reads (for Kafka: cluster id,
-    topic id, partition count), None where it has none or could not be reached."""
+    topic id, partition count), None where it has none or could not be reached. `makes`: whether `prepare`
+    would make something in its target."""
 
     diagnostics: tuple[Diagnostic, ...] = ()
     upstream: Mapping[str, Any] | None = None
+    makes: bool = False
 
     @property
     def ok(self) -> bool:
@@ -123,6 +125,10 @@ class Executor(Protocol):
         """Reach, authenticate, authorise, find the topic or table, and compare the upstream's identity
         with the one recorded beside the checkpoint. Changes nothing. Works before `open`. Takes at most
         some seconds: every server is asked with a time limit. Never raises for what a server did."""
+
+    def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """Make what a sink's target lacks, where the sink says so (a table); why that can't be done, nothing
+        if it is. Idempotent, and nothing that is there is dropped. Never raises for what a server did."""
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         """Start the query from its checkpoint (creating collection and checkpoint for a new generation),

@@ -80,6 +80,11 @@ class InMemoryExecutor:
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         return self.check_result(description)
 
+    def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        with self._lock:
+            self.log.append(("prepare", str(QueryName.of(self.project, description))))
+        return ()
+
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         problem = self.fail_start(description)
         if problem is not None:

@@ -285,6 +285,8 @@ class Queries:
         if command.check:
             result = self.executor.check(command.description, self.secrets)
             errors = [d for d in result.diagnostics if d.severity == "error"]
+            if not errors and result.makes:
+                errors = list(self.executor.prepare(command.description, self.secrets))
             if errors:
                 return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)
         failpoint(Failpoint.RUNNER_CHECKED)

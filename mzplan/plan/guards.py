@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
@@ -98,6 +99,8 @@ def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
             yield from _doubling(change)
         if change.action != "create":
             yield from _forbidden(change)
+        if change.action in ("create", "replace") or change.effect == "restart":
+            yield from _announced(change)
         if change.action in ("update", "restart", "move"):
             yield from _notices(change)
             yield from _other_upstream(change)
@@ -179,6 +182,29 @@ def _notices(change: Change) -> Iterator[Diagnostic]:
             )
         if name == "paused" and change.after.override is not None:
             yield _overridden(change.after)
+
+
+def _announced(change: Change) -> Iterator[Diagnostic]:
+    """What a query that is started will do beside what it is for (`x-announces`): of one that restarts, where
+    itself or what it reads has changed, as another connection is nothing new to tell."""
+    reads = any(cause.kind == "source" for cause in change.triggered_by)
+    if change.after is None or not (change.fields or reads or change.before is None):
+        return
+    kind = resource_kind(change.address.kind, change.after.type)
+    for name, schema in kind.schema["properties"].items():
+        texts = schema.get("x-announces")
+        if texts is None or name not in change.after.body:
+            continue
+        value = change.after.body[name]
+        text = texts.get(value if isinstance(value, str) else json.dumps(value))
+        if text:
+            yield Diagnostic(
+                severity="notice",
+                code="MZ045",
+                summary=f"{change.address}: {text}",
+                detail=f"It says {name}: {value if isinstance(value, str) else json.dumps(value)}.",
+                address=change.address,
+            )
 
 
 def _other_upstream(change: Change) -> Iterator[Diagnostic]:

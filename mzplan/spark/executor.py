@@ -15,7 +15,7 @@ from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
 from mzplan.connectors.catalogue import Connectors
-from mzplan.connectors.checks import check_connection, check_description
+from mzplan.connectors.checks import check_connection, check_description, prepare_target
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
@@ -186,7 +186,18 @@ class SparkExecutor:
             warehouse=self._warehouse,
         )
         lacking = self._lacking_jars(description, secrets)
-        return CheckResult(diagnostics=(*found.diagnostics, *lacking), upstream=found.upstream)
+        diagnostics = (*found.diagnostics, *lacking)
+        return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
+
+    def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        return prepare_target(
+            description,
+            secrets,
+            self._connectors,
+            self._outputs,
+            self._context.directory,
+            self._warehouse,
+        )
 
     def _lacking_jars(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         """MZ129, before anything is stopped for a query that could not be started."""

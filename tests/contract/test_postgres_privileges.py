@@ -17,8 +17,8 @@ from mzplan.connectors.api.protocols import ResolvedQuery, resolve
 from mzplan.connectors.postgres.client import connect
 from mzplan.connectors.postgres.sink.connector import PostgresSink
 from mzplan.connectors.postgres.sink.definition import key_of
+from mzplan.connectors.postgres.sink.making import find_target
 from mzplan.connectors.postgres.sink.output import PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import find_target
 from mzplan.connectors.postgres.sink.staged_output import StagedOutput
 from mzplan.connectors.postgres.sink.staging import Move, goes_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import writer_of

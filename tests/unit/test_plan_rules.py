@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.plan import Plan
 from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.plan import apply_changes, build_plan
@@ -555,3 +556,21 @@ def test_what_an_old_instance_says_of_a_query_is_not_heard(state: State) -> None
     statuses = observe(state, orders={"condition": "failed", "error": "old"})
     moved = {"other": dataclasses.replace(statuses["local"], instance="other")}
     assert build_plan(BASE, state, moved).pending == ()
+
+
+def test_a_plan_says_what_a_sink_will_make_in_its_target() -> None:
+    making = sink(create=True, table="public.orders")
+
+    def announced(plan: Plan) -> list[str]:
+        return [d.summary for d in plan.diagnostics if d.code == "MZ045"]
+
+    first = build_plan(shop(orders_pg=making), State(project="shop"))
+    said = "sink.orders_pg: its table, or columns of it that are missing, will be made before the commit"
+    assert announced(first) == [said]
+    before = commit(shop(orders_pg=making))
+    more = source(columns="id BIGINT, amount INT, note STRING")
+    assert announced(build_plan(shop(orders_pg=making, orders=more), before)) == [said]
+    # Another server is no news, nor is the word itself on a sink that runs.
+    assert announced(build_plan(shop(orders_pg=making, pg=postgres(host="other")), before)) == []
+    turned_on = build_plan(shop(orders_pg=making), commit(shop(orders_pg=sink(table="public.orders"))))
+    assert (announced(turned_on), effects(turned_on)) == ([], {"sink.orders_pg": "in-place"})

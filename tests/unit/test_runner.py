@@ -249,6 +249,40 @@ def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
     assert world.store.proposals.open("local") == []
 
 
+def test_targets_are_prepared_for_a_commit_alone_and_once_all_is_well(world: World) -> None:
+    """What is made in a target, no later error takes back: so it is made last, and not for a mere look."""
+    state = make_state(1)
+    asked = tuple(describe(state.resources[a], state.resources) for a in (ORDERS, SINK))
+    refused: set[Address] = set()
+
+    def check(description: Description) -> CheckResult:
+        bad = Diagnostic(code="MZ050", summary="no", address=description.address)
+        found = (bad,) if description.address in refused else ()
+        return CheckResult(diagnostics=found, makes=description.address == SINK)
+
+    def prepared(prepares: bool) -> list[str]:
+        world.executor.log.clear()
+        proposal = world.store.proposals.make("local", asked, prepares=prepares)
+        world.settle()
+        answer = world.store.proposals.read_answer(proposal)
+        assert answer is not None and len(answer.diagnostics) == len(refused)
+        world.store.proposals.withdraw(proposal.id)
+        return [name.split(":")[2] for what, name in world.executor.log if what == "prepare"]
+
+    world.executor.check_result = check
+    assert prepared(False) == []
+    assert prepared(True) == [str(SINK)]
+    refused.add(ORDERS)
+    assert prepared(True) == []
+    # Nobody was there to ask: done before the query starts.
+    refused.clear()
+    world.executor.log.clear()
+    world.commit(state)
+    world.settle()
+    of_sink = [what for what, name in world.executor.log if f":{SINK}:" in name]
+    assert of_sink == ["prepare", "start"]
+
+
 def test_only_one_runner_leads_and_a_dead_one_is_succeeded(world: World) -> None:
     assert world.store.leases.acquire("local", "second") is None
     dead = replace(world.lease, pid=2**22 + 12345)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mzplan.connectors.api.protocols import ResolvedQuery
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,6 +108,17 @@ class SendsLetters(Protocol):
     def send_letters(self, records: DataFrame, query: ResolvedQuery) -> None:
         """Write records, each once: columns `key` and `value` (BINARY), and `headers`, an array of structs
         `key` STRING, `value` BINARY."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A sink can make what its target lacks, where its description says so; its probe says whether it would
+    (`Probe.makes`)."""
+
+    def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
+        """Make it, all or nothing; nothing where nothing is missing (any more), or a type is not known.
+        Nothing that is there is dropped or retyped. Safe for several processes at once. Raises MzplanError
+        for what a server did."""
 
 
 class Adopts(Protocol):

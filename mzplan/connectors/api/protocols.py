@@ -77,10 +77,17 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know."""
+    """What a probe found. `upstream`: the identity of what a source reads, None if there is none to know.
+    `makes`: whether a sink would first make something that its target lacks (`capabilities.Prepares`)."""
 
     diagnostics: tuple[Diagnostic, ...] = ()
     upstream: Mapping[str, Any] | None = None
+    makes: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that was found is an error."""
+        return not any(d.severity == "error" for d in self.diagnostics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,14 @@ _FITS = {
     "TIMESTAMP_NTZ": {"timestamp", "timestamptz"},
 }
 _NARROW = {"INT": {"int2"}, "BIGINT": {"int4", "int2"}}
+# By type, the columns that can become one of it without a change of any value.
+_WIDER = {
+    "INT": {"int2"},
+    "BIGINT": {"int2", "int4"},
+    "DOUBLE": {"float4"},
+    "TIMESTAMP": {"timestamptz"},
+    "TIMESTAMP_NTZ": {"timestamp"},
+}
 # Of Spark, always to the microsecond: `timestamp(3)` would round.
 _TIMES = {"TIMESTAMP", "TIMESTAMP_NTZ"}
 _MICROSECONDS = 6
@@ -149,6 +157,15 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
             return _fit(element, type_, "", target.typmod) if element is not None else "no"
         return "fits" if target.type in _JSON | {"text"} else "no"
     return _fit(spark_type, target.type, target.category, target.typmod)
+
+
+def widens(spark_type: str, target: TargetColumn) -> bool:
+    """Whether the column only has to become wider to take the type: every value that is there stays."""
+    wanted, size = _SIZED.match(spark_type), numeric_size(target.typmod)
+    if wanted and wanted[1] == "DECIMAL" and target.type == "numeric" and size is not None:
+        precision, scale = int(wanted[2]), int(wanted[3] or 0)
+        return scale >= size[1] and precision - scale >= size[0] - size[1]
+    return target.type in _WIDER.get(spark_type, ())
 
 
 def why_not(spark_type: str, target: TargetColumn) -> str:

@@ -14,6 +14,7 @@ runner that was cut off is fenced, for the row holds the epoch of the newest.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -41,8 +42,9 @@ from mzplan.connectors.postgres.problems import Problem, connect_problem, is_los
 from mzplan.connectors.postgres.sink.content import PostgresContent
 from mzplan.connectors.postgres.sink.definition import key_of
 from mzplan.connectors.postgres.sink.ledger import shape_of
+from mzplan.connectors.postgres.sink.making import find_target, make
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target
-from mzplan.connectors.postgres.sink.probe import check_table, failed, find_target, look_at
+from mzplan.connectors.postgres.sink.probe import check_table, failed, look_at
 from mzplan.connectors.postgres.sink.recorded_steps import PostgresRecorded
 from mzplan.connectors.postgres.sink.removal import forget
 from mzplan.connectors.postgres.sink.staged_output import EmptiedError, StagedOutput
@@ -67,12 +69,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+log = logging.getLogger("mzplan.connectors")
 
 _REFUSED = Problem(
     "MZ059",
     "PostgreSQL refused a batch of {address}",
     "{why}.",
     "correct the table or the sink's select and where; the batch is tried again from its start.",
+    at=", table {table}",
+)
+_NOT_MADE = Problem(
+    "MZ269",
+    "{address} could not make what its table lacks",
+    "{why}. Nothing was changed.",
+    "apply again when the cause is gone; or make it by hand: mzplan ddl {address}, without create: true.",
     at=", table {table}",
 )
 _KEPT = Problem(
@@ -99,6 +109,17 @@ class PostgresSink:
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Connect, and look at the table, its columns, privileges and (upsert) its unique index."""
         return self._servers.look(query, lambda connection: look_at(connection, query, outputs))
+
+    def prepare(self, query: ResolvedQuery, outputs: Sequence[Output]) -> None:
+        """Make the table, or columns that it lacks, where the sink says so (see Prepares). Raises MzplanError
+        MZ269."""
+        try:
+            with reached(query) as info, connect(info, statement_timeout_s=30) as connection:
+                made = make(connection, query, outputs)
+        except psycopg.Error as problem:
+            raise _NOT_MADE.error(query, why=reason(query, problem), table=query.body["table"]) from None
+        if made:
+            log.info("%s: %s", query.address, " ".join(" ".join(made).split()))
 
     def route(self, query: ResolvedQuery) -> str:
         return route(query.link)

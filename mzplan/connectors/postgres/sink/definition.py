@@ -29,18 +29,22 @@ def create_table(query: ResolvedQuery, outputs: Sequence[Output], schema: str | 
     """The CREATE TABLE that the sink expects. `...` stands where only Spark knows the type. `schema`: where
     its name does not say it."""
     name = f"{shown(schema)}.{shown_table(query)}" if schema else shown_table(query)
-    return f"CREATE TABLE {name} {_columns(query, outputs)};"
+    return f"CREATE TABLE {name} {columns_sql(query, outputs)};"
 
 
-def _columns(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
+def columns_sql(query: ResolvedQuery, outputs: Sequence[Output]) -> str:
+    """Columns and key, in parentheses."""
     keys = key_of(query)
-    lines = [
-        f"  {shown(output.name)} {created_type(output.type) if output.type else '...'}" for output in outputs
-    ]
+    lines = [f"  {column_sql(output)}" for output in outputs]
     if keys:
         lines.append(f"  PRIMARY KEY ({', '.join(map(shown, keys))})")
     body = ",\n".join(lines)
     return f"(\n{body}\n)"
+
+
+def column_sql(output: Output) -> str:
+    """One column; `...` stands for a type that only Spark knows."""
+    return f"{shown(output.name)} {created_type(output.type) if output.type else '...'}"
 
 
 def table_privileges(query: ResolvedQuery) -> list[str]:
@@ -52,7 +56,7 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     """The statements that make the table, and allow the role all that the sink will ever do. Raises
     MzplanError: MZ265 for a column whose type only Spark knows, MZ267 for a role that is not known."""
     unknown = [output.name for output in outputs if output.type is None]
-    if unknown:
+    if unknown and not query.body["create"]:
         raise error(
             "MZ265",
             f"The table of {query.address} can't be written down: a type is known to Spark alone",
@@ -69,11 +73,23 @@ def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     if query.keys or query.body.get("on_replace") == "truncate":
         granted.append("DELETE")
     statements = [] if schema == PUBLIC else [f"CREATE SCHEMA IF NOT EXISTS {shown(schema)};"]
+    if query.body["create"]:
+        # Its own table: an owner alone can add columns.
+        statements.append(grant_on_schema("USAGE, CREATE", schema, role))
+    else:
+        statements += [
+            f"CREATE TABLE IF NOT EXISTS {table} {columns_sql(query, outputs)};",
+            grant_on_schema("USAGE", schema, role),
+            grant(", ".join(granted), table, role),
+        ]
     statements += [
-        f"CREATE TABLE IF NOT EXISTS {table} {_columns(query, outputs)};",
-        grant_on_schema("USAGE", schema, role),
-        grant(", ".join(granted), table, role),
         f"CREATE SCHEMA IF NOT EXISTS {shown(staging)};",
         grant_on_schema("USAGE, CREATE", staging, role),
     ]
-    return Ddl(place=route(query.link), enter=psql_connect(query.link.body), statements=tuple(statements))
+    notes = (f"The sink makes {table} itself (create: true).",) if query.body["create"] else ()
+    return Ddl(
+        place=route(query.link),
+        enter=psql_connect(query.link.body),
+        statements=tuple(statements),
+        notes=notes,
+    )

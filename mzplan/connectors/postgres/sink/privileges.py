@@ -19,7 +19,7 @@ from mzplan.connectors.postgres.sink.staging import goes_straight, staging_shape
 from mzplan.connectors.postgres.sink.writer import ADDED, writer_of
 from mzplan.connectors.postgres.statements import grant, grant_on_database, grant_on_schema, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table
-from mzplan.connectors.postgres.types import TargetColumn, shown
+from mzplan.connectors.postgres.types import TargetColumn, shown, split_name
 from mzplan.model.diagnostics import Diagnostic
 
 # Of mzplan's own tables. `note` of the ledger updates steps.
@@ -31,6 +31,7 @@ SELECT current_database(), has_database_privilege(current_database(), 'CREATE'),
        has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE')
 FROM (VALUES (%(schema)s::text)) AS wanted (name) LEFT JOIN pg_namespace n ON n.nspname = wanted.name
 """
+_OWNS = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s"
 # By name in the catalogue: to_regclass fails without USAGE of the schema.
 _TABLE = """
 SELECT pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner)::text,
@@ -63,9 +64,17 @@ class PrivilegeCheck(Check):
         self._script: list[str] = []
 
     def problem(
-        self, table: Table | None, outputs: Sequence[Output], keys: Sequence[str]
+        self,
+        table: Table | None,
+        outputs: Sequence[Output],
+        keys: Sequence[str],
+        made: Sequence[str] = (),
+        schema: str | None = None,
     ) -> Diagnostic | None:
-        """MZ054 with all that is missing; None for nothing. `table`: where it is there."""
+        """MZ054 with all that is missing; None for nothing. `table`: where it is there. `made`: the
+        statements with which the sink makes what it lacks; `schema`: where, if its name does not say it."""
+        if made:
+            self._making(table, made, schema)
         if table is not None:
             self._target(table, [c for output in outputs if (c := table.column(output.name))], keys)
         if self._own_schema():
@@ -104,6 +113,22 @@ class PrivilegeCheck(Check):
         for schema, name in self._rows(_SEQUENCES, (table.oid, names)):
             granted = grant("USAGE", f"SEQUENCE {table_sql(schema, name)}", self._role)
             self._lack(f"USAGE of sequence {name}, a default", granted)
+
+    def _making(self, table: Table | None, made: Sequence[str], schema: str | None) -> None:
+        """To make a table needs the schema, to add a column the table itself."""
+        if table is not None:
+            if not self._row(_OWNS, (table.oid,))[0]:
+                sql = table_sql(table.schema, table.name)
+                owner = f"-- or: ALTER TABLE {sql} OWNER TO {self._role};"
+                self._lack(f"ownership of table {table.name}, to add columns", *made, owner)
+            return
+        name = split_name(self._query.body["table"])[0] or schema or ""
+        _, _, there, may_use = self._row(_SCHEMA, {"schema": name})
+        granted = grant_on_schema("USAGE, CREATE", name, self._role)
+        if not there:
+            self._lack(f"schema {name}, which is missing", f"CREATE SCHEMA {shown(name)};", granted)
+        elif not may_use:
+            self._lack(f"USAGE or CREATE of schema {name}", granted)
 
     def _has_begun(self) -> bool:
         try:

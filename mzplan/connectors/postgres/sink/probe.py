@@ -14,17 +14,20 @@ from mzplan.connectors.postgres.identity import compare_target, identify, writte
 from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.definition import create_table, key_of, shown_table
+from mzplan.connectors.postgres.sink.making import (
+    alter_table,
+    compare_columns,
+    find_target,
+    lacking,
+    missing_schema,
+)
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
 from mzplan.connectors.postgres.sink.staging import has_other_unique, kept_whole
-from mzplan.connectors.postgres.tables import Connection, Table, find_table, unique_indexes
-from mzplan.connectors.postgres.types import TargetColumn, fit, shown, split_name, why_not
+from mzplan.connectors.postgres.tables import Connection, Table, unique_indexes
+from mzplan.connectors.postgres.types import TargetColumn, shown
 from mzplan.model.diagnostics import Diagnostic
 
 _READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
-# The schemas in which a name is looked for; first those that are not mzplan's own.
-_FIRST = """
-SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDER BY s = %(own)s, n LIMIT 1
-"""
 _NULLABLE = """
 SELECT a.attname::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typnotnull ORDER BY a.attnum
@@ -34,105 +37,82 @@ WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attnotnull AND NOT t.typ
 def look_at(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
     """What stands in the way of this sink; nothing is changed. Raises psycopg.Error."""
     target = identify(connection)
-    found = [*_TargetCheck(connection, query).problems(outputs), *_compare(connection, query, target)]
-    return Probe(diagnostics=tuple(found), upstream=target)
+    check = _TargetCheck(connection, query)
+    found = [*check.problems(outputs), *_compare(connection, query, target)]
+    return Probe(diagnostics=tuple(found), upstream=target, makes=bool(check.made))
 
 
 # ── the table and its columns
 
 
-def find_target(connection: Connection, query: ResolvedQuery) -> Table | None:
-    """The sink's table. Its staging schema may be in the search path, where that has `"$user"`: it is looked
-    at last, and mzplan's own tables there are none."""
-    return find_table(connection, query.body["table"], own=query.body["staging_schema"])
-
-
 def check_table(
-    query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None = None
+    query: ResolvedQuery,
+    table: Table | None,
+    outputs: Sequence[Output],
+    schema: str | None = None,
+    *,
+    made: Sequence[str] = (),
 ) -> list[Diagnostic]:
     """Whether the table is there (MZ052) and takes the sink's columns (MZ053). `schema`: where it is to be
-    created, if its name does not say that."""
+    created, if its name does not say that. `made`: the statements with which the sink is about to make what
+    is missing (see `making.lacking`), which then is no error."""
     name = query.body["table"]
     expected = create_table(query, outputs, schema)
     if table is None:
-        why = f"it has no table {name}; mzplan does not create target tables."
+        if made:
+            return []
+        own = "mzplan does not create target tables" if not query.body["create"] else "it is to be made first"
+        why = f"it has no table {name}; {own}."
         return [diagnose(query, "MZ052", f"Table {name} does not exist", why, f"create it:\n{expected}")]
-    wrong, narrow = _column_problems(query, table, outputs)
+    columns = compare_columns(query, table, outputs)
+    wrong = [*([] if made else columns.missing.values()), *columns.wrong.values(), *columns.others]
     found = []
     if wrong:
         summary = f"Table {name} does not take the columns of {query.address}"
         fix = f"alter the table or the sink's select; this table would do:\n{expected}"
+        if altered := alter_table(table, [*columns.missing, *columns.wrong], columns.others):
+            fix = f"alter the sink's select, or the table:\n{altered}"
         found.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
-    if narrow:
+    if columns.narrow:
         summary = f"Table {name} may be too narrow for {query.address}"
-        why = f"{'; '.join(narrow)}. A value that does not fit stops the sink."
+        why = f"{'; '.join(columns.narrow.values())}. A value that does not fit stops the sink."
         fix = f"widen the table; this one would take every value:\n{expected}"
+        if altered := alter_table(table, list(columns.narrow)):
+            fix = f"widen the table:\n{altered}"
         found.append(diagnose(query, "MZ053", summary, why, fix, severity="warning"))
     return found
-
-
-def _column_problems(
-    query: ResolvedQuery, table: Table, outputs: Sequence[Output]
-) -> tuple[list[str], list[str]]:
-    wrong: list[str] = []
-    narrow: list[str] = []
-    written: set[str] = set()
-    for output in outputs:
-        target = table.column(output.name)
-        if target is None:
-            wrong.append(f"it has no column {output.name}" + (f" ({output.type})" if output.type else ""))
-            continue
-        if target.name in written:
-            wrong.append(f"two outputs go into its column {target.name}")
-        written.add(target.name)
-        if not target.writable:
-            wrong.append(f"its column {target.name} is generated and can't be written")
-        elif output.type is not None:
-            fits = fit(output.type, target)
-            if fits == "no":
-                why = why_not(output.type, target)
-                wrong.append(f"its column {target.name} is {target.shown}, which {why}")
-            elif fits == "narrow":
-                narrow.append(
-                    f"its column {target.name} is {target.shown}, and the sink writes {output.type}"
-                )
-    wrong += [
-        f"its column {column.name} is NOT NULL without a default, and the sink does not write it"
-        for column in table.columns
-        if column.required and column.writable and column.name not in written
-    ]
-    names = {output.name.lower() for output in outputs}
-    wrong += [
-        f"key column {key} is not among the sink's columns"
-        for key in key_of(query)
-        if key.lower() not in names
-    ]
-    return wrong, narrow
 
 
 # ── the table, and what the role may do
 
 
 class _TargetCheck(Check):
-    """What stands in the way of writing to the table, and to mzplan's own."""
+    """What stands in the way of writing to the table, and to mzplan's own. `made`: the statements with which
+    the sink would make what is missing."""
+
+    made: Sequence[str] = ()
 
     def problems(self, outputs: Sequence[Output]) -> Iterator[Diagnostic]:
         yield from self._read_only()
         table, keys = find_target(self._connection, self._query), key_of(self._query)
-        yield from check_table(self._query, table, outputs, self._missing_schema(table))
-        lacks = PrivilegeCheck(self._connection, self._query).problem(table, outputs, keys)
+        schema = missing_schema(self._connection, self._query) if table is None else None
+        made = self.made = lacking(self._query, table, outputs, schema)
+        yield from check_table(self._query, table, outputs, schema, made=made)
+        lacks = PrivilegeCheck(self._connection, self._query).problem(table, outputs, keys, made, schema)
         if lacks is not None:
             yield lacks
+        elif made:
+            yield self._problem(
+                "MZ268",
+                f"{self._query.address} makes what table {self._query.body['table']} lacks",
+                "it says create: true. That is done before the change is committed, by the runner that "
+                "validates it; without one, before the query starts.",
+                "nothing to do; it will run:\n" + "\n".join(made),
+                severity="notice",
+            )
         if table is not None:
             yield from self._captured(table)
             yield from _KeyCheck(self._connection, self._query).problems(table, outputs)
-
-    def _missing_schema(self, table: Table | None) -> str | None:
-        """In which schema a table without one would be looked for first."""
-        if table is not None or split_name(self._query.body["table"])[0]:
-            return None
-        found = self._rows(_FIRST, {"own": self._query.body["staging_schema"]})
-        return str(found[0][0]) if found else None
 
     def _captured(self, table: Table) -> Iterator[Diagnostic]:
         """`"$user"` in the search path is the schema that is called like the role: what a role mzplan creates

@@ -1,0 +1,150 @@
+"""A sink's table as it is and as it is to be: what differs, what an ALTER mends, and what the sink makes
+itself where it says `create: true`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.postgres.sink.definition import PUBLIC, column_sql, columns_sql, key_of
+from mzplan.connectors.postgres.sink.writer import SETUP_LOCK
+from mzplan.connectors.postgres.statements import table_sql
+from mzplan.connectors.postgres.tables import Connection, Table, find_table
+from mzplan.connectors.postgres.types import (
+    TargetColumn,
+    created_type,
+    fit,
+    shown,
+    split_name,
+    why_not,
+    widens,
+)
+
+# The schemas in which a name is looked for; first those that are not mzplan's own.
+_FIRST = """
+SELECT s FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (s, n) ORDER BY s = %(own)s, n LIMIT 1
+"""
+
+
+def find_target(connection: Connection, query: ResolvedQuery) -> Table | None:
+    """The sink's table. Its staging schema may be in the search path, where that has `"$user"`: it is looked
+    at last, and mzplan's own tables there are none."""
+    return find_table(connection, query.body["table"], own=query.body["staging_schema"])
+
+
+def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
+    """In which schema a table without one would be looked for first; None where its name says it."""
+    if split_name(query.body["table"])[0]:
+        return None
+    found = connection.execute(_FIRST, {"own": query.body["staging_schema"]}).fetchone()
+    return str(found[0]) if found else PUBLIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """How the columns of a table differ from what a sink writes, each with what is wrong, in words: outputs
+    without a column; with one that takes none of the values, or not all; and what is no matter of one output.
+    """
+
+    missing: Mapping[Output, str] = field(default_factory=dict)
+    wrong: Mapping[Output, str] = field(default_factory=dict)
+    narrow: Mapping[Output, str] = field(default_factory=dict)
+    others: Sequence[str] = ()
+
+
+def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output]) -> Columns:
+    """The table and what the sink writes."""
+    missing: dict[Output, str] = {}
+    wrong: dict[Output, str] = {}
+    narrow: dict[Output, str] = {}
+    others: list[str] = []
+    written: set[str] = set()
+    for output in outputs:
+        target = table.column(output.name)
+        if target is None:
+            missing[output] = f"it has no column {output.name}" + (f" ({output.type})" if output.type else "")
+            continue
+        if target.name in written:
+            others.append(f"two outputs go into its column {target.name}")
+        written.add(target.name)
+        if not target.writable:
+            others.append(f"its column {target.name} is generated and can't be written")
+        elif output.type is not None:
+            _weigh(output, output.type, target, wrong, narrow)
+    others += [
+        f"its column {column.name} is NOT NULL without a default, and the sink does not write it"
+        for column in table.columns
+        if column.required and column.writable and column.name not in written
+    ]
+    names = {output.name.lower() for output in outputs}
+    others += [
+        f"key column {key} is not among the sink's columns"
+        for key in key_of(query)
+        if key.lower() not in names
+    ]
+    return Columns(missing=missing, wrong=wrong, narrow=narrow, others=others)
+
+
+def _weigh(
+    output: Output, type_: str, target: TargetColumn, wrong: dict[Output, str], narrow: dict[Output, str]
+) -> None:
+    fits = fit(type_, target)
+    if fits == "no":
+        wrong[output] = f"its column {target.name} is {target.shown}, which {why_not(type_, target)}"
+    elif fits == "narrow":
+        narrow[output] = f"its column {target.name} is {target.shown}, and the sink writes {type_}"
+
+
+def alter_table(table: Table, outputs: Sequence[Output], others: Sequence[str] = ()) -> str:
+    """The ALTER TABLE with which the table takes these outputs too: columns that it gains, and columns that
+    become wider. "" where that does not do, or a type is not known."""
+    actions: list[str] = []
+    for output in outputs:
+        target = table.column(output.name)
+        if output.type is None or others:
+            return ""
+        if target is None:
+            actions.append(f"  ADD COLUMN {column_sql(output)}")
+        elif widens(output.type, target):
+            actions.append(f"  ALTER COLUMN {shown(target.name)} TYPE {created_type(output.type)}")
+        else:
+            return ""
+    return (
+        f"ALTER TABLE {table_sql(table.schema, table.name)}\n" + ",\n".join(actions) + ";" if actions else ""
+    )
+
+
+def lacking(
+    query: ResolvedQuery, table: Table | None, outputs: Sequence[Output], schema: str | None
+) -> tuple[str, ...]:
+    """The statements with which a sink that says `create: true` makes its table (in `schema`, where its name
+    does not say it), or adds columns to it: `...` stands for a type that only Spark knows. None where nothing
+    is missing, or the columns differ in more than that."""
+    if not query.body["create"]:
+        return ()
+    given, name = split_name(query.body["table"])
+    if table is None:
+        sql = table_sql(given or schema, name)
+        return (f"CREATE TABLE IF NOT EXISTS {sql} {columns_sql(query, outputs)};",)
+    columns, sql = compare_columns(query, table, outputs), table_sql(table.schema, table.name)
+    if columns.wrong or columns.others:
+        return ()
+    return tuple(
+        f"ALTER TABLE {sql} ADD COLUMN IF NOT EXISTS {column_sql(output)};" for output in columns.missing
+    )
+
+
+def make(connection: Connection, query: ResolvedQuery, outputs: Sequence[Output]) -> tuple[str, ...]:
+    """Run them, in one transaction, alone among all who do so in this database; what was run: nothing where
+    a type is not known, which a runner's Spark knows before it starts the query. Raises psycopg.Error."""
+    if any(output.type is None for output in outputs):
+        return ()
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (SETUP_LOCK,))
+        table = find_target(connection, query)
+        schema = missing_schema(connection, query) if table is None else None
+        statements = lacking(query, table, outputs, schema)
+        for statement in statements:
+            connection.execute(statement.encode())
+    return statements
