@@ -114,8 +114,8 @@ def command_verify(
     if invocation.json:
         invocation.document(verified_to_json(found))
     else:
-        if found.problems:
-            invocation.show(found.problems)
+        if shown := (*found.problems, *found.warnings):
+            invocation.show(shown)
         invocation.out(render_verified(found, color=invocation.color))
     return ExitCode.ERROR if found.difference or found.problems else ExitCode.OK
 

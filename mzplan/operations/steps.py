@@ -14,12 +14,14 @@ from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address, why_nothing_runs
 from mzplan.schema.description import writes_all
+from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from mzplan.warehouse.damage import DamagedError, GoneError
 from mzplan.warehouse.paths import absolute
-from mzplan.warehouse.replay import collection_batches, collection_hash
+from mzplan.warehouse.replay import collection_batches
 from mzplan.warehouse.step_history import StepHistory, Steps, needed_by
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.values_seen import ValuesSeen
 
 Range = tuple[int, int | None]
 """The first and last step of a range, both included; None: up to the newest."""
@@ -71,7 +73,7 @@ class Difference:
 class Verified:
     """The result of verify. `equal`: steps that are as recorded; `by_rows`: those of them for which only the
     number of rows was recorded. `unknown`: steps of a sink of which its target has no record (any more).
-    `never`: see ShownSteps. The first difference ends the work."""
+    `never`: see ShownSteps. The first difference ends the work. `warnings`: of columns of a source."""
 
     address: Address
     equal: tuple[int, ...]
@@ -80,6 +82,7 @@ class Verified:
     problems: tuple[Diagnostic, ...]
     unknown: tuple[int, ...] = ()
     never: str = ""
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +124,33 @@ def verify(
             address=address,
             exit_code=ExitCode.USAGE,
         )
-    history = _history(project, state, resource)
+    history, seen = _history(project, state, resource), ValuesSeen()
     with reporter.working(f"reading the steps of {address}"), _readable(address):
         records = _in_range(history, address, wanted)
     if address.kind == "sink":
         compared = partial(_with_target, target(state, resource))
     else:
         source = upstream(state, resource) if upstream is not None else None
-        compared = partial(_with_source, history, source)
+        compared = partial(_with_source, history, source, seen)
     found = _compare(address, records, compared, reporter)
-    return replace(found, never=why_nothing_runs(state, resource))
+    warnings = _never_there(resource, seen) if address.kind == "source" else ()
+    return replace(found, never=why_nothing_runs(state, resource), warnings=tuple(warnings))
+
+
+def _never_there(resource: ResourceState, seen: ValuesSeen) -> Iterator[Diagnostic]:
+    """MZ267 for each column that is NULL in all rows that were read again."""
+    names = [column.name for column in columns_of(resource.type, resource.body)]
+    for name, rows in seen.empty(names).items():
+        yield Diagnostic(
+            severity="warning",
+            code="MZ267",
+            summary=f"Column {name} of {resource.address} is NULL in every row",
+            detail=f"All {rows} rows of the steps that were verified and have the column: no record has had "
+            "a value for it.",
+            hint="if the field is called otherwise in the records (its case counts), correct the schema of "
+            "the source; a column that is removed replaces the source.",
+            address=resource.address,
+        )
 
 
 def _compare(
@@ -185,10 +205,12 @@ def _with_target(target: Target, record: StepRecord) -> Difference | Match:
     return differs or ("rows" if ContentHash.parse(written.rows, written.digest) is None else "hash")
 
 
-def _with_source(history: StepHistory, upstream: Upstream | None, record: StepRecord) -> Difference | Match:
+def _with_source(
+    history: StepHistory, upstream: Upstream | None, seen: ValuesSeen, record: StepRecord
+) -> Difference | Match:
     recorded, by_position = record.digest, upstream is None or upstream.keeps_positions
     if upstream is None:
-        found = collection_hash(history.collection, record)
+        found = content_hash(seen.watch(collection_batches(history.collection, record)))
     else:
         found = upstream.content_hash(record)
         if not by_position:  # then what the collection holds is the measure

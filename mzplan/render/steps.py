@@ -139,7 +139,7 @@ def verified_to_json(found: Verified) -> dict[str, Any]:
         "without_hash": list(found.by_rows),
         "unknown": list(found.unknown),
         "difference": _difference_to_json(found.difference) if found.difference else None,
-        "diagnostics": diagnostics_to_json(found.problems),
+        "diagnostics": diagnostics_to_json((*found.problems, *found.warnings)),
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 from mzplan.render.steps import upstream_range
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.step_record import StepRecord
+from mzplan.warehouse.values_seen import ValuesSeen
 from tests.stored_steps import StoredSink, StoredSource, named
 from tests.unit.cli_runs import mzplan, write
 
@@ -100,6 +101,38 @@ def test_verify_replays_and_compares(shop: Shop) -> None:
     for wanted, first, last in (("2", 2, 2), ("1..3", 1, 3), ("3..", 3, 4)):
         document = shop.run("verify", "source.orders", "--steps", wanted, "--json").json()
         assert (document["first"], document["last"], document["difference"]) == (first, last, None)
+
+
+def test_verify_warns_of_a_column_that_no_record_has(shop: Shop) -> None:
+    """A field that is misspelt in the schema is NULL in every row, and that is no error of any record."""
+    shop.source.record(shop.source.run([{"id": 1, "name": None}, {"id": 2, "name": None}]))
+    shop.source.record(shop.source.run([{"id": None, "name": None}]))
+    document = shop.run("verify", "source.orders", "--json").json()
+    (found,) = document["diagnostics"]
+    assert (found["severity"], found["code"], found["address"]) == ("warning", "MZ267", "source.orders")
+    assert "Column name" in found["summary"] and "All 3 rows" in found["detail"]
+    ran = shop.run("verify", "source.orders")
+    assert ran.code == 0 and "warning[MZ267]" in ran.err
+    shop.source.record(shop.source.run([{"id": 3, "name": "x"}]))
+    assert shop.run("verify", "source.orders", "--json").json()["diagnostics"] == []
+    # Of the steps that are asked for, and of those the rows that have the column.
+    assert shop.run("verify", "source.orders", "--steps", "0", "--json").json()["diagnostics"]
+
+
+def test_rows_from_before_a_column_and_deletes_say_nothing_of_it() -> None:
+    import pyarrow as pa
+
+    def batch(**columns: list[Any]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(columns)
+
+    batches = [
+        batch(id=[1, 2], name=["a", "b"]),
+        batch(id=[3], name=["c"], note=[None], _change=["upsert"]),
+        batch(id=[4], name=[None], note=[None], _change=["delete"]),
+    ]
+    seen = ValuesSeen()
+    assert list(seen.watch(batches)) == batches
+    assert seen.empty(["id", "name", "note", "never_declared"]) == {"note": 1}
 
 
 @pytest.mark.parametrize("kind", ["changed", "missing"])

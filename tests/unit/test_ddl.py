@@ -79,4 +79,4 @@ def test_what_only_spark_or_a_runner_knows_is_told(tmp_path: Path) -> None:
     fixed = ddl(tmp_path, "sink.rows", more=', select: [id, "CAST(id * 2 AS BIGINT) AS twice"]')
     assert "twice bigint" in fixed.out
     found = ddl(tmp_path, user="${env:PG_USER}")
-    assert found.code == 1 and found.err.count("[MZ267]") == 2
+    assert found.code == 1 and found.err.count("[MZ265]") == 2

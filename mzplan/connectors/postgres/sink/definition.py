@@ -54,7 +54,7 @@ def table_privileges(query: ResolvedQuery) -> list[str]:
 
 def ddl(query: ResolvedQuery, outputs: Sequence[Output]) -> Ddl:
     """The statements that make the table, and allow the role all that the sink will ever do. Raises
-    MzplanError: MZ265 for a column whose type only Spark knows, MZ267 for a role that is not known."""
+    MzplanError MZ265 for a column whose type only Spark knows, and for a role that is not known."""
     unknown = [output.name for output in outputs if output.type is None]
     if unknown and not query.body["create"]:
         raise error(
