@@ -14,6 +14,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.warm_commands import warm_command
+
 DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(r"^(?P<indent> *)```console\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _SETUP = re.compile(r"<!-- setup\n(.*?)-->", re.DOTALL)
@@ -44,10 +46,9 @@ def run_page(page: Path, folder: Path, seconds: float = 60.0) -> None:
     """Run all of it; AssertionError where a command fails or prints something else."""
     tools = folder / ".bin"
     tools.mkdir()
-    here = f"PYTHONPATH={DOCS.parent} exec {sys.executable}"
-    for name, call in (("mzplan", f"{here} -m mzplan"), ("python", here)):
-        (tools / name).write_text(f'#!/bin/sh\n{call} "$@"\n')
-        (tools / name).chmod(0o755)
+    warm_command(tools)
+    (tools / "python").write_text(f'#!/bin/sh\nPYTHONPATH={DOCS.parent} exec {sys.executable} "$@"\n')
+    (tools / "python").chmod(0o755)
     setup = "\n".join(_SETUP.findall(page.read_text(encoding="utf-8")))
     given = commands(page)
     lines = [f"( set -e\n{setup}\n) >.setup.log 2>&1 || exit 9"] if setup else []
