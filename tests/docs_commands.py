@@ -14,7 +14,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.warm_commands import warm_command
+from tests.warm_commands import warm_mzplan
 
 DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(r"^(?P<indent> *)```console\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
@@ -46,7 +46,7 @@ def run_page(page: Path, folder: Path, seconds: float = 60.0) -> None:
     """Run all of it; AssertionError where a command fails or prints something else."""
     tools = folder / ".bin"
     tools.mkdir()
-    warm_command(tools)
+    (tools / "mzplan").symlink_to(warm_mzplan())
     (tools / "python").write_text(f'#!/bin/sh\nPYTHONPATH={DOCS.parent} exec {sys.executable} "$@"\n')
     (tools / "python").chmod(0o755)
     setup = "\n".join(_SETUP.findall(page.read_text(encoding="utf-8")))

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -33,25 +32,20 @@ sys.exit(int(code) if code else 70)
 """
 
 
-def warm_command(folder: Path) -> None:
-    """Write `mzplan` into a folder of PATH."""
-    path = folder / "mzplan"
-    path.write_text(_COMMAND.format(python=sys.executable, place=_server()))
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
 @cache
-def _server() -> str:
-    """Where it listens; it ends with this process."""
+def warm_mzplan() -> str:
+    """The path of that `mzplan`; what serves it ends with this process."""
     folder = tempfile.TemporaryDirectory(prefix="mzplan-warm-")
-    place = f"{folder.name}/socket"
+    place, path = f"{folder.name}/socket", Path(folder.name) / "mzplan"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.warm_commands", place]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
     atexit.register(folder.cleanup)
     atexit.register(process.kill)
     assert process.stdout is not None and process.stdout.readline(), "it did not start"
-    return place
+    path.write_text(_COMMAND.format(python=sys.executable, place=place))
+    path.chmod(0o700)
+    return str(path)
 
 
 def _serve(place: str) -> None:

@@ -18,14 +18,14 @@ import pytest
 import yaml
 
 from tests.unit.cli_runs import write
+from tests.warm_commands import warm_mzplan
 
 CI = Path(__file__).parents[2] / "examples" / "ci"
-MZPLAN = f"{sys.executable} -m mzplan"
 
 
 def sh(folder: Path, *command: str, code: int = 0, **environment: str) -> str:
     """A command in a folder, without this machine's git settings; asserts how it ends."""
-    clean = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "MZPLAN": MZPLAN}
+    clean = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "MZPLAN": warm_mzplan()}
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env={**os.environ, **clean, **environment}
     )
@@ -181,7 +181,7 @@ def test_a_drift_job_fails_when_there_is_drift(remote: Path) -> None:
 def test_the_pre_commit_hook(remote: Path, tmp_path: Path) -> None:
     folder = checkout(remote, "hooked")
     text = (CI / "pre-commit-config.yaml").read_text()
-    (folder / ".pre-commit-config.yaml").write_text(text.replace("entry: mzplan", f"entry: {MZPLAN}"))
+    (folder / ".pre-commit-config.yaml").write_text(text.replace("entry: mzplan", f"entry: {warm_mzplan()}"))
     git(folder, "add", ".")
     run = (sys.executable, "-m", "pre_commit", "run", "--all-files")
     home = {"PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
@@ -342,7 +342,7 @@ def shims(folder: Path) -> Path:
     tools.mkdir()
     python = '[ "$1 $2" = "-m pip" ] && { echo "pip: $*" >>"$PIP_LOG"; exit 0; }\n'
     for name, text in (
-        ("mzplan", f'#!/bin/sh\nexec {MZPLAN} "$@"\n'),
+        ("mzplan", f'#!/bin/sh\nexec {warm_mzplan()} "$@"\n'),
         ("python", f'#!/bin/sh\n{python}exec {sys.executable} "$@"\n'),
         ("gh", GH.replace("/usr/bin/env python3", sys.executable)),
     ):
