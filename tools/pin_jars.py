@@ -1,4 +1,4 @@
-"""Write mzplan/spark/jars.sha256: what Ivy resolves for every set of packages that a state can need.
+"""Write mzplan/spark/jars.sha256: what Ivy resolves for every set of packages that a state can need, by line.
 
 Downloads into an empty folder, so that no cache of this machine has a say. Compare the difference before
 committing it: only what was meant to change should.
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mzplan.host.spark_lines import LINES, line_of
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark import jars
 from mzplan.spark.session import _configuration, _launch
@@ -28,10 +29,11 @@ def main() -> None:
     needs = [resource_kind("connection", type_).packages(body) for type_, body in BODIES.items()]
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for size in range(len(needs) + 1):
-            for chosen in itertools.combinations(needs, size):
-                wanted = json.dumps([folder, *([x for one in chosen for x in one[i]] for i in (0, 1))])
-                subprocess.run([sys.executable, "-m", "tools.pin_jars", wanted], check=True)
+        sets = [chosen for size in range(len(needs) + 1) for chosen in itertools.combinations(needs, size)]
+        for line, chosen in itertools.product(LINES, sets):
+            further = ([x for one in chosen for x in one[i]] for i in (0, 1))
+            wanted = json.dumps([line.spark, folder, *further])
+            subprocess.run([sys.executable, "-m", "tools.pin_jars", wanted], check=True)
         for jar in Path(folder).glob("jars/*.jar"):
             found[jar.name] = hashlib.sha256(jar.read_bytes()).hexdigest()
     lines = [f"{digest}  {name}\n" for name, digest in sorted(found.items())]
@@ -39,9 +41,9 @@ def main() -> None:
     print(f"{len(found)} jars")
 
 
-def _resolve(folder: str, packages: list[str], excluded: list[str]) -> None:
+def _resolve(line: str, folder: str, packages: list[str], excluded: list[str]) -> None:
     further = {"spark.jars.packages": tuple(packages), "spark.jars.excludes": tuple(excluded)}
-    _launch(_configuration("pin", {"spark.jars.ivy": folder}, {}, further))
+    _launch(_configuration("pin", {"spark.jars.ivy": folder}, {}, further, line_of(line)))
 
 
 if __name__ == "__main__":

@@ -48,10 +48,7 @@ _FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micr
 
 # Spark's default sets the permissions of each file of a checkpoint, which Hadoop does on a local disk with a
 # process of its own (`chmod`): some twenty for each micro-batch. Both write beside the file, and rename.
-_LOCAL_CHECKPOINTS = {
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
-    "FileSystemBasedCheckpointFileManager"
-}
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 class SparkExecutor:
@@ -75,12 +72,13 @@ class SparkExecutor:
     # ── the session
 
     def open(self) -> None:
-        from mzplan.spark.session import open_session
+        from mzplan.spark.session import current_line, open_session
 
         with self._opening:
             if self._spark is not None:
                 return
-            local = _LOCAL_CHECKPOINTS if local_path(self._warehouse) is not None else {}
+            is_local = local_path(self._warehouse) is not None
+            local = {_CHECKPOINT_FILES: current_line().local_checkpoints} if is_local else {}
             spark = open_session(
                 f"mzplan {self._context.project}",
                 {**local, **self._context.options},

@@ -1,7 +1,8 @@
 """The jars that Ivy resolves for Spark: which ones, and whether they are those that mzplan was tested with.
 
 Ivy compares a download with checksums of the same server only, and a POM may name any further jar. Here each
-jar that is used has its SHA-256 in jars.sha256 (`python -m tools.pin_jars` writes it).
+jar that is used, on any line of Spark, has its SHA-256 in jars.sha256 (`python -m tools.pin_jars` writes it).
+Which ones those are, host/spark_lines.py says.
 """
 
 from __future__ import annotations
@@ -13,18 +14,6 @@ from urllib.parse import unquote, urlsplit
 
 from mzplan.model.diagnostics import MzplanError, error
 
-# The versions that work together with PySpark 4.0.x. kafka-clients and lz4-java are newer than what Spark's
-# connector asks for: CVE-2025-27817, -27818, CVE-2026-35554; CVE-2025-12183, -66566.
-PACKAGES = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-    "io.delta:delta-spark_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "at.yawk.lz4:lz4-java:1.10.1",
-)
-# The same classes in an older version; and what kafka-clients wants, of which Spark has its own.
-EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
-# Spark has an lz4-java of its own, and what it has itself is loaded before what is added to it.
-BEFORE_SPARK = "at.yawk.lz4_lz4-java-1.10.1.jar"
 _PINS = Path(__file__).with_name("jars.sha256")
 
 

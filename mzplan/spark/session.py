@@ -19,9 +19,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mzplan.host.spark_lines import LINES, SparkLine, installed_line, line_of
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
-from mzplan.spark.jars import BEFORE_SPARK, EXCLUDED, PACKAGES, is_as_pinned, local_jars, require_pinned
+from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -49,15 +50,16 @@ def open_session(
     70 MB of jars). `options` is Spark configuration that wins over everything; `further` are jars, and others
     to leave out, beside those of always (see schema.description.packages_of).
 
-    Raises MzplanError: MZ061 when there is no usable Java, MZ114 or MZ115 for a jar that is not as
-    expected, MZ062 for anything else.
+    Raises MzplanError: MZ061 when there is no usable Java, MZ240 for a Spark of another line, MZ114 or
+    MZ115 for a jar that is not as expected, MZ062 for anything else.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = _is_submitted()
     given = _given_by_submit() if submitted else _given()
-    configuration = _configuration(application, options, given, further)
+    line = current_line()
+    configuration = _configuration(application, options, given, further, line)
     if str(configuration.get("spark.master")).startswith("local"):
         if not submitted and not configuration.contains("spark.local.dir"):
             configuration.set("spark.local.dir", _scratch())
@@ -65,14 +67,14 @@ def open_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not submitted and SparkContext._gateway is None:
         require_java()
-        _start(configuration)
+        _start(configuration, line)
     try:
         session = SparkSession.builder.config(conf=configuration).getOrCreate()
         session.range(1).collect()
     except Exception as problem:
         raise _not_started(str(problem).splitlines()[:3]) from None
     if submitted:
-        _require_packages(session)
+        _require_packages(session, line)
         jars = local_jars(session.sparkContext.getConf().get("spark.jars"))
         require_pinned([jar for jar in jars if jar.is_file()], None, others=True)
     session.sparkContext.setLogLevel("WARN")
@@ -80,7 +82,24 @@ def open_session(
     return session
 
 
-def _require_packages(session: SparkSession) -> None:
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def current_line() -> SparkLine:
+    """The line of this driver's Spark: the one that spark-submit has started, whichever PySpark is beside
+    mzplan, or else the one that open_session would start. Raises MzplanError MZ240."""
+    from pyspark import SparkContext
+
+    if not _is_submitted():
+        return installed_line()
+    SparkContext._ensure_initialized()
+    java: Any = SparkContext._jvm
+    package = getattr(getattr(java.org.apache.spark, "package$"), "MODULE$")
+    return line_of(str(package.SPARK_VERSION()))
+
+
+def _require_packages(session: SparkSession, line: SparkLine) -> None:
     """What spark-submit started can't be given jars any more: say so, before a query fails of it."""
     java: Any = session._jvm
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
@@ -91,8 +110,8 @@ def _require_packages(session: SparkSession) -> None:
         raise error(
             "MZ062",
             "Spark was submitted without the jars that mzplan needs",
-            f"They are {' and '.join(PACKAGES)}.",
-            f"spark-submit --packages {','.join(PACKAGES)} --driver-java-options -Xss8m …",
+            f"They are {' and '.join(line.packages)}.",
+            f"spark-submit --packages {','.join(line.packages)} --driver-java-options -Xss8m …",
         ) from None
 
 
@@ -164,17 +183,19 @@ def _configuration(
     options: Mapping[str, str],
     given: Mapping[str, str],
     further: Mapping[str, tuple[str, ...]] = _NOTHING,
+    line: SparkLine | None = None,
 ) -> SparkConf:
     from pyspark import SparkConf
 
+    line = line or installed_line()
     defaults = _defaults(application)
     if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
         # On a cluster the executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
-    wanted = {**defaults, **given, **options}
-    packages = (*PACKAGES, *further.get("spark.jars.packages", ()))
+    wanted = {**defaults, **line.settings, **given, **options}
+    packages = (*line.packages, *line.fitting(further.get("spark.jars.packages", ())))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
-    excluded = (*EXCLUDED, *further.get("spark.jars.excludes", ()))
+    excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))
     wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (_DELTA_EXTENSION,))
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
@@ -234,17 +255,18 @@ def _given_by_submit() -> dict[str, str]:
     return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
 
 
-def _start(conf: SparkConf) -> None:
+def _start(conf: SparkConf, line: SparkLine) -> None:
     """Start the JVM, with jars that are as pinned. Raises MzplanError MZ062, MZ114, MZ115.
 
-    lz4-java must be on the class path when Java starts, and Ivy runs in there: the first start of a machine,
-    which downloads it, is made twice.
+    What replaces a jar of Spark's must be on the class path when Java starts, and Ivy runs in there: the
+    first start of a machine, which downloads it, is made twice.
     """
     from pyspark import SparkContext
 
     given, named = conf.get("spark.driver.extraClassPath"), bool(conf.get("spark.jars"))
     ivy = Path(conf.get("spark.jars.ivy") or Path.home() / ".ivy2.5.2")
-    first: Path | None = ivy / "jars" / BEFORE_SPARK
+    wanted = jar_name(line.before_spark) if line.before_spark else None
+    first: Path | None = ivy / "jars" / wanted if wanted else None
     if first is not None and not is_as_pinned(first):
         first = None
     while True:
@@ -257,7 +279,7 @@ def _start(conf: SparkConf) -> None:
         except BaseException:
             _end(gateway)
             raise
-        there = next((jar for jar in jars if jar.name == BEFORE_SPARK), None)
+        there = next((jar for jar in jars if jar.name == wanted), None)
         if there is None or first is not None:
             break
         first = there
@@ -339,5 +361,5 @@ def _not_started(lines: list[str]) -> MzplanError:
         "MZ062",
         "Spark did not start",
         " ".join((signs or [line.strip() for line in lines[-3:]])[:3]) or "It ended without a word.",
-        "mzplan needs PySpark 4.0.x and Java 17 or 21; see docs/errors.md.",
+        f"mzplan needs PySpark {LINES[0].spark} to {LINES[-1].spark} and Java 17 or 21; see docs/errors.md.",
     )

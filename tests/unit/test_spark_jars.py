@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from mzplan.host.spark_lines import LINES, OLDEST, SparkLine
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.schema.kinds import resource_kind
 from mzplan.spark import jars, session
-from mzplan.spark.jars import BEFORE_SPARK, EXCLUDED, PACKAGES, jar_name, local_jars, pinned, require_pinned
+from mzplan.spark.jars import jar_name, local_jars, pinned, require_pinned
 from tools.pin_jars import BODIES
 
 OURS = "org.x:tool:1.0"
 NAME = "org.x_tool-1.0.jar"
+BEFORE = jar_name(OLDEST.before_spark or "")
 RIGHT = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"  # of b"x"
 
 
@@ -76,17 +78,22 @@ def test_spark_s_list_of_jars() -> None:
     assert local_jars(None) == []
 
 
-def test_every_package_that_a_schema_names_is_pinned() -> None:
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)
+def test_every_package_that_a_schema_names_is_pinned(line: SparkLine) -> None:
     named = {
         package
         for type_, body in BODIES.items()
         for package in resource_kind("connection", type_).packages(body)[0]
     }
     assert len(named) > 4
-    assert {jar_name(package) for package in (*PACKAGES, *named)} <= pinned().keys()
-    assert BEFORE_SPARK in {jar_name(package) for package in PACKAGES}
-    excluded = tuple(f"{name.replace(':', '_')}-" for name in EXCLUDED)
-    assert not [name for name in pinned() if name.startswith(excluded)]
+    assert {jar_name(package) for package in (*line.packages, *line.fitting(named))} <= pinned().keys()
+    assert line.before_spark is None or line.before_spark in line.packages
+
+
+def test_what_no_line_wants_is_not_pinned() -> None:
+    excluded = set.intersection(*(set(line.excluded) for line in LINES))
+    names = tuple(f"{name.replace(':', '_')}-" for name in excluded)
+    assert names and not [name for name in pinned() if name.startswith(names)]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -95,8 +102,8 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
 ) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.setattr(jars, "_PINS", tmp_path / "pins")
-    (tmp_path / "pins").write_text(f"{RIGHT}  {BEFORE_SPARK}\n")
-    jar = tmp_path / "jars" / BEFORE_SPARK
+    (tmp_path / "pins").write_text(f"{RIGHT}  {BEFORE}\n")
+    jar = tmp_path / "jars" / BEFORE
     paths, ended = [], []
 
     def launch(conf: Any) -> Any:
@@ -114,6 +121,6 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
         jar.parent.mkdir()
         jar.write_bytes(b"x")
     given = {"spark.jars.ivy": str(tmp_path), "spark.driver.extraClassPath": "/own"}
-    conf = session._configuration("a", given, {})
-    session._start(conf)
+    conf = session._configuration("a", given, {}, line=OLDEST)
+    session._start(conf, OLDEST)
     assert paths[-1] == f"{jar}:/own" and len(paths) == (1 if there else 2) and len(ended) == len(paths) - 1

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.network.aws import ROLE, s3a_settings
+from mzplan.host.spark_lines import installed_line
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.schema.kinds import resource_kind
 
@@ -73,7 +74,8 @@ def _java_of(session: SparkSession) -> tuple[Any, Any]:
 
 def _missing_packages(query: ResolvedQuery) -> MzplanError:
     link = query.link
-    wanted, excluded = resource_kind("connection", link.type).packages(link.body)
+    named, excluded = resource_kind("connection", link.type).packages(link.body)
+    wanted = installed_line().fitting(named)
     leave_out = f" --conf spark.jars.excludes={','.join(excluded)}" if excluded else ""
     return error(
         "MZ129",

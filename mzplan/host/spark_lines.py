@@ -1,0 +1,179 @@
+"""The lines of Spark that mzplan runs on, and what belongs to each: the one table of it.
+
+A line is Spark's first two numbers. Delta and Spark's connector for Kafka are built for one line, so they
+follow from the Spark that is there; nobody chooses them. What the jars must be, mzplan/spark/jars.sha256 says
+(`python -m tools.pin_jars` writes it from this table). Looking needs no Java, and does not import PySpark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from mzplan.model.diagnostics import MzplanError, error
+
+_CORE = re.compile(r"spark-core_[\d.]+-(\d+\.\d+\.\d+.*)\.jar")
+# kafka-clients and lz4-java are newer than what Spark's connector asks for: CVE-2025-27817, -27818,
+# CVE-2026-35554; CVE-2025-12183, -66566.
+_KAFKA_CLIENTS = "org.apache.kafka:kafka-clients:3.9.2"
+_LZ4 = "at.yawk.lz4:lz4-java:1.10.1"
+# The same classes in an older version; and what kafka-clients wants, of which Spark has its own.
+_EXCLUDED = ("org.lz4:lz4-java", "com.github.luben:zstd-jni")
+# What Delta asks for since 4.1, and Spark has itself, which is loaded before what is added to it: 90 MB.
+_SPARK_HAS = (
+    "com.fasterxml.jackson.core:*",
+    "com.google.code.findbugs:jsr305",
+    "io.airlift:aircompressor",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    "org.roaringbitmap:*",
+    "org.slf4j:slf4j-api",
+    "org.xerial.snappy:snappy-java",
+)
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+# Newer Delta else ignores how long VACUUM is to keep files, and takes the table's setting.
+_VACUUM_AS_TOLD = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkLine:
+    """`spark`: "4.0". `packages`: Maven coordinates of what every session has; `excluded`: of what they ask
+    for and are not to bring. `before_spark`: which of them is to be loaded before Spark's own copy. `aws`:
+    the versions of what a schema names for AWS, which belong to the Hadoop that Spark has, by
+    `organisation:name`. `settings`: of Spark, defaults as those of spark/session.py. `local_checkpoints`: the
+    class that writes a checkpoint to a local disk. `tested`: the releases of PySpark that were tried, the
+    newest last."""
+
+    spark: str
+    delta: str
+    connector: str
+    packages: tuple[str, ...]
+    excluded: tuple[str, ...] = _EXCLUDED
+    before_spark: str | None = None
+    aws: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    local_checkpoints: str = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    tested: tuple[str, ...] = ()
+
+    def fitting(self, packages: Iterable[str]) -> tuple[str, ...]:
+        """The same packages, in the versions that go with this line."""
+        return tuple(self._fitting(package) for package in packages)
+
+    def _fitting(self, package: str) -> str:
+        name, _, _ = package.rpartition(":")
+        return f"{name}:{self.aws[name]}" if name in self.aws else package
+
+
+def _aws(hadoop: str, sdk: str) -> dict[str, str]:
+    names = ("s3", "sts", "s3-transfer-manager")
+    return {
+        "org.apache.hadoop:hadoop-aws": hadoop,
+        **{f"software.amazon.awssdk:{name}": sdk for name in names},
+    }
+
+
+LINES = (
+    SparkLine(
+        spark="4.0",
+        delta="4.0.0",
+        connector="4.0.0",
+        packages=(
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+            "io.delta:delta-spark_2.13:4.0.0",
+            _KAFKA_CLIENTS,
+            _LZ4,
+        ),
+        before_spark=_LZ4,
+        local_checkpoints=f"{_STREAMING}.FileSystemBasedCheckpointFileManager",
+        tested=("4.0.5",),
+    ),
+    SparkLine(
+        spark="4.1",
+        delta="4.4.0",
+        connector="4.1.1",
+        packages=(
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+            "io.delta:delta-spark_4.1_2.13:4.4.0",
+            _KAFKA_CLIENTS,
+            _LZ4,
+        ),
+        excluded=(*_EXCLUDED, *_SPARK_HAS),
+        before_spark=_LZ4,
+        aws=_aws("3.4.2", "2.29.52"),
+        settings=_VACUUM_AS_TOLD,
+        tested=("4.1.1",),
+    ),
+    SparkLine(
+        spark="4.2",
+        delta="4.4.0",
+        connector="4.2.0",
+        packages=(
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "io.delta:delta-spark_4.2_2.13:4.4.0",
+            _KAFKA_CLIENTS,
+        ),
+        # Its own lz4-java is 1.11.0.
+        excluded=(*_EXCLUDED, *_SPARK_HAS, "at.yawk.lz4:lz4-java"),
+        aws=_aws("3.5.0", "2.35.4"),
+        settings=_VACUUM_AS_TOLD,
+        tested=("4.2.0",),
+    ),
+)
+OLDEST, NEWEST = LINES[0], LINES[-1]
+
+
+def line_of(spark: str) -> SparkLine:
+    """The line of a release of Spark ("4.2.0"). Raises MzplanError MZ240 where there is none."""
+    name = ".".join(spark.split(".")[:2])
+    found = next((line for line in LINES if line.spark == name), None)
+    if found is None:
+        raise _unsupported(spark)
+    return found
+
+
+def installed_spark() -> str | None:
+    """The release of the Spark that a driver of this process would be, "4.2.0"; None without one.
+
+    That of SPARK_HOME, as for PySpark itself (a cluster's, whose jars are another release than the package
+    beside mzplan), else that of the PySpark package.
+    """
+    home = os.environ.get("SPARK_HOME")
+    jars = Path(home) / "jars" if home else _package() / "jars"
+    for jar in sorted(jars.glob("spark-core_*.jar")):
+        if found := _CORE.fullmatch(jar.name):
+            return found[1]
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return None
+
+
+def _package() -> Path:
+    found = find_spec("pyspark")
+    return Path(found.origin).parent if found is not None and found.origin else Path("/nowhere")
+
+
+def installed_line() -> SparkLine:
+    """The line of installed_spark. Raises MzplanError MZ240."""
+    found = installed_spark()
+    return line_of(found) if found is not None else NEWEST
+
+
+def _unsupported(spark: str) -> MzplanError:
+    names = [line.spark for line in LINES]
+    newest = NEWEST.tested[-1]
+    return error(
+        "MZ240",
+        f"Spark {spark} is none that mzplan runs on",
+        f"It runs on {', '.join(names[:-1])} and {names[-1]}: for each, Delta and Spark's connector for "
+        "Kafka are pinned and tested. Nothing was started, and no checkpoint was touched.",
+        f"pip install 'pyspark=={newest}'; with a Spark of its own (SPARK_HOME, spark-submit), use a cluster "
+        "of one of these lines.",
+    )
