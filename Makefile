@@ -52,7 +52,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 test: doctor setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)
 	$(PYTEST) -m "not faults" tests
 
-faults: doctor setup .venv/.jars ## run what is killed, moved and repeated until it would show (15 minutes)
+faults: doctor setup .venv/.jars .venv-lines/.done ## run what is killed, moved and repeated until it would show (15 minutes)
 	$(PYTEST) -m faults tests
 
 unit: setup ## run the tests that need no server
@@ -61,6 +61,11 @@ unit: setup ## run the tests that need no server
 .venv/.jars: .venv/.done
 	@$(BIN)/python -m tools.fetch_jars
 	@$(BIN)/python -m tools.spark_archive
+	@touch $@
+
+# PySpark of the other line, to which tests upgrade: beside .venv, so that a cache takes both along.
+.venv-lines/.done: .venv/.jars mzplan/host/spark_lines.py tools/other_line.lock
+	@$(BIN)/python -m tools.other_line
 	@touch $@
 
 lint: setup ## ruff: rules and format
@@ -97,5 +102,5 @@ lock: setup ## write both lock files anew; LOCK_FLAGS=--upgrade also takes newer
 	$(LOCK) --group quickstart --constraint requirements.lock --output-file requirements-runner.lock
 
 clean: ## delete the virtual environment, caches and builds (never data or state)
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-lines build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -50,7 +50,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.state import Lease
+from mzplan.model.state import Lease, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed
@@ -335,6 +335,9 @@ class Controller:
 
     def is_open(self) -> bool:
         return self.executor.is_open()
+
+    def versions(self) -> Versions | None:
+        return self.executor.versions()
 
     def wake(self) -> None:
         self.woken.set()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.state import Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.step_record import StepRecord
@@ -63,7 +64,7 @@ class QueryReport:
     `recent`: the last steps that were recorded, the newest first; `run_rows` the rows of those of this run;
     `resumed` where the run has gone on (see Observation).
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
-    started; None where that is not known.
+    started; None where that is not known. `written_with`: see Observation.
     """
 
     name: QueryName
@@ -83,6 +84,7 @@ class QueryReport:
     heard_at: float | None = None
     error: str | None = None
     error_code: str | None = None
+    written_with: Versions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,9 @@ class Executor(Protocol):
 
     def is_open(self) -> bool:
         """Whether `start` may be called."""
+
+    def versions(self) -> Versions | None:
+        """What writes the checkpoints; None before `open`, and where nothing does."""
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         """Reach, authenticate, authorise, find the topic or table, and compare the upstream's identity

@@ -27,7 +27,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.state import Status
+from mzplan.model.state import Status, Versions
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of
@@ -76,6 +76,9 @@ class InMemoryExecutor:
 
     def is_open(self) -> bool:
         return True
+
+    def versions(self) -> Versions | None:
+        return None
 
     def check(self, description: Description, secrets: Secrets) -> CheckResult:
         return self.check_result(description)

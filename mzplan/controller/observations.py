@@ -94,6 +94,7 @@ def observe(
         retry_at=retry_at,
         at_fault=fault.connection if fault else None,
         fault=_told(fault.problem) if fault else None,
+        written_with=shown.written_with if shown else None,
     )
 
 
@@ -145,7 +146,7 @@ def differs(old: Status, new: Status, *, rates_too: bool) -> bool:
 
 
 def _beside(status: Status) -> tuple[Any, ...]:
-    opening = (status.opening_since, status.opened_in)
+    opening = (status.opening_since, status.opened_in, status.versions)
     return (status.secrets, status.rotated, status.canaries, status.foreign, status.handed, opening)
 
 

@@ -39,6 +39,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Place
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.state import Versions
 from mzplan.schema.description import Description, InlinedConnection
 
 
@@ -219,6 +220,9 @@ class StorageController(Protocol):
 
     def is_open(self) -> bool:
         """Whether the engine is ready, and queries are started; any thread may ask. (Not in the seed.)"""
+
+    def versions(self) -> Versions | None:
+        """What the engine is made of, None until it is ready; any thread may ask. (Not in the seed.)"""
 
     def overview(self) -> Overview:
         """What is known since `process` was called last. (Not in the seed, where status goes elsewhere.)"""

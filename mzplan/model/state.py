@@ -110,6 +110,23 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """The releases that a runner is made of: `kafka` is that of Spark's connector for it."""
+
+    mzplan: str
+    spark: str
+    delta: str
+    kafka: str
+
+    def __str__(self) -> str:
+        return f"Spark {self.spark} and Delta {self.delta}"
+
+    def stores_as(self, other: Versions) -> bool:
+        """Whether both write a checkpoint with the same Spark and Delta."""
+        return (self.spark, self.delta, self.kafka) == (other.spark, other.delta, other.kafka)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One streaming query, as its runner observes it.
 
@@ -137,6 +154,7 @@ class Observation:
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
+    - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
     - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
       the runner of another instance (it starts here once that one has stopped it).
     """
@@ -172,6 +190,7 @@ class Observation:
     retry_at: float | None = None
     at_fault: Address | None = None
     fault: str | None = None
+    written_with: Versions | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +201,8 @@ class Status:
     `canaries` are verdicts on those that went first;
     `foreign` are queries in its application that it has not started, by name. `handed` counts the values that
     commands have handed to this runner, and that it uses. `opening_since`: since when its Spark starts
-    (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken."""
+    (seconds since the epoch), None once it runs; `opened_in`: how many seconds that has taken. `versions`:
+    of the runner, None until its Spark runs, and of one that has none."""
 
     instance: InstanceName
     epoch: int
@@ -196,6 +216,7 @@ class Status:
     handed: int = field(default=0, metadata=SPARSE)
     opening_since: float | None = field(default=None, metadata=SPARSE)
     opened_in: float | None = field(default=None, metadata=SPARSE)
+    versions: Versions | None = field(default=None, metadata=SPARSE)
 
     def awaits(self, address: Address) -> Awaited:
         """What a query that is starting has come to."""
@@ -234,7 +255,7 @@ class Lease:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
     """One instance for `status`: its lease and the serial its runner has taken in. `is_dry`: its queries are
-    only said to run. `opening_since`, `opened_in`: see Status."""
+    only said to run. `opening_since`, `opened_in`, `versions`: see Status."""
 
     name: str
     epoch: int
@@ -244,6 +265,7 @@ class InstanceStatus:
     is_dry: bool = False
     opening_since: float | None = None
     opened_in: float | None = None
+    versions: Versions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

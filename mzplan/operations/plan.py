@@ -136,6 +136,7 @@ def plan_configuration(
     """The plan of a configuration, by default that of the files. `with_drift`: with what has drifted.
     `canary`: see make_plan."""
     from mzplan.operations.rotation import find_rotations
+    from mzplan.operations.versions import version_notices
     from mzplan.plan import build_plan
     from mzplan.plan.canaries import choose_canaries
 
@@ -157,5 +158,5 @@ def plan_configuration(
             plan = replace(plan, canaries=choose_canaries(plan, state, canary))
     plan = replace(with_stored_data(plan, project), environment=project.settings.environment)
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
-    notice = rotations.notice()
-    return replace(plan, diagnostics=(*plan.diagnostics, notice)) if notice else plan
+    told = tuple(filter(None, (rotations.notice(), *version_notices(project, state, statuses))))
+    return replace(plan, diagnostics=(*plan.diagnostics, *told)) if told else plan

@@ -44,6 +44,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 is_dry=is_dry,
                 opening_since=status.opening_since if status and alive[name] else None,
                 opened_in=status.opened_in if status else None,
+                versions=status.versions if status else None,
             )
         )
     heartbeats = {one.name: one.heartbeat for one in shown}

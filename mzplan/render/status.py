@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mzplan.model.canary import Canary, Verdict
+from mzplan.model.codec import encode
 from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
 from mzplan.render.text import Paint, cut, safe
@@ -57,6 +58,7 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
                 "heartbeat": instance.heartbeat,
                 "serial": instance.serial,
                 "opening_since": instance.opening_since,
+                "versions": encode(instance.versions) if instance.versions else None,
             }
             for instance in status.instances
         ],
@@ -116,6 +118,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "at_fault": str(seen.at_fault) if seen and seen.at_fault else None,
         "fault": seen.fault if seen else None,
         "repair": query.repair,
+        "written_with": encode(seen.written_with) if seen and seen.written_with else None,
     }
 
 
@@ -235,6 +238,15 @@ def _warning(query: QueryStatus) -> str:
     return f"warning {cut(safe(seen.warning), 600)}" if seen is not None and seen.warning else ""
 
 
+def _written_with(query: QueryStatus) -> str:
+    seen = query.observation
+    if seen is None or seen.written_with is None:
+        return ""
+    return (
+        f"its checkpoint was last written with {safe(str(seen.written_with))}; its runner has others (MZ242)"
+    )
+
+
 def _dropped(storage: tuple[DroppedStorage, ...]) -> str:
     """One line, however much it is."""
     shown = [f"{one.address} g{one.generation}" for one in storage[:MAX_DROPPED]]
@@ -268,7 +280,7 @@ def _fault(query: QueryStatus) -> str:
     )
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out)
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with)
 
 
 def notes(query: QueryStatus) -> list[str]:

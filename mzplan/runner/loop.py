@@ -319,6 +319,7 @@ class Runner:
             handed=self.handed,
             opening_since=None if self.controller.is_open() else self._began_at,
             opened_in=self._opened(),
+            versions=self.controller.versions(),
         )
         now = self.clock()
         self.observed, self.observed_at = status, now

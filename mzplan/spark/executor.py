@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mzplan import __version__
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
@@ -21,7 +22,9 @@ from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import leave, record_release, remove
 from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
+from mzplan.host.spark_lines import line_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.state import Versions
 from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
@@ -33,6 +36,7 @@ from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
 from mzplan.spark.unfinished import UnfinishedSteps
+from mzplan.spark.versions import require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
@@ -65,6 +69,7 @@ class SparkExecutor:
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
+        self._versions: Versions | None = None
         self._unlisten: Callable[[], Any] | None = None
         self._running: dict[QueryName, Running] = {}
         self._secrets: Secrets | None = None
@@ -85,10 +90,17 @@ class SparkExecutor:
                 self._context.packages,
             )
             self._listen(spark)
+            line = line_of(spark.version)
+            self._versions = Versions(
+                mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
+            )
             self._spark = spark
 
     def is_open(self) -> bool:
         return self._spark is not None
+
+    def versions(self) -> Versions | None:
+        return self._versions
 
     def close(self) -> None:
         self._unfinished.close()
@@ -184,8 +196,19 @@ class SparkExecutor:
             warehouse=self._warehouse,
         )
         lacking = self._lacking_jars(description, secrets)
-        diagnostics = (*found.diagnostics, *lacking)
+        unreadable = self._unreadable(description)
+        diagnostics = (*found.diagnostics, *lacking, *unreadable)
         return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
+
+    def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
+        """MZ241, before anything is stopped for a query that could not go on from its checkpoint."""
+        try:
+            require_readable(Checkpoint.of(self._warehouse, *description.place), description.address)
+        except MzplanError as problem:
+            return problem.diagnostics
+        except OSError:  # what is wrong with it, the start tells
+            pass
+        return ()
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return prepare_target(
@@ -235,6 +258,7 @@ class SparkExecutor:
         try:
             if description.source is not None:
                 self._begin_steps(spark, description, secrets, running, epoch)
+            running.written_with = take_over(self._checkpoint(query), query.address, self._versions)
             running.step = self._checkpoint(query).log.committed()
             running.resumed = resumed(self._checkpoint(query), running.step)
             started = self._submit(spark, query, running, epoch)

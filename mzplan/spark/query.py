@@ -11,6 +11,7 @@ from typing import Any
 
 from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.state import Versions
 from mzplan.spark import failures
 from mzplan.spark.failures import Failure
 from mzplan.spark.progress import Progress
@@ -33,7 +34,8 @@ class Running:
     to, for people. `failed` is what our own code raised in a batch, `warning` the last thing that it warned
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
     server. `resumed` is where it has gone on (see QueryReport). `step` is the last micro-batch before this
-    run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger."""
+    run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger.
+    `written_with`: what has written its checkpoint before, where that is another Spark or Delta."""
 
     name: QueryName
     place: str
@@ -48,6 +50,7 @@ class Running:
     interruptions: list[Callable[[], None]] = field(default_factory=list)
     ended: Failure | None = None
     was_idle: bool = False
+    written_with: Versions | None = None
     begun: float = field(default_factory=time.time)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -120,6 +123,7 @@ class Running:
             heard_at=None if ended else (newest.heard_at if progress else self.begun),
             error=(ended.text or None) if ended else None,
             error_code=(ended.code or None) if ended else None,
+            written_with=self.written_with if step == self.step else None,
         )
 
     def _ending(self) -> Failure:

@@ -7,12 +7,14 @@
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
+    <warehouse>/checkpoints/<id>/g<n>/versions.json
 
 `collection.json` has the id of the source's table: a query that runs makes a table anew that somebody has
 removed under it, and nobody would miss the rows. `upstream.json` is written before the very first start,
 for Spark's offsets don't say what they count. It is read without Spark, so that a check works before a
 session is open. `delivery.json` says how a sink has written last, and where to: what its target remembers
 of steps means something only with that. `begun.json` says under which descriptions its steps began.
+`versions.json`: which Spark and Delta have written here last, recorded before they do.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 
 from mzplan.model.address import ID, Place
 from mzplan.model.codec import decode, encode
+from mzplan.model.state import Versions
 from mzplan.warehouse.begun import History
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import open_folder, read_text, remote, write_text
@@ -128,6 +131,19 @@ class Checkpoint:
     def record_begun(self, history: History) -> None:
         """Write it down, durably and whole, before a step begins under the last of them."""
         self._record("begun", encode(history))
+
+    def versions(self) -> Versions | None:
+        """What has written here last; None where nothing was recorded, as by an older mzplan. Raises OSError,
+        also for a file that holds something else."""
+        recorded = self._fact("versions")
+        try:
+            return decode(Versions, recorded) if recorded is not None else None
+        except ValueError as problem:
+            raise OSError(f"{self.folder}/versions.json is damaged: {problem}") from None
+
+    def record_versions(self, versions: Versions) -> None:
+        """Write down, durably and whole, what is about to write here."""
+        self._record("versions", encode(versions))
 
     def leaves(self) -> dict[str, Any] | None:
         """The description (as JSON) of a query that has made something on its upstream or in its target, to

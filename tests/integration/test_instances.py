@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from examples.servers import produce_json
-from mzplan.spark.session import PACKAGES
+from mzplan.host.spark_lines import installed_line
 from tests.integration.spark_cluster import SparkCluster
 from tests.support import (
     Project,
@@ -88,7 +88,7 @@ def submitted(project: Project, cluster: SparkCluster, instance: str) -> Iterato
     script, log = project.folder / "run.py", project.folder / f"{instance}.log"
     script.write_text(RUN)
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.master]
-    command += ["--packages", ",".join(PACKAGES), "--driver-java-options", "-Xss8m"]
+    command += ["--packages", ",".join(installed_line().packages), "--driver-java-options", "-Xss8m"]
     command += ["--executor-memory", "512m", "--conf", "spark.driver.host=127.0.0.1", str(script)]
     environment = {**os.environ, **project.environment, "PYSPARK_PYTHON": sys.executable, **_path()}
     with log.open("wb") as output:

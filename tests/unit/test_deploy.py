@@ -14,8 +14,9 @@ import yaml
 
 from mzplan import __version__
 from mzplan.config.loader import load_project
+from mzplan.host.spark_lines import OLDEST
 from mzplan.secrets.policy import POLICY_VARIABLE, read_policy
-from mzplan.spark.session import PACKAGES, _configuration, _spark_defaults
+from mzplan.spark.session import _configuration, _spark_defaults
 from tests.integration.test_instances import RUN
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,6 @@ def test_every_runner_of_the_page_has_a_policy(tmp_path: Path) -> None:
 def test_the_commands_are_those_that_are_tested() -> None:
     assert f"# run.py\n{RUN}" in PAGE
     submits = re.findall(r"--packages (\S+)", PAGE)
-    assert submits == [",".join(PACKAGES)] * 2
+    assert submits == [",".join(OLDEST.packages)] * 2
     entrypoint = (KUBERNETES / "entrypoint.sh").read_text()
     assert "KubernetesExecutorBackend" in entrypoint and 'exec mzplan "$@"' in entrypoint

@@ -77,3 +77,11 @@ def test_what_a_schema_names_follows_the_hadoop_of_the_line() -> None:
     named = ("org.apache.hadoop:hadoop-aws:3.4.1", "software.amazon.msk:aws-msk-iam-auth:2.3.0")
     assert OLDEST.fitting(named) == named
     assert NEWEST.fitting(named) == ("org.apache.hadoop:hadoop-aws:3.5.0", named[1])
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.spark)
+def test_what_pages_say_of_a_line(line: SparkLine) -> None:
+    deploy = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert ",".join(line.packages) in deploy
+    row = f"| {line.spark} | {line.delta} | {line.connector} | {', '.join(line.tested)} |"
+    assert row in (ROOT / "docs" / "how-to" / "upgrade-spark.md").read_text(encoding="utf-8")
