@@ -108,7 +108,7 @@ LINES = (
         before_spark=_LZ4,
         aws=_aws("3.4.2", "2.29.52"),
         settings=_VACUUM_AS_TOLD,
-        tested=("4.1.1",),
+        tested=("4.1.4",),
     ),
     SparkLine(
         spark="4.2",
