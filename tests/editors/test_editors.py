@@ -69,7 +69,8 @@ def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[L
 def test_what_is_wrong_is_underlined_and_keys_are_offered(server: LanguageServer, folder: Path) -> None:
     file = folder / "pipeline.yaml"
     assert sorted(server.problems(file)) == sorted(PROBLEMS)
-    assert set(server.completed(file, 7, 4)) == {"aws", "description", "labels", "lifecycle", "options"}
+    of_kafka = {"aws", "defaults", "description", "labels", "lifecycle", "options"}
+    assert set(server.completed(file, 7, 4)) == of_kafka
     assert set(server.completed(file, 3, 10)) >= {"kafka", "postgres", "ssh-tunnel"}
     assert "The addresses to start from, as host:port." in server.explained(file, 4, 6)
     assert "The security protocol of the listener." in server.explained(file, 5, 16)

@@ -183,7 +183,7 @@ def test_a_state_with_a_type_that_is_not_installed_is_refused(
         ),
         (
             "schema['x-author'] = 1",
-            "is wrong: x-author is no word of mzplan's schemas; the words are x-allowed, x-assumed, x-at",
+            "is wrong: x-author is no word of mzplan's schemas; the words are x-allowed, x-announces",
         ),
         (
             "schema['properties']['table']['items'] = {'properties': {'a/b': {'type': 'string'}}}",
