@@ -205,8 +205,8 @@ def excluded_folders(directory: str, settings: Settings) -> list[str]:
     paths = [settings.warehouse, settings.state.get("path"), *settings.folders]
     return [
         str(FilePath(directory) / path.removeprefix("file://"))
-        for path in dict.fromkeys(paths)
-        if isinstance(path, str) and ("://" not in path or path.startswith("file://")) and "\0" not in path
+        for path in dict.fromkeys(path for path in paths if isinstance(path, str))
+        if ("://" not in path or path.startswith("file://")) and "\0" not in path
     ]
 
 

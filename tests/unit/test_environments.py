@@ -130,6 +130,15 @@ def test_mistakes_of_entries_have_their_place(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("odd", ["{a: 1}", "[[a]]", "5", "null"])
+def test_what_is_no_path_is_a_mistake_and_no_defect(tmp_path: Path, odd: str) -> None:
+    for key in (f"state: {{path: {odd}}}", f"warehouse: {odd}"):
+        for where, environment in ((key, ""), (f"environments: {{dev: {{{key}}}}}", "dev")):
+            text = f"version: 1\nproject: shop\n{where}\n"
+            found = errors(tmp_path / key, {"mzplan.yaml": text}, environment=environment)
+            assert [d.code for d in found] == ["MZ005"], where
+
+
 def test_another_one_may_need_what_only_it_is_given(tmp_path: Path) -> None:
     text = """\
         version: 1
