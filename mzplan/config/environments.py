@@ -126,14 +126,15 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
         for given in ([outside, {}] if outside else [{}])
     )
     copies = {
-        name: entry if name == chosen.name else _checkable(entry, _defaults(variables, entry) | outside)
+        name: _checkable(entry, _defaults(variables, entry) | outside)
         for name, entry in entries.items()
+        if name != chosen.name and isinstance(data[SECTION][name], dict)
     }
     own = {key: value for key, value in entries[chosen.name].items() if key != "variables"}
     kept = containers_below([own, *(value for key, value in data.items() if key != SECTION)])
     apart = containers_below([data[SECTION]]) - kept - {id(entries[chosen.name])}
     document.references = [found for found in document.references if id(found[0]) not in apart]
-    data[SECTION] = copies
+    data[SECTION] = {**data[SECTION], **copies}  # what is no mapping is reported by the schema check
     return Others(readings)
 
 

@@ -139,6 +139,14 @@ def test_what_is_no_path_is_a_mistake_and_no_defect(tmp_path: Path, odd: str) ->
             assert [d.code for d in found] == ["MZ005"], where
 
 
+@pytest.mark.parametrize("odd", ["[1]", "5", "null", "text"])
+def test_an_entry_that_is_no_mapping_is_a_mistake(tmp_path: Path, odd: str) -> None:
+    text = f"version: 1\nproject: shop\nenvironments:\n  a: {{warehouse: w}}\n  b: {odd}\n"
+    for environment in ("a", "b"):
+        found = errors(tmp_path, {"mzplan.yaml": text}, environment=environment)
+        assert "MZ005" in [d.code for d in found if str(d.range).startswith("mzplan.yaml:5:")], environment
+
+
 def test_another_one_may_need_what_only_it_is_given(tmp_path: Path) -> None:
     text = """\
         version: 1
