@@ -68,6 +68,11 @@ class SecretsManager:
                 f"AWS Secrets Manager does not answer: {type(problem).__name__}.",
                 "check that it can be reached where the runner is, and AWS_REGION.",
             ) from None
+        except Exception as problem:  # botocore checks nothing of what an answer is made of
+            raise NotReachableError(
+                f"What answers does not answer as AWS Secrets Manager: {type(problem).__name__}.",
+                "look at what answers there: AWS_ENDPOINT_URL, and a proxy, where the runner is.",
+            ) from None
         text = answer.get("SecretString")
         if not isinstance(text, str):
             raise RefusedError(f"{path} is stored as bytes.", "store it as a text.")

@@ -221,7 +221,14 @@ def _problems_told(path: str) -> Iterator[None]:
         ) from None
     except requests.exceptions.Timeout:
         raise NotReachableError(f"Vault has not answered in {TIMEOUT:g} s.", look) from None
-    except (requests.exceptions.RequestException, KeyError, TypeError, AttributeError, ValueError):
+    except (
+        requests.exceptions.RequestException,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+    ):
         raise NotReachableError("Vault does not answer as a Vault.", look) from None
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import boto3
 import pytest
 import requests
+from botocore.awsrequest import AWSResponse
+from botocore.httpsession import URLLib3Session
 from moto.server import ThreadedMotoServer
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError
@@ -130,6 +132,25 @@ def test_one_that_does_not_answer(manager: Any, secrets: Secrets, monkeypatch: p
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     found = problem(secrets, "${aws-sm:pg}")
     assert found.code == "MZ260" and "EndpointConnectionError" in found.detail
+
+
+ODD = (b"[]", b"null", b"[" * 100_000, b'{"__type": ["x"]}')
+
+
+@pytest.mark.parametrize("status", [200, 403, 503])
+def test_what_answers_otherwise_stops_no_query(
+    status: int, manager: Any, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a proxy does, or a load balancer: what was read before is used meanwhile."""
+    manager.create_secret(Name="pg", SecretString="one")
+    assert secrets.resolve("${aws-sm:pg}") == "one"
+    monkeypatch.setattr(URLLib3Session, "send", lambda *_: AWSResponse("https://aws", status, {}, None))
+    for body in ODD if status != 200 else ODD[:3]:
+        monkeypatch.setattr(AWSResponse, "content", body)
+        clock.now += 100.0
+        assert secrets.resolve("${aws-sm:pg}") == "one"
+        found = problem(secrets, "${aws-sm:other}")
+        assert found.code == "MZ260" and "AWS_ENDPOINT_URL" in found.hint
 
 
 def test_values_that_a_command_hands_over_do_not_move_it(manager: Any, clock: Clock) -> None:
