@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from mzplan.connectors.api.protocols import ResolvedConnection
-from mzplan.connectors.postgres.client import conninfo
+from mzplan.connectors.postgres.client import connect, conninfo
 from mzplan.host import network
 from mzplan.host.network import is_loopback
 from mzplan.model.address import Address
@@ -247,3 +247,16 @@ def test_how_the_state_is_reached(
     assert (found[0]["sslmode"], found[0].get("require_auth")) == (mode, auth)
     (said,) = caught.value.diagnostics
     assert said.code == "MZ095" and ("state.tls.mode is not written" in said.hint) == (mode == "verify-full")
+
+
+@pytest.mark.parametrize("host", ["db..example", f"{'a' * 64}.example"])
+def test_a_host_that_can_have_no_address_is_no_defect(host: str) -> None:
+    backend = postgres.PostgresBackend(
+        {"backend": "postgres", "database": "d", "user": "u", "host": host}, "/p", "shop"
+    )
+    with pytest.raises(MzplanError) as caught:
+        backend.read("x")
+    (said,) = caught.value.diagnostics
+    assert said.code == "MZ095" and "a part of it is empty" in said.detail
+    with pytest.raises(psycopg.OperationalError, match="host's name"):
+        connect(f"host={host}")

@@ -106,7 +106,11 @@ def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connectio
     A frozen client's transaction is ended by the server, so that it can't hold its locks for ever.
     `statement_timeout_s`: in seconds, 0 for none. Raises psycopg.Error.
     """
-    connection = psycopg.connect(conninfo_, autocommit=True)
+    try:
+        connection = psycopg.connect(conninfo_, autocommit=True)
+    except UnicodeError:  # psycopg leaves what Python makes of the name to itself
+        what = "a part of the host's name is empty, or longer than 63 characters"
+        raise psycopg.OperationalError(what) from None
     try:
         connection.execute((_SESSION % int(statement_timeout_s * 1000)).encode())
     except BaseException:

@@ -376,6 +376,12 @@ class PostgresBackend:
             return _Connection.connect(
                 make_conninfo("", **{k: v for k, v in given.items() if v is not None}), autocommit=True
             )
+        except UnicodeError:  # psycopg leaves what Python makes of the name to itself
+            raise unreachable(
+                self.describe(),
+                "no server can have that name: a part of it is empty, or longer than 63 characters",
+                "correct the host in mzplan.yaml (state).",
+            ) from None
         except psycopg.Error as problem:
             hint = _ASSUMED if far and not tls.get("mode") else ""
             raise self._failed(problem, "MZ095", str(given["password"] or ""), hint) from None
