@@ -131,9 +131,12 @@ def _text_of(file: Path, variable: str) -> str:
 def _sign_in(means: tuple[str, ...]) -> Any:
     import hvac
 
+    from mzplan.secrets.vault_http import guard
+
     address, namespace, mount, way, *given = means
     remember(given[-1])
     client = hvac.Client(url=address, namespace=namespace or None, timeout=TIMEOUT, token="")
+    guard(client.session, address)
     if way == "token":
         client.token = given[0]
         return client

@@ -8,12 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import requests
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import vault
+from mzplan.secrets.providers import NotReachableError
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import AGAIN, RemoteSecrets
 from mzplan.secrets.resolved import scrub
+from mzplan.secrets.vault_http import guard
 from tests.unit.vault_stand_in import VaultStandIn, vault_stand_in
 
 VALUE = "pass\nword\0 ü"
@@ -46,7 +49,7 @@ def there(server: VaultStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """Its secrets and faults as at first, and a process that is signed in to it with a token."""
     server.kept = {"secret/shop/pg": {"password": VALUE, "user": "app"}, "old/pg": {"password": "one"}}
     server.tokens, server.denied, server.asked = {"root"}, set(), []
-    server.namespace, server.sealed, server.slow = "", False, 0.0
+    server.namespace, server.sealed, server.slow, server.parts = "", False, 0.0, ()
     for name in OPERATORS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -137,6 +140,40 @@ def test_a_vault_that_is_slow(there: VaultStandIn, secrets: Secrets, monkeypatch
     there.slow = 0.6
     found = problem(secrets)
     assert (found.code, "0.2 s" in found.detail) == ("MZ260", True)
+
+
+def test_an_answer_that_never_ends(
+    there: VaultStandIn, secrets: Secrets, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by and by, with a part in each timeout, nor at once."""
+    monkeypatch.setattr(vault, "TIMEOUT", 0.2)
+    there.parts, there.slow = (b" ",) * 12, 0.05
+    found = problem(secrets)
+    assert found.code == "MZ260" and "has not answered in 0.2 s" in found.detail
+    there.parts, there.slow, clock.now = (b" " * (1 << 20),) * 17, 0.0, AGAIN
+    monkeypatch.setattr(vault, "TIMEOUT", 30.0)
+    monkeypatch.setattr(vault, "provider", vault.Vault())
+    found = problem(secrets)
+    assert found.code == "MZ260" and "longer than 16 MiB" in found.detail
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b"5", b"[" * 100_000, b"<html>", b'{"data": []}'])
+def test_what_answers_otherwise_stops_no_query(
+    body: bytes, there: VaultStandIn, secrets: Secrets, clock: Clock
+) -> None:
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+    there.parts, clock.now = (body,), 60.0
+    assert secrets.resolve("${vault:old/pg#password}") == "one"
+    assert problem(secrets, "${vault:old/other#password}").code == "MZ260"
+
+
+def test_no_token_goes_from_tls_to_an_address_without(there: VaultStandIn) -> None:
+    """As a redirect names it."""
+    with requests.Session() as session:
+        guard(session, "https://vault.example")
+        with pytest.raises(NotReachableError, match="no token is sent"):
+            session.get(there.address, timeout=5, headers={"X-Vault-Token": "root"})
+    assert there.asked == []
 
 
 def test_a_path_that_the_runner_may_not_read(there: VaultStandIn, secrets: Secrets) -> None:

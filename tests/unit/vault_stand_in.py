@@ -28,6 +28,7 @@ class VaultStandIn:
         self.namespace = ""
         self.sealed = False
         self.slow = 0.0
+        self.parts: tuple[bytes, ...] = ()  # of each answer, `slow` seconds apart
         self.asked: list[str] = []
         self.logins: dict[str, Json] = {
             "auth/approle/login": {"role_id": "r", "secret_id": "s"},
@@ -44,6 +45,9 @@ class VaultStandIn:
                 self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}"))
 
             def _answer(self, body: Json) -> None:
+                if stand_in.parts:
+                    self._answer_in_parts()
+                    return
                 headers = self.headers
                 namespace = headers.get("X-Vault-Namespace", "")
                 token = headers.get("X-Vault-Token", "")
@@ -55,6 +59,14 @@ class VaultStandIn:
                     self.send_header("Content-Length", str(len(text)))
                     self.end_headers()
                     self.wfile.write(text)
+
+            def _answer_in_parts(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                with suppress(OSError):  # the other side has had enough
+                    for part in stand_in.parts:
+                        self.wfile.write(part)
+                        time.sleep(stand_in.slow)
 
             def log_message(self, *_: Any) -> None:
                 pass
