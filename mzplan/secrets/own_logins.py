@@ -15,13 +15,23 @@ SECRET_ID_FILE = "MZPLAN_VAULT_SECRET_ID_FILE"
 KUBERNETES_ROLE = "MZPLAN_VAULT_KUBERNETES_ROLE"
 KUBERNETES_TOKEN_FILE = "MZPLAN_VAULT_KUBERNETES_TOKEN_FILE"
 _VARIABLES = frozenset({VAULT_TOKEN, SECRET_ID})
+_AWS_FILES = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+)
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 def vault_token_file() -> Path | None:
     """Where Vault's own command and its agent leave a token; None for a user without a home."""
+    home = _home()
+    return home / ".vault-token" if home is not None else None
+
+
+def _home() -> Path | None:
     try:
-        return Path.home() / ".vault-token"
+        return Path.home()
     except RuntimeError:
         return None
 
@@ -60,9 +70,13 @@ def _is_same(login: Path, real: str) -> bool:
 
 
 def _files() -> Iterator[Path]:
-    if (own := vault_token_file()) is not None:
-        yield own
+    if (home := _home()) is not None:
+        yield home / ".vault-token"
+        yield home / ".aws/credentials"
     if given := os.environ.get(SECRET_ID_FILE):
         yield Path(given)
     if os.environ.get(KUBERNETES_ROLE):
         yield kubernetes_token_file()
+    for variable in _AWS_FILES:
+        if given := os.environ.get(variable):
+            yield Path(given)

@@ -157,3 +157,25 @@ def test_values_that_a_command_hands_over_do_not_move_it(manager: Any, clock: Cl
     manager.create_secret(Name="pg", SecretString="one")
     handed = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "us-east-1"}
     assert Secrets(".", handed, RemoteSecrets(60.0, clock)).resolve("${aws-sm:pg}") == "one"
+
+
+def test_no_file_that_aws_signs_in_with_is_a_secret_of_a_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Keys in variables may be: a sink can have the same ones for its bucket."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    files = {
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "jwt",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "token",
+        "AWS_SHARED_CREDENTIALS_FILE": "keys",
+        "": ".aws/credentials",
+    }
+    given = Secrets(str(tmp_path), {"AWS_SECRET_ACCESS_KEY": "a key"})
+    for variable, name in files.items():
+        (tmp_path / name).write_text("a login")
+        if variable:
+            assert given.resolve(f"${{file:{name}}}") == "a login"
+            monkeypatch.setenv(variable, str(tmp_path / name))
+        assert problem(given, f"${{file:{name}}}").code == "MZ263"
+    assert given.resolve("${env:AWS_SECRET_ACCESS_KEY}") == "a key"

@@ -15,6 +15,11 @@ from typing import Any
 Json = dict[str, Any]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The other side has had enough."""
+
+
 class VaultStandIn:
     """`kept` has secrets by path (`secret/shop/pg`), `namespaces` those that there are. `asked` has every
     request, without tokens."""
@@ -71,7 +76,7 @@ class VaultStandIn:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def answer(self, path: str, namespace: str, token: str, body: Json) -> tuple[int, Json]:
