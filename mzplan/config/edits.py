@@ -144,14 +144,18 @@ def _of_template(directory: str, address: Address, template: str) -> Diagnostic:
     """MZ253: what is written once for several resources."""
     section, _, name = template.partition(".")
     other = Address(SECTIONS[section], name)
+    # A connection that is written inside of what a `for_each` makes, by whose name it is called.
+    inside = address.kind != other.kind
+    whole = Address(other.kind, address.name.removeprefix(f"{other.kind}_")) if inside else address
+    along = ", with this connection inside" if inside else ""
     found = Diagnostic(
         code="MZ253",
         summary=f"{address} is made by for_each, and can't be edited alone",
         detail=f"The `for_each` of {name} makes it. An edit there would change every {address.kind} that is "
         "made by it.",
         hint=f"edit {name} by hand for all of them, with what differs as a value of its `for_each`; or "
-        f"take the key out of `for_each` and write {address} out under `{_BY_KIND[address.kind]}:`, which by "
-        "itself changes nothing. Then run `mzplan apply`.",
+        f"take the key out of `for_each` and write {whole} out under `{section}:`{along}, which by itself "
+        "changes nothing. Then run `mzplan apply`.",
         address=other,
     )
     return replace(locate(directory, found), address=address)

@@ -514,6 +514,22 @@ def test_alter_refuses_what_would_change_the_others(folder: Path) -> None:
     assert "per_topic" in error["detail"]
 
 
+def test_alter_says_how_to_write_out_a_connection_inside(tmp_path: Path) -> None:
+    """Its source with it: the key alone would take that away."""
+    inside = "topic: a, format: {type: text}, connection: {type: kafka, brokers: ['%s:9092']}"
+    template = "sources:\n  t: {for_each: [%s], " + inside % "${each.key}" + "}\n"
+    out = "  t_b: {" + inside % "b" + "}\n"
+    project = {"mzplan.yaml": "version: 1\nproject: shop\ninstances: {l: {type: dry}}\n"}
+    folder = write(tmp_path, {**project, "t.yaml": template % "a, b"})
+    assert command(folder, "apply", "--auto-approve").code == 0
+    hint = refused(folder, "ALTER CONNECTION source_t_b SET BROKERS = ('c:9092')")["hint"]
+    assert "write source.t_b out under `sources:`, with this connection inside" in hint
+    (folder / "t.yaml").write_text(template % "a" + out)
+    assert command(folder, "plan").json()["summary"] == dict.fromkeys(
+        command(folder, "plan").json()["summary"], 0
+    )
+
+
 def test_alter_refuses_it_also_where_the_template_has_its_name(folder: Path) -> None:
     file = folder / "t.yaml"
     file.write_text(file.read_text().replace("per_topic:", "orders:"))
