@@ -112,6 +112,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
                 f"Unknown variable {shown(variable)}",
                 *undeclared(variable, variables, findings),
                 location=Location(document.file, (SECTION, name, "variables", variable), at_key=True),
+                conceal=True,
             )
     outside = variables.outside
     readings = tuple(

@@ -29,6 +29,8 @@ _SCHEMES = {
     "azure": "abfss",
     "adl": "abfss",
 }
+_OF_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+_HDFS_PORT = ":8020"  # where no other one is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def _endpoint(url: str) -> str:
         host = _host(parts.hostname or "")
     except ValueError:
         return url.lower()
-    return "" if host.endswith(".amazonaws.com") else f"{host}:{port}"
+    return "" if host.endswith(_OF_AWS) else f"{host}:{port}"
 
 
 def _of_path(setting: Setting, written: str, directory: str, server: str | None = None) -> Iterator[Place]:
@@ -138,6 +140,8 @@ def _of_path(setting: Setting, written: str, directory: str, server: str | None 
     if scheme == "abfss":  # container@account…, or container alone, whose account is said elsewhere
         bucket, at, account = bucket.partition("@")
         server = account.partition(".")[0] if at else None
+    if scheme == "hdfs":  # without a name, that of core-site.xml
+        server, bucket = bucket.removesuffix(_HDFS_PORT) or None, ""
     yield Place(setting, written, (scheme, bucket), _normal(path), server)
 
 

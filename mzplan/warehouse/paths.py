@@ -31,5 +31,8 @@ def local_path(path: str) -> Path | None:
     """The path on this machine's file system; None for an object store."""
     if not is_uri(path):
         return Path(path)
-    parsed = urlparse(path)
+    try:
+        parsed = urlparse(path)
+    except ValueError:  # `s3://[x`: whoever reaches it says so
+        return None
     return Path(unquote(parsed.path)) if parsed.scheme == "file" else None

@@ -13,7 +13,7 @@ from mzplan.host.local_folder import runtime_file
 from mzplan.model.diagnostics import MzplanError
 from mzplan.runner import embedded
 from mzplan.store.store import open_store
-from tests.unit.cli_runs import PIPELINE, mzplan
+from tests.unit.cli_runs import PIPELINE, mzplan, write
 from tests.unit.config_files import brief, errors
 
 SETTINGS = """\
@@ -139,6 +139,22 @@ def test_what_is_no_path_is_a_mistake_and_no_defect(tmp_path: Path, odd: str) ->
             assert [d.code for d in found] == ["MZ005"], where
 
 
+def test_what_is_no_address_is_no_defect(tmp_path: Path) -> None:
+    for key in ("warehouse: 's3://[::1/w'", "state: {path: 'file://[::1/s'}"):
+        write(tmp_path / key[:5])
+        with (tmp_path / key[:5] / "mzplan.yaml").open("a") as file:
+            file.write(f"environments: {{one: {{default: true, {key}}}}}\n")
+        assert mzplan(tmp_path / key[:5], "plan").code == 0
+
+
+def test_the_value_of_an_unknown_variable_is_not_shown(tmp_path: Path) -> None:
+    write(tmp_path)
+    with (tmp_path / "mzplan.yaml").open("a") as file:
+        file.write("environments: {one: {default: true, variables: {token: hunter22}}}\n")
+    found = mzplan(tmp_path, "plan")
+    assert "MZ015" in found.err and "hunter22" not in found.err
+
+
 @pytest.mark.parametrize("odd", ["[1]", "5", "null", "text"])
 def test_an_entry_that_is_no_mapping_is_a_mistake(tmp_path: Path, odd: str) -> None:
     text = f"version: 1\nproject: shop\nenvironments:\n  a: {{warehouse: w}}\n  b: {odd}\n"
@@ -181,6 +197,12 @@ PG = "state: {backend: postgres, user: u, database: d, "
         ("warehouse: w1, state: {path: 's/${var.x}'}", "warehouse: w2, state: {path: 's/${var.x}'}"),
         ("warehouse: 's3://b/w', state: {path: s1}", "warehouse: 's3a://b/w/', state: {path: s2}"),
         ("warehouse: 's3://b', state: {path: s1}", "warehouse: 's3n://b//w/./x', state: {path: s2}"),
+        ("warehouse: 'hdfs://nn:8020/w', state: {path: s1}", "warehouse: 'hdfs://nn/w', state: {path: s2}"),
+        ("warehouse: 'hdfs:///w', state: {path: s1}", "warehouse: 'hdfs://nn:9/w', state: {path: s2}"),
+        (
+            f"warehouse: w1, {S3}'s3://b/s'}}",
+            f"warehouse: w2, {S3}'s3://b/s', endpoint: 'https://s3.cn-north-1.amazonaws.com.cn'}}",
+        ),
         (
             "warehouse: 'abfss://c@acc.dfs.core.windows.net/w', state: {path: s1}",
             "warehouse: 'wasbs://c@acc.blob.core.windows.net/w', state: {path: s2}",
