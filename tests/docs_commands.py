@@ -2,6 +2,7 @@
 
 A block is fenced as `console`: a line that begins with `$ ` is a command, the lines below it are what it
 prints. `…` stands for any text; a line of only `…` for any lines. A comment `<!-- setup … -->` is run first.
+A block with a title, as in ```` ```yaml title="shop.yaml" ````, is a file that the reader writes there.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.warm_commands import warm_mzplan
 
 DOCS = Path(__file__).parents[1] / "docs"
-_BLOCK = re.compile(r"^(?P<indent> *)```console\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(?P<indent> *)```(?:console|\w+ title=\"(?P<file>[\w.]+)\")\n(?P<body>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
 _SETUP = re.compile(r"<!-- setup\n(.*?)-->", re.DOTALL)
 _MARK = "@@ended@@"
 # What a command says only where the machine keeps it waiting for over a second.
@@ -32,17 +37,26 @@ class Command:
     expected: str
 
 
-def commands(page: Path) -> list[Command]:
-    found = []
-    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+def commands(page: Path, replaced: Mapping[str, str] | None = None) -> list[Command]:
+    """The commands of a page; `replaced`: what stands for what, such as a free port for one of the page."""
+    found, text = [], page.read_text(encoding="utf-8")
+    for before, after in (replaced or {}).items():
+        assert before in text, f"{page.name} has no {before}"
+        text = text.replace(before, after)
+    for block in _BLOCK.finditer(text):
         body = textwrap.dedent(block["body"])
+        if block["file"]:
+            found.append(Command(f"cat > {block['file']} <<'@@file@@'\n{body}@@file@@", ""))
+            continue
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
             first, _, rest = part.partition("\n")
             found.append(Command(first, rest.strip("\n")))
     return found
 
 
-def run_page(page: Path, folder: Path, seconds: float = 60.0) -> None:
+def run_page(
+    page: Path, folder: Path, seconds: float = 60.0, replaced: Mapping[str, str] | None = None
+) -> None:
     """Run all of it; AssertionError where a command fails or prints something else."""
     tools = folder / ".bin"
     tools.mkdir()
@@ -50,7 +64,7 @@ def run_page(page: Path, folder: Path, seconds: float = 60.0) -> None:
     (tools / "python").write_text(f'#!/bin/sh\nPYTHONPATH={DOCS.parent} exec {sys.executable} "$@"\n')
     (tools / "python").chmod(0o755)
     setup = "\n".join(_SETUP.findall(page.read_text(encoding="utf-8")))
-    given = commands(page)
+    given = commands(page, replaced)
     lines = [f"( set -e\n{setup}\n) >.setup.log 2>&1 || exit 9"] if setup else []
     for command in given:
         lines += [command.text, f'echo "{_MARK}$?"']

@@ -1,4 +1,7 @@
-"""``python -m examples.servers up|status|down --dir D``: both servers, until you end them."""
+"""``python -m examples.servers up|status|down --dir D``: both servers, until you end them.
+
+``send``, ``sql`` and ``move`` are what the tutorial does with them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+from confluent_kafka import KafkaException
+
 from examples.servers.errors import ServerError
 from examples.servers.java import jar_folder
 from examples.servers.kafka import KafkaBroker
 from examples.servers.ports import HOST
 from examples.servers.postgres import PostgresServer
 from examples.servers.server import write_private
+from examples.servers.topics import TIMEOUT_S, admin, create_topic, produce_json
 
 _NOT_RUNNING = 3  # as of ``systemctl status``
+_ROWS_S = 120.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,6 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
                     return _up(folder, options.kafka_ports, options.postgres_port)
                 case "down":
                     return _down(folder, delete_data=options.delete_data)
+                case "send":
+                    return _send(folder, options.topic, options.file)
+                case "sql":
+                    return _sql(folder, options.statement, options.wait_for)
+                case "move":
+                    return _move(folder, options.kafka_ports)
                 case _:
                     return _status(folder)
     except ServerError as error:
@@ -78,6 +92,56 @@ def _status(folder: Path) -> int:
     return 0 if all(server.pid is not None for server, _ in places) else _NOT_RUNNING
 
 
+def _send(folder: Path, topic: str, file: Path) -> int:
+    """Each line of a file, a JSON object, as a record; the topic is made where there is none."""
+    bootstrap = KafkaBroker(folder / "kafka").bootstrap
+    try:
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as problem:
+        raise ServerError(f"{file} is no file of JSON objects, one a line: {problem}") from None
+    try:
+        known = admin(bootstrap).list_topics(timeout=TIMEOUT_S).topics
+    except KafkaException as problem:
+        raise ServerError(f"Kafka does not answer: {problem.args[0].str()}") from None
+    if topic not in known:
+        create_topic(bootstrap, topic)
+    sent = produce_json(bootstrap, topic, rows)
+    print(f"{sent} {'record' if sent == 1 else 'records'} sent to topic {topic}")
+    return 0
+
+
+def _sql(folder: Path, statement: str, wait_for: int) -> int:
+    """Run SQL, and print the rows of its last statement; until there are so many, again and again."""
+    deadline = time.monotonic() + _ROWS_S
+    try:
+        with psycopg.connect(PostgresServer(folder / "postgres").dsn(), autocommit=True) as connection:
+            while True:
+                cursor = connection.execute(statement.encode())
+                while cursor.nextset():
+                    pass
+                rows = cursor.fetchall() if cursor.description else []
+                if len(rows) >= wait_for:
+                    break
+                if time.monotonic() > deadline:
+                    raise ServerError(f"{len(rows)} rows after {_ROWS_S:.0f} s, instead of {wait_for}")
+                time.sleep(0.2)
+    except psycopg.Error as problem:
+        raise ServerError(f"PostgreSQL: {str(problem).strip()}") from None
+    for row in rows:
+        print(*row, sep=" | ")
+    return 0
+
+
+def _move(folder: Path, kafka_ports: tuple[int, int]) -> int:
+    """Kafka under another address, over the same data."""
+    kafka = KafkaBroker(folder / "kafka")
+    kafka.stop()
+    kafka.start(ports=kafka_ports, detached=True)
+    _write_addresses(folder, kafka, PostgresServer(folder / "postgres"))
+    print(f"kafka has moved: {kafka.bootstrap}")
+    return 0
+
+
 def _write_addresses(folder: Path, kafka: KafkaBroker, postgres: PostgresServer) -> None:
     """servers.json: what a program needs to connect. A server that doesn't run has the pid null."""
     addresses = {
@@ -118,6 +182,14 @@ def _parser() -> argparse.ArgumentParser:
     down = commands.add_parser("down", help="end the servers that up has started, and nothing else")
     down.add_argument("--delete-data", action="store_true", help="delete topics and databases as well")
     commands.add_parser("status", help="show which of them run, and where; exit code 3 if one does not")
+    send = commands.add_parser("send", help="send each line of a file to a topic")
+    send.add_argument("topic", metavar="TOPIC")
+    send.add_argument("file", type=Path, metavar="FILE", help="JSON objects, one a line")
+    sql = commands.add_parser("sql", help="run SQL in the database postgres, as its superuser")
+    sql.add_argument("statement", metavar="SQL")
+    sql.add_argument("--wait-for", type=int, default=0, metavar="N", help="wait until there are N rows")
+    move = commands.add_parser("move", help="restart Kafka on other ports, with all its data")
+    move.add_argument("--kafka-ports", type=_port_pair, metavar="A,B", required=True)
     for command in commands.choices.values():
         command.add_argument(
             "--dir", type=Path, required=True, metavar="D", help="of data, logs and addresses"

@@ -25,6 +25,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 NOT_CODE = {  # what begins as a module would, and is none
     *(point.value for point in Failpoint),
     *("mzplan.yaml", "mzplan.state.json", "mzplan.writers", "mzplan.steps", "mzplan.reason", "mzplan.offset"),
+    *("mzplan.blobs", "mzplan.versions"),
     "mzplan.connectors",  # the entry point group
 }
 SHORT = {
