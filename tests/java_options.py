@@ -8,10 +8,7 @@ from pathlib import Path
 # None lives long enough to pay back what the optimising compiler and parallel collectors cost (a third of
 # the CPU time of a driver's first minutes). The cache of compiled code has its usual size: C1's own default
 # fills up, and is swept all the time.
-EVERY_JVM = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-    " -XX:MetaspaceSize=256m -Djdk.lang.Process.launchMechanism=VFORK"
-)
+EVERY_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
 # Nor does a query that lives for seconds pay back the code generated for it. Not by a spark-defaults.conf:
 # its folder on the class path keeps the JVM from archiving anything.
 DRIVER = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
