@@ -72,6 +72,7 @@ def store() -> Iterator[Store]:
     s3.create_bucket(Bucket="lake")
     requests.post(f"{endpoint}/moto-api/reset-auth", data=b"0", timeout=5)  # from here on it checks
     yield Store(endpoint, boto3.client("iam", **root, **login), s3)
+    requests.post(f"{endpoint}/moto-api/reset-auth", data=b"inf", timeout=5)  # it is of the whole process
     server.stop()
 
 
