@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests import npm
+
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PAGE = """<!doctype html><meta charset="utf-8"><body>{graphs}
@@ -45,17 +47,7 @@ def browser() -> str:
 
 def mermaid(folder: Path) -> Path:
     """Mermaid's one file, installed by npm as the lock file says."""
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, folder / name)
-    done = subprocess.run(
-        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"npm can't install Mermaid:\n{done.stderr[-2000:]}")
-    return folder / "node_modules" / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
+    return npm.installed(HERE, folder, "Mermaid") / "@mermaid-js" / "tiny" / "dist" / "mermaid.tiny.js"
 
 
 def drawn(graphs: list[str], library: Path, folder: Path) -> list[str]:

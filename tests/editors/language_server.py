@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tests import npm
+
 HERE = Path(__file__).parent
 SECONDS = 120.0  # that an answer may take, beside other work
 # Nothing is asked of the internet: only the schema that a file names.
@@ -31,17 +33,12 @@ def missing() -> str | None:
 
 def installed(folder: Path) -> Path:
     """The server's program, installed by npm as the lock file says."""
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, folder / name)
-    done = subprocess.run(
-        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
+    return (
+        npm.installed(HERE, folder, "yaml-language-server")
+        / "yaml-language-server"
+        / "bin"
+        / "yaml-language-server"
     )
-    if done.returncode:
-        raise RuntimeError(f"npm can't install yaml-language-server:\n{done.stderr[-2000:]}")
-    return folder / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
 
 
 class LanguageServer:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-import requests
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from moto.server import ThreadedMotoServer
 
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from tests.integration.spark_lab import until
+from tests.moto_server import moto_server, who_is_let_in
 
 if TYPE_CHECKING:
     from tests.integration.spark_lab import Lab
@@ -55,9 +54,12 @@ class Store:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    with moto_server() as endpoint:
+        yield _filled(endpoint)
+
+
+def _filled(endpoint: str) -> Store:
+    """With a bucket, and users; from then on it checks who asks."""
     root = {"endpoint_url": endpoint, "region_name": "us-east-1"}
     login = {"aws_access_key_id": "root", "aws_secret_access_key": "root"}
     iam = boto3.client("iam", **root, **login)
@@ -70,10 +72,8 @@ def store() -> Iterator[Store]:
     login = {"aws_access_key_id": admin["AccessKeyId"], "aws_secret_access_key": admin["SecretAccessKey"]}
     s3 = boto3.client("s3", **root, **login)
     s3.create_bucket(Bucket="lake")
-    requests.post(f"{endpoint}/moto-api/reset-auth", data=b"0", timeout=5)  # from here on it checks
-    yield Store(endpoint, boto3.client("iam", **root, **login), s3)
-    requests.post(f"{endpoint}/moto-api/reset-auth", data=b"inf", timeout=5)  # it is of the whole process
-    server.stop()
+    who_is_let_in(endpoint, "0")
+    return Store(endpoint, boto3.client("iam", **root, **login), s3)
 
 
 def with_aws(description: Description, store: Store) -> Description:

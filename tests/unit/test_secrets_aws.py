@@ -11,29 +11,20 @@ import pytest
 import requests
 from botocore.awsrequest import AWSResponse
 from botocore.httpsession import URLLib3Session
-from moto.server import ThreadedMotoServer
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.secrets import aws_secrets
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.remote import RemoteSecrets
+from tests.moto_server import moto_server, who_is_let_in
 
 REGION = "eu-central-1"
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    found = "http://{}:{}".format(*server.get_host_and_port())
-    yield found
-    who_is_let_in(found, "inf")
-    server.stop()
-
-
-def who_is_let_in(endpoint: str, unchecked: str) -> None:
-    """So many requests are not checked from here on."""
-    requests.post(f"{endpoint}/moto-api/reset-auth", data=unchecked.encode(), timeout=5)
+    with moto_server() as found:
+        yield found
 
 
 @pytest.fixture
