@@ -15,7 +15,7 @@ from mzplan.config.files import PROJECT_FILE
 from mzplan.config.findings import HERE, Findings, Location, Path
 from mzplan.config.places import Place, places_of
 from mzplan.config.text import listed, shown
-from mzplan.config.variables import Variables, substituted, undeclared
+from mzplan.config.variables import Variables, defaults_of, substituted, undeclared
 from mzplan.config.yaml.builder import Document, containers_below
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.suggestions import did_you_mean
@@ -119,7 +119,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
         {
             name: _substituted(
                 {key: entry.get(key, data.get(key)) for key in ("state", "warehouse")},
-                _defaults(variables, entry) | given,
+                defaults_of(variables.declared, variables_of(entry)) | given,
             )
             for name, entry in entries.items()
             if name != chosen.name
@@ -127,7 +127,7 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
         for given in ([outside, {}] if outside else [{}])
     )
     copies = {
-        name: _checkable(entry, _defaults(variables, entry) | outside)
+        name: _checkable(entry, defaults_of(variables.declared, variables_of(entry)) | outside)
         for name, entry in entries.items()
         if name != chosen.name and isinstance(data[SECTION][name], dict)
     }
@@ -137,13 +137,6 @@ def set_apart(document: Document, chosen: Environment, variables: Variables, fin
     document.references = [found for found in document.references if id(found[0]) not in apart]
     data[SECTION] = {**data[SECTION], **copies}  # what is no mapping is reported by the schema check
     return Others(readings)
-
-
-def _defaults(variables: Variables, entry: Body) -> dict[str, Any]:
-    """What variables have in an environment where nothing from outside gives them another value."""
-    declared = {name: body.get("default") for name, body in variables.declared.items()}
-    values = {**declared, **variables_of(entry)}
-    return {name: values[name] for name in declared if values[name] is not None}
 
 
 def _checkable(entry: Body, values: Body) -> dict[str, Any]:

@@ -70,10 +70,7 @@ def read_variables(
         name: body if isinstance(body, dict) else {}
         for name, body in (section.items() if isinstance(section, dict) else ())
     }
-    defaults = {name: body["default"] for name, body in declared.items() if body.get("default") is not None}
-    variables = Variables(
-        document, declared, defaults | {name: own[name] for name in own if name in declared}
-    )
+    variables = Variables(document, declared, defaults_of(declared, own))
     _find_uses(variables, state_at)
     origins: dict[str, str] = {}  # of each value that is not the default
     for name in declared:
@@ -321,6 +318,13 @@ def _too_long(document: Document, container: Any, key: Any, findings: Findings) 
         location=location,
     )
     findings.unusable.add((location.file.full_path, location.path))
+
+
+def defaults_of(declared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What declared variables have where nothing from outside gives them another value: an environment's
+    `own`, else the default."""
+    found = {name: own.get(name, body.get("default")) for name, body in declared.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def undeclared(name: str, variables: Variables, findings: Findings) -> tuple[str, str]:
