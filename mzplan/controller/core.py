@@ -50,7 +50,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.state import Lease, Versions
+from mzplan.model.state import Counters, Lease, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.store.claims import recorded_places, unclaimed
@@ -301,7 +301,7 @@ class Controller:
         queries = self.queries
         if queries is None or not self._initialized:
             return Overview()
-        wanted, decisions = queries.desired(), self.decisions
+        wanted, decisions, counted = queries.desired(), self.decisions, self.executor.counted()
         left = [a for a, d in decisions.items() if d.shown is not None or a in queries.under_way]
         states = {}
         for address in dict.fromkeys([*wanted, *left]):
@@ -318,6 +318,7 @@ class Controller:
         digests, rotated = queries.secrets_in_use(wanted)
         return Overview(
             queries=states,
+                counters=queries.attempts.added_to(counted.get(address, Counters()), address),
             busy=self.busy,
             maintained=self.maintenance.at_work_on,
             secrets=digests,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Versions
+from mzplan.model.state import Counters, Versions
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.secrets.references import Secrets
 from mzplan.warehouse.step_record import StepRecord
@@ -64,7 +64,8 @@ class QueryReport:
     `recent`: the last steps that were recorded, the newest first; `run_rows` the rows of those of this run;
     `resumed` where the run has gone on (see Observation).
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
-    started; None where that is not known. `written_with`: see Observation.
+    started; None where that is not known. `written_with`: see Observation. `batch_seconds`: how long the last
+    micro-batch has taken; `latency`: seconds that its oldest record was on its way (see Observation).
     """
 
     name: QueryName
@@ -85,6 +86,8 @@ class QueryReport:
     error: str | None = None
     error_code: str | None = None
     written_with: Versions | None = None
+    batch_seconds: float | None = None
+    latency: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,10 @@ class Executor(Protocol):
 
     def reports(self) -> list[QueryReport]:
         """Every query of this project, those included that ended and were not stopped by `stop`."""
+
+    def counted(self) -> Mapping[Address, Counters]:
+        """The `rows` and `batches` of every query that was hosted here, over all of its runs; they never go
+        back."""
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
         """What of its storage is gone, of a query that has run before: MZ160 its checkpoint, MZ161 the

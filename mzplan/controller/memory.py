@@ -27,7 +27,7 @@ from mzplan.controller.types import (
 )
 from mzplan.model.address import Address, Place
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.state import Status, Versions
+from mzplan.model.state import Counters, Status, Versions
 from mzplan.schema.columns import CHANGE, DELETE
 from mzplan.schema.description import Description, InlinedConnection
 from mzplan.schema.source_columns import keys_of
@@ -39,8 +39,8 @@ class InMemoryExecutor:
     """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
     and survives a restart; a run has its own id, as with Spark.
 
-    Tests set `check_result`, `fail_start`, `gone`, `strangers`, `measured` and `unreached`, and call `end`
-    and `progress`, to play what happens.
+    Tests set `check_result`, `fail_start`, `gone`, `strangers`, `measured`, `unreached` and `counters`, and
+    call `end` and `progress`, to play what happens.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -53,6 +53,7 @@ class InMemoryExecutor:
         self.strangers: list[str] = []
         self.measured: Callable[[Description], Measured] = lambda description: Measured()
         self.unreached: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
+        self.counters: dict[Address, Counters] = {}
         self._lock = threading.Lock()
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
@@ -129,6 +130,9 @@ class InMemoryExecutor:
     def reports(self) -> list[QueryReport]:
         with self._lock:
             return list(self._reports.values())
+
+    def counted(self) -> Mapping[Address, Counters]:
+        return dict(self.counters)
 
     def missing(self, description: Description) -> tuple[Diagnostic, ...]:
         return self.gone(description)

@@ -12,7 +12,7 @@ from mzplan.controller.types import Step
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.state import Condition, LagUnit, Observation, PastStep, Status
+from mzplan.model.state import Condition, Counters, LagUnit, Observation, PastStep, Status
 from mzplan.warehouse.step_record import StepRecord
 
 # What a backlog says, and in which unit that is a lag; the first that is there counts.
@@ -42,13 +42,14 @@ def observe(
     measured: Measured | None = None,
     fault: Fault | None = None,
     retry_at: float | None = None,
+    counters: Counters | None = None,
 ) -> Observation:
     """One query: the run that is there (`shown`), what is wanted, and how the last attempt ended. `changed`:
     that its upstream has become another one while it runs. `held`: for which canary it waits. `failed`: that
     it went first itself, and has failed. `keeps`: what is kept only for it. `unread`: which secret of it
     can't be read any more. `reached`: its last step, as far as is known without a run. `measured`: what was
     found out aside from its run. `fault`: of its connections. `retry_at`: when it is tried again, in seconds
-    since the epoch."""
+    since the epoch. `counters`: since its runner leads."""
     problem = f"{changed.summary}. {changed.detail}" if changed is not None else None
     generation, digest = (wanted.description.generation, wanted.description.digest) if wanted else (0, "")
     if failed is not None and condition == "running" and shown is not None and shown.name.digest == digest:
@@ -95,6 +96,9 @@ def observe(
         at_fault=fault.connection if fault else None,
         fault=_told(fault.problem) if fault else None,
         written_with=shown.written_with if shown else None,
+        batch_seconds=shown.batch_seconds if shown else None,
+        latency_seconds=round(shown.latency, 3) if shown and shown.latency is not None else None,
+        counters=counters,
     )
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
+from mzplan.controller.attempts import Attempts
 from mzplan.controller.catalog import Catalog
 from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
@@ -94,6 +95,7 @@ class Queries:
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # those of the last round
         self.running_ids = RunningIds()
+        self.attempts = Attempts()
         self._references: dict[Address, tuple[Description, set[str]]] = {}
         self._accepted_changed = False
         self._outdated: set[Address] = set()  # under way, with values of secrets that are others now
@@ -148,6 +150,7 @@ class Queries:
                 # Of another resource that had this name: to be forgotten in the store, too.
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
+                    self.attempts.carries_out(decision)
                     self._carry_out(decision.command)
             decisions[address] = decision
         self._write_accepted(wanted)
@@ -325,6 +328,7 @@ class Queries:
     def _remember(self, address: Address, switch: Switch, done: Done) -> None:
         memory = self.memories.get(address) or Memory()
         if done.problem is None:
+            self.attempts.started(address)
             log.info("%s g%d started", address, switch.description.generation)
             return
         text, code, now = sentence(done.problem), done.problem.code, self.clock()

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from mzplan.controller.executor import QueryReport
 from mzplan.controller.reconcile import DEFAULT_PACE, Decision, Desired, Memory, Pace
 from mzplan.model.address import Address, Place
-from mzplan.model.state import Condition, Lease
+from mzplan.model.state import Condition, Counters, Lease
 from mzplan.schema.description import Description
 
 GlobalId: TypeAlias = str
@@ -224,7 +224,8 @@ class QueryState:
     """One query. `wanted`: as it is committed; None where it is no longer, and still there or about to come
     up. `decision`: that of the last round; None while the engine opens. `upstream`: the identity of what it
     reads. `keeps`: what its collection keeps for it alone. `unread`: which secret of it can't be read any
-    more. `reached`: its last step, as far as is known without a run; -1 for none."""
+    more. `reached`: its last step, as far as is known without a run; -1 for none. `counters`: since this
+    controller leads the instance."""
 
     wanted: Desired | None
     decision: Decision | None
@@ -233,6 +234,7 @@ class QueryState:
     keeps: str | None = None
     unread: str | None = None
     reached: Step = -1
+    counters: Counters | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

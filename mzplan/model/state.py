@@ -127,6 +127,19 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a runner has counted of a query since it began to lead, over all of its runs: they never go back,
+    and another runner begins at 0. `batches`: micro-batches that have ended. `rows`: those that they have
+    written to the collection (source) or the target (sink), where that is known. `restarts`: starts but for
+    the first. `retries`: attempts after one that has failed."""
+
+    rows: int = field(default=0, metadata=OPTIONAL)
+    batches: int = field(default=0, metadata=OPTIONAL)
+    restarts: int = field(default=0, metadata=OPTIONAL)
+    retries: int = field(default=0, metadata=OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One streaming query, as its runner observes it.
 
@@ -157,6 +170,9 @@ class Observation:
     - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
     - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
       the runner of another instance (it starts here once that one has stopped it).
+    - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
+      oldest record of it was on its way when it ended (docs/how-to/watch-a-runner.md); None where that is
+      not known.
     """
 
     address: Address = field(metadata=KEY)
@@ -191,6 +207,9 @@ class Observation:
     at_fault: Address | None = None
     fault: str | None = None
     written_with: Versions | None = field(default=None, metadata=SPARSE)
+    batch_seconds: float | None = None
+    latency_seconds: float | None = None
+    counters: Counters | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

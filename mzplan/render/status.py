@@ -119,6 +119,9 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "fault": seen.fault if seen else None,
         "repair": query.repair,
         "written_with": encode(seen.written_with) if seen and seen.written_with else None,
+        "batch_seconds": seen.batch_seconds if seen else None,
+        "latency_seconds": seen.latency_seconds if seen else None,
+        "counters": encode(seen.counters) if seen and seen.counters else None,
     }
 
 

@@ -358,6 +358,7 @@ class Runner:
             self.measures.found.get(address),
             self.connections.fault(address),
             self._retry_at(address, state),
+            state.counters,
         )
 
     def _retry_at(self, address: Address, state: QueryState) -> float | None:

@@ -19,7 +19,7 @@ from mzplan.runner.loop import Runner
 from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 log = logging.getLogger("mzplan.metrics")
 
@@ -63,8 +63,8 @@ class RunnerCollector:
         self._warehouse = local_path(warehouse)
         self._find_drift = find_drift
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        from prometheus_client.core import GaugeMetricFamily
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         runner = self._runner
         for name, help_, value in self._of_instance():
@@ -107,6 +107,12 @@ class RunnerCollector:
                 if found[name] is not None:
                     family.add_metric([runner.instance, query], found[name])
             yield family
+        for name, help_ in _COUNTED.items():
+            counted = CounterMetricFamily(f"mzplan_query_{name}", help_, labels=_QUERY)
+            for address, one in queries:
+                if one.counters is not None:
+                    counted.add_metric([runner.instance, str(address)], getattr(one.counters, name))
+            yield counted
 
     def _of_instance(self) -> Iterator[tuple[str, str, float]]:
         runner = self._runner
@@ -148,6 +154,8 @@ class RunnerCollector:
             "left_out_records": one.left_out,
             "failures": one.failures,
             "idle_seconds": max(0.0, time.time() - heard) if heard is not None else None,
+            "batch_seconds": one.batch_seconds,
+            "latency_seconds": one.latency_seconds,
         }
 
 
@@ -159,6 +167,14 @@ _HELP = {
     "left_out_records": "Malformed records that the run has skipped or kept aside.",
     "failures": "Failures in a row.",
     "idle_seconds": "Since the query has last ended a micro-batch, or found nothing to do.",
+    "batch_seconds": "What the last micro-batch has taken.",
+    "latency_seconds": "How long the oldest record of the last micro-batch was on its way, where known.",
+}
+_COUNTED = {
+    "rows": "Rows that were written, since this runner leads.",
+    "batches": "Micro-batches that have ended, since this runner leads.",
+    "restarts": "Starts but for the first, since this runner leads.",
+    "retries": "Attempts after one that has failed, since this runner leads.",
 }
 
 

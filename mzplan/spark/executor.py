@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -24,7 +24,8 @@ from mzplan.connectors.releases import leave, record_release, remove
 from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
 from mzplan.host.spark_lines import line_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
-from mzplan.model.state import Versions
+from mzplan.model.state import Counters, Versions
+from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
@@ -432,3 +433,6 @@ class SparkExecutor:
         return [
             one.report(self._progress.get(one.run_id), self._steps.recorded(str(one.name))) for one in running
         ]
+    def counted(self) -> Mapping[Address, Counters]:
+        return self._steps.counted()
+

@@ -26,6 +26,7 @@ class Progress:
     lag: int | None = None
     left_out: int = 0
     heard_at: float = 0.0
+    batch_seconds: float | None = None
 
 
 class ProgressListener:
@@ -70,8 +71,13 @@ class ProgressListener:
         data = json.loads(event.progress().json())
         with self._lock:
             found = parse_progress(data)
-            before = self._runs.get(data["runId"], Progress()).left_out
-            self._runs[data["runId"]] = replace(found, heard_at=time.time(), left_out=before + found.left_out)
+            before = self._runs.get(data["runId"], Progress())
+            self._runs[data["runId"]] = replace(
+                found,
+                heard_at=time.time(),
+                left_out=before.left_out + found.left_out,
+                batch_seconds=before.batch_seconds if found.batch_seconds is None else found.batch_seconds,
+            )
         if self._also is not None:
             self._also(data)
 
@@ -100,13 +106,15 @@ class ProgressListener:
 def parse_progress(data: dict[str, Any]) -> Progress:
     """From the JSON of a StreamingQueryProgress."""
     # A trigger without data reports the number of the batch that comes next.
-    executed = "addBatch" in data.get("durationMs", {})
+    durations = data.get("durationMs", {})
+    executed = "addBatch" in durations
     return Progress(
         step=int(data["batchId"]) if executed else int(data["batchId"]) - 1,
         input_rows_per_second=float(data.get("inputRowsPerSecond") or 0.0),
         processed_rows_per_second=float(data.get("processedRowsPerSecond") or 0.0),
         lag=_lag(data.get("sources") or []),
         left_out=_left_out(data) if executed else 0,
+        batch_seconds=durations.get("triggerExecution", 0) / 1000 if executed else None,
     )
 
 

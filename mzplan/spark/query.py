@@ -124,6 +124,8 @@ class Running:
             error=(ended.text or None) if ended else None,
             error_code=(ended.code or None) if ended else None,
             written_with=self.written_with if step == self.step else None,
+            batch_seconds=newest.batch_seconds,
+            latency=recorded.latency,
         )
 
     def _ending(self) -> Failure:

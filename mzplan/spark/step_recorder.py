@@ -13,8 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mzplan.connectors.frames import record_times
 from mzplan.connectors.frames.row_hash import of_progress
 from mzplan.connectors.frames.written import WRITTEN
+from mzplan.controller.executor import QueryName
+from mzplan.model.address import Address
+from mzplan.model.state import Counters
+from mzplan.spark.latency import Latencies, ended
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.replay import collection_hash
 from mzplan.warehouse.step_history import StepHistory
@@ -32,17 +37,24 @@ _COMPUTED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reported:
-    hash: ContentHash | None
-    rows: int | None
+    """Of a step: its hash, its rows, the time of its oldest record, and when it ended (seconds since the
+    epoch); None for what it has not reported (yet)."""
+
+    hash: ContentHash | None = None
+    rows: int | None = None
+    oldest: float | None = None
+    ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """What is recorded of a query: the `recent` of its steps, the newest first, and the `rows` of those since
-    it began to run, None where that is not known."""
+    it began to run, None where that is not known. `latency`: how many seconds the oldest record of the last
+    step was on its way, where that is known."""
 
     recent: tuple[StepRecord, ...] = ()
     rows: int | None = None
+    latency: float | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +65,8 @@ class _Recorded:
 
     history: StepHistory
     upto: int
+    address: Address | None
+    latency: float | None = None
     recent: tuple[StepRecord, ...] = ()
     begun: bool = False
     base: int = -1
@@ -69,6 +83,8 @@ class StepRecorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: dict[str, _Recorded] = {}
+        self._counters: dict[Address, Counters] = {}
+        self._latencies = Latencies()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -79,9 +95,12 @@ class StepRecorder:
         except OSError as problem:
             log.warning("%s: its steps are not recorded: %s", name, problem)
             return
+        parsed = QueryName.parse(name)
+        address = parsed.address if parsed is not None else None
         with self._lock:
-            query = self._queries.setdefault(name, _Recorded(history, finished))
+            query = self._queries.setdefault(name, _Recorded(history, finished, address))
             query.upto, query.due, query.ended_at = max(query.upto, finished), True, None
+            query.latency = None
             query.begun = False  # somebody else may have written since
             query.base, query.rows = finished, 0
             if self._thread is None:
@@ -92,7 +111,14 @@ class StepRecorder:
         """What is written down of a query by now."""
         with self._lock:
             query = self._queries.get(name)
-            return Recorded(recent=query.recent, rows=query.rows) if query is not None else Recorded()
+            if query is None:
+                return Recorded()
+            return Recorded(recent=query.recent, rows=query.rows, latency=query.latency)
+
+    def counted(self) -> dict[Address, Counters]:
+        """The rows and micro-batches of each query that this process has run, over all of its runs."""
+        with self._lock:
+            return dict(self._counters)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """A query has finished a trigger: the JSON of a StreamingQueryProgress."""
@@ -105,7 +131,12 @@ class StepRecorder:
             step = int(progress["batchId"])
             told = query.reported.get(step)
             rows = told.rows if told is not None and told.rows is not None else _written(progress)
-            query.reported[step] = _Reported(hash=of_progress(progress), rows=rows)
+            query.reported[step] = _Reported(
+                hash=of_progress(progress),
+                rows=rows,
+                oldest=record_times.of_progress(progress),
+                ended=ended(progress),
+            )
             query.upto = max(query.upto, step)
             query.due = True
 
@@ -114,7 +145,7 @@ class StepRecorder:
         with self._lock:
             query = self._queries.get(name)
             if query is not None:
-                query.reported[step] = _Reported(hash=None, rows=rows)
+                query.reported[step] = _Reported(rows=rows)
 
     def ended(self, name: str) -> None:
         """A query has been stopped."""
@@ -138,7 +169,9 @@ class StepRecorder:
         now = time.monotonic()
         with self._lock:
             due = [(name, query) for name, query in self._queries.items() if query.due]
-        for name, query in due:  # in the order in which they began: two may have the same index
+        # Sources first, for sinks ask when their steps were made; and in the order in which they began: two
+        # may have the same index.
+        for name, query in sorted(due, key=lambda one: not one[1].history.is_source):
             self._write(name, query)
         with self._lock:
             for name, query in list(self._queries.items()):
@@ -150,7 +183,11 @@ class StepRecorder:
             query.due, upto = False, query.upto
             reported = {step: one for step, one in query.reported.items() if step <= upto}
         try:
-            _update(query, upto, reported)
+            found = _update(query, upto, reported)
+            self._latencies.take(query.history, found)
+            newest = found[-1] if found and found[-1].step in reported else None
+            ended_at = reported[newest.step].ended if newest is not None else None
+            latency = self._latencies.latency(query.history, newest, ended_at) if newest else None
         except Exception as problem:  # the thread must outlive whatever a storage does; it is tried again
             if str(problem) != query.problem:  # once, not every second
                 log.warning("%s: its steps could not be recorded: %s", name, problem)
@@ -160,12 +197,21 @@ class StepRecorder:
             return
         query.problem = ""
         with self._lock:
+            query.latency = latency if latency is not None else query.latency
             for step in reported:
                 query.reported.pop(step, None)
+            if query.address is not None:
+                # Those that have run here: an index may lack others', that ran before.
+                self._count(query.address, [record for record in found if record.step in reported])
+
+    def _count(self, address: Address, ran: Sequence[StepRecord]) -> None:
+        before = self._counters.get(address, Counters())
+        rows = before.rows + sum(record.rows or 0 for record in ran)
+        self._counters[address] = replace(before, rows=rows, batches=before.batches + len(ran))
 
 
-def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> None:
-    """Add what is new to the index."""
+def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> list[StepRecord]:
+    """Add what is new to the index; which steps that were."""
     history = query.history
     if not query.begun:
         query.recent, query.begun = history.index.recent(), True
@@ -180,6 +226,7 @@ def _update(query: _Recorded, upto: int, reported: Mapping[int, _Reported]) -> N
         history.index.append(found)
         query.recent = (*reversed(found[-RECENT:]), *query.recent)[:RECENT]
         query.rows = _sum([query.rows, *(one.rows for one in found if one.step > query.base)])
+    return found
 
 
 def _totalled(
@@ -215,6 +262,8 @@ def _filled(
     found = reported.get(record.step)
     if not history.is_source:
         return replace(record, rows=found.rows) if found is not None and found.rows is not None else record
+    if found is not None:
+        record = replace(record, oldest=found.oldest)
     # A step that is run again, and that the collection has already, reports no rows.
     if found is not None and found.hash is not None and found.hash.rows == record.rows:
         return replace(record, digest=str(found.hash), digest_from="stream")

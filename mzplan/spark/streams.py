@@ -22,6 +22,8 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.durations import milliseconds
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import table_at
+from mzplan.connectors.frames.record_times import observed as with_time
+from mzplan.connectors.frames.record_times import oldest
 from mzplan.warehouse.checkpoints import Checkpoint, is_untouched
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def source_writer(
         assert isinstance(connector, SendsLetters), "the schema of no other source has this word"
         letters = DeadLetters(query, partial(connector.send_letters, query=query), left_out)
     if not query.keys and letters is None:
-        return observed(rows).writeStream.format("delta").outputMode("append").option("path", collection)
+        seen = observed(rows, *oldest(rows))
+        return seen.writeStream.format("delta").outputMode("append").option("path", collection)
 
     def write_rows(batch: DataFrame, step: int) -> None:
         failpoint(Failpoint.SOURCE_BEFORE_MERGE)
@@ -76,7 +79,7 @@ def source_writer(
             fail(problem)
             raise
 
-    return rows.writeStream.foreachBatch(write_batch)
+    return with_time(rows).writeStream.foreachBatch(write_batch)
 
 
 def sink_writer(

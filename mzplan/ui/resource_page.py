@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from mzplan.model.address import Address
-from mzplan.model.state import QueryStatus, ResourceState
+from mzplan.model.state import Observation, QueryStatus, ResourceState
 from mzplan.model.words import count
 from mzplan.operations.overview import Overview, declaration
 from mzplan.render.html import Content, Markup, element
@@ -45,10 +45,24 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
         found.append(("Generation", str(resource.generation)))
         if resource.restart_token:
             found.append(("Restarts", f"{count(resource.restart_token, 'time')} by `mzplan restart`"))
+        found += _measures(seen) if seen is not None else []
         if seen is not None and seen.resumed:
             found.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
     found.append(("Put there by", origin if origin is not None else "-"))
     return facts(found)
+
+
+def _measures(seen: Observation) -> list[tuple[str, Content]]:
+    """What the last batch took, how long its rows were on their way, and what its runner has counted."""
+    found: list[tuple[str, Content]] = []
+    for name, seconds in (("Batch took", seen.batch_seconds), ("Latency", seen.latency_seconds)):
+        if seconds is not None:
+            found.append((name, f"{seconds:,.1f} s"))
+    if (counted := seen.counters) is not None:
+        parts = [count(counted.batches, "batch", "batches"), count(counted.restarts, "restart")]
+        parts.append(count(counted.retries, "retry", "retries"))
+        found.append(("Since its runner leads", f"{counted.rows:,} rows, {', '.join(parts)}"))
+    return found
 
 
 def _notes(query: QueryStatus) -> Content:

@@ -39,8 +39,10 @@ class StepHistory:
 
     def __init__(self, warehouse: str, place: Place, source: Place | None = None, *, whole: bool = True):
         self._whole = whole
+        self._warehouse = warehouse
         checkpoint = Checkpoint.of(warehouse, *place)
         self.is_source = source is None
+        self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
@@ -99,6 +101,10 @@ class StepHistory:
             return steps_of(self.collection, *versions)[0] if versions is not None else None
         except OSError:
             return None
+
+    def step_read(self, step: int) -> StepRecord | None:
+        """Of a sink: a step of its source, once that one's index has it. Raises OSError."""
+        return StepIndex(Checkpoint.of(self._warehouse, *self.written)).find(step)
 
     def upper(self) -> int:
         """The step that comes next."""

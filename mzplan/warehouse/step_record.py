@@ -25,7 +25,8 @@ class StepRecord:
     durable (sinks: when it began), in seconds since the epoch. Of sources: `bytes` and `version` (of the
     collection's table), and the content hash `digest`, 16 hexadecimal digits; it was computed while the rows
     went by (`stream`), or later from what the collection held (`collection`). Of sinks: `sources`, the first
-    and last step of its source that it covers, at least in part.
+    and last step of its source that it covers, at least in part. Of sources whose records have a time:
+    `oldest`, that of the oldest one of the step, in seconds since the epoch.
     """
 
     step: Count
@@ -40,6 +41,7 @@ class StepRecord:
     digest: str | None = field(default=None, metadata=stored("hash"))
     digest_from: DigestOrigin | None = field(default=None, metadata=stored("hash_from"))
     sources: tuple[Count, Count] | None = None
+    oldest: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as `mzplan steps --json` shows it."""

@@ -80,7 +80,8 @@ def troubled(tmp_path: Path) -> Iterator[int]:
     world.commit(make_state(1))
     world.settle()
     name = world.executor.running()[ORDERS].name
-    world.executor.progress(name, step=7, lag=12, heard_at=time.time() - 400.0)
+    late = time.time() - 400.0
+    world.executor.progress(name, step=7, lag=12, heard_at=late, batch_seconds=0.4, latency=2.5)
     world.settle()
     server = serve_metrics(world.runner, MetricsPlace(port=0), str(tmp_path), drift_of_instance)
     assert server is not None

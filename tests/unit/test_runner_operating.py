@@ -16,8 +16,11 @@ from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries
+from mzplan.model.state import Counters, Observation, ProjectStatus, QueryStatus
 from mzplan.plan.drift import drift_between, drift_of_instance
+from mzplan.render.status import status_to_json
 from mzplan.runner.logs import JsonFormatter
+from mzplan.runner.loop import STATUS_EVERY
 from mzplan.runner.metrics import MetricsServer, serve_metrics
 from tests.unit.test_runner import ORDERS, World, make_state, starts
 
@@ -143,6 +146,51 @@ def test_metrics_and_health(world: World) -> None:
         assert 'mzplan_instance_leader{instance="local"} 0.0' in asked(server.port, "/metrics")[1]
     finally:
         server.close()
+
+
+def test_counters_outlive_runs_and_failures(world: World) -> None:
+    """What there is of a query while it fails, and is paused, goes on where it was."""
+    world.executor.counters[ORDERS] = Counters(rows=120, batches=7)
+    world.commit(make_state(1))
+    world.settle()
+    name = world.executor.running()[ORDERS].name
+    world.executor.progress(name, batch_seconds=0.5, latency=2.3456)
+    world.now += STATUS_EVERY
+    seen = world.settle().observations[ORDERS]
+    assert seen.counters == Counters(rows=120, batches=7)  # its first start is no restart
+    assert (seen.batch_seconds, seen.latency_seconds) == (0.5, 2.346)
+    for failures in range(2):
+        world.executor.end(name, "the disk is full")
+        world.settle()
+        world.now += 2.0 * (failures + 1)
+        world.settle()
+    changed = make_state(2, broker="b:1")
+    world.commit(changed)
+    world.settle()
+    seen = world.settle().observations[ORDERS]
+    assert seen.counters == Counters(rows=120, batches=7, restarts=3, retries=2)
+    assert (seen.batch_seconds, seen.latency_seconds) == (None, None)  # of this run
+    world.commit(make_state(3, broker="b:1", paused=True))
+    paused = world.settle().observations[ORDERS]
+    assert (paused.condition, paused.counters) == ("paused", seen.counters)
+    shown = status_to_json(ProjectStatus(serial=3, instances=(), queries=(query_of(world, paused),)))
+    (query,) = shown["queries"]
+    assert query["counters"] == {"rows": 120, "batches": 7, "restarts": 3, "retries": 2}
+    assert (query["batch_seconds"], query["latency_seconds"]) == (None, None)
+    server = serve_metrics(world.runner, MetricsPlace(port=0), "/nowhere", drift_of_instance)
+    assert server is not None
+    try:
+        text = asked(server.port, "/metrics")[1]
+    finally:
+        server.close()
+    labels = '{instance="local",query="source.orders"}'
+    assert f"mzplan_query_rows_total{labels} 120.0" in text
+    assert f"mzplan_query_retries_total{labels} 2.0" in text
+    assert "# TYPE mzplan_query_restarts_total counter" in text
+
+
+def query_of(world: World, seen: Observation) -> QueryStatus:
+    return QueryStatus(resource=world.committed.resources[seen.address], observation=seen)
 
 
 def test_a_port_that_is_taken_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:

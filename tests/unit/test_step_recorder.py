@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mzplan.model.address import Address
+from mzplan.model.state import Counters
 from mzplan.spark import step_recorder
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.warehouse.content_hash import ContentHash
@@ -156,3 +159,107 @@ def test_a_query_that_begins_again_under_its_name_goes_on(tmp_path: Path, record
     recorder.progressed(progress(1, second))
     recorder.close()
     assert hashes(source) == [(0, str(first), "stream"), (1, str(second), "stream")]
+
+
+SINK = "mzplan:shop:sink.orders_pg:g1:1:a"
+ORDERS_PG, ORDERS = Address("sink", "orders_pg"), Address("source", "orders")
+BEGAN = 1_000_000.0  # seconds since the epoch
+
+
+def timed(at: float, took: float, oldest: float | None = None) -> dict[str, Any]:
+    """Of a micro-batch: when it began after BEGAN, how long it took, and when its oldest record was made."""
+    began = datetime.fromtimestamp(BEGAN + at, UTC).isoformat(timespec="milliseconds")
+    metrics = {"mzplan_times": {"oldest": int((BEGAN + oldest) * 1000)}} if oldest is not None else {}
+    return {
+        "timestamp": began.replace("+00:00", "Z"),
+        "durationMs": {"addBatch": 1, "triggerExecution": int(took * 1000)},
+        "observedMetrics": metrics,
+    }
+
+
+def test_a_latency_is_from_the_oldest_record_to_the_end_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)  # looks are ours
+    recorder = StepRecorder()
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    recorder.begins(SINK, sink.history)  # begun first, and written after its source all the same
+    recorder.begins(NAME, source.history)
+    source.run(named(0, 2))
+    recorder.progressed(progress(0, None, **timed(4.0, 0.5, oldest=1.0)))
+    sink.run(2)
+    recorder.progressed(progress(0, None, name=SINK, **timed(5.0, 2.0)))
+    recorder._look()
+    assert recorder.recorded(NAME).latency == pytest.approx(3.5)
+    assert recorder.recorded(SINK).latency == pytest.approx(6.0)
+    assert indexed(source)[0].oldest == BEGAN + 1.0
+    # Of an upstream without times: nothing, and its sink counts from the commit of the step.
+    source.run(named(2, 3))
+    recorder.progressed(progress(1, None, **timed(6.0, 0.5)))
+    sink.run(3)
+    committed = indexed(source)[0].time
+    assert committed is not None
+    late = committed + 1.0 - BEGAN + 7.25
+    recorder.progressed(progress(1, None, name=SINK, **timed(late, 0.75)))
+    recorder._look()
+    assert recorder.recorded(SINK).latency == pytest.approx(8.0)
+    # Clocks may disagree.
+    source.run(named(3, 4))
+    recorder.progressed(progress(2, None, **timed(6.0, 0.5, oldest=60.0)))
+    recorder._look()
+    assert recorder.recorded(NAME).latency == 0.0
+    recorder.close()
+
+
+def test_a_sink_asks_the_index_for_what_ran_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    source.run(named(0, 2))
+    there, recorder = StepRecorder(), StepRecorder()
+    there.begins(NAME, source.history)
+    there.progressed(progress(0, None, **timed(4.0, 0.5, oldest=1.0)))
+    recorder.begins(SINK, sink.history)
+    sink.run(1)
+    recorder.progressed(progress(0, None, name=SINK, **timed(5.0, 2.0)))
+    recorder._look()
+    assert recorder.recorded(SINK).latency is None  # it covers no step
+    there.close()
+    sink.run(2)
+    recorder.progressed(progress(1, None, name=SINK, **timed(8.0, 1.0)))
+    recorder._look()
+    assert recorder.recorded(SINK).latency == pytest.approx(8.0)
+    recorder.close()
+
+
+def test_counters_go_on_over_the_runs_of_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
+    recorder = StepRecorder()
+    source = StoredSource(tmp_path)
+    sink = StoredSink(source)
+    source.run(named(0, 5))  # before this runner: not its own
+    recorder.begins(NAME, source.history)
+    recorder._look()
+    assert recorder.counted().get(ORDERS, Counters()) == Counters()
+    source.run(named(5, 7))
+    recorder.progressed(progress(1, None))
+    recorder.ended(NAME)
+    other = NAME.replace(":1:a", ":1:b")  # changed, before the last step of its first run was recorded
+    recorder.begins(other, source.history)
+    recorder._look()
+    source.run(named(7, 8))
+    recorder.progressed(progress(2, None, name=other))
+    recorder._look()
+    recorder._look()
+    assert recorder.counted() == {ORDERS: Counters(rows=3, batches=2)}
+    # A sink: what it has written, of what it has read.
+    recorder.begins(SINK, sink.history)
+    sink.run(4, 0)
+    recorder.wrote(SINK, 0, 4)
+    recorder.progressed(progress(0, None, name=SINK, numInputRows=16))
+    recorder._look()
+    assert recorder.counted()[ORDERS_PG] == Counters(rows=4, batches=1)
+    recorder.close()

@@ -52,13 +52,14 @@ def content_hash(rows: DataFrame) -> ContentHash:
     return of_sums(found.asDict())
 
 
-def observed(rows: DataFrame) -> DataFrame:
-    """The same rows; each micro-batch reports its content hash among its observed metrics."""
+def observed(rows: DataFrame, *more: Expression) -> DataFrame:
+    """The same rows; each micro-batch reports its content hash among its observed metrics, and `more`
+    aggregates with it: one look at each row is cheaper than two."""
     from pyspark.sql import functions as f
 
     name = _free_name(rows)
     aggregates = [expression.alias(key) for key, expression in sums(f.col(name)).items()]
-    return rows.withColumn(name, row_hash(rows)).observe(OBSERVATION, *aggregates).drop(name)
+    return rows.withColumn(name, row_hash(rows)).observe(OBSERVATION, *aggregates, *more).drop(name)
 
 
 def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:

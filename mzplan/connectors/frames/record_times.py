@@ -1,0 +1,46 @@
+"""When the oldest record of a step was made, as its upstream says: a minimum along with the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.frames.row_hash import OBSERVATION
+from mzplan.schema.columns import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+TIMES = "mzplan_times"
+"""The name of the metric in Spark's progress events, where the rows have no other one to go along with."""
+_TIME, _OLDEST = "timestamp", "oldest"
+
+
+def oldest(rows: DataFrame) -> tuple[Expression, ...]:
+    """The aggregate, of a stream whose positions have a time; none of any other. It may be computed twice for
+    the same rows. A time before 1970 is what Kafka gives a record that has none."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    position = rows.schema[POSITION].dataType
+    if not isinstance(position, t.StructType) or _TIME not in position.names:
+        return ()
+    if not isinstance(position[_TIME].dataType, t.TimestampType):
+        return ()
+    at = f.unix_millis(f.col(f"{POSITION}.{_TIME}"))
+    return (f.min(f.when(at >= 0, at)).alias(_OLDEST),)
+
+
+def observed(rows: DataFrame) -> DataFrame:
+    """The same rows of a stream; each of its progress events has the time, where their positions have one."""
+    found = oldest(rows)
+    return rows.observe(TIMES, *found) if found else rows
+
+
+def of_progress(progress: Mapping[str, Any]) -> float | None:
+    """The time in the progress of a stream (JSON of a StreamingQueryProgress), in seconds since the epoch;
+    None where it has none."""
+    metrics = progress.get("observedMetrics") or {}
+    found = [(metrics.get(name) or {}).get(_OLDEST) for name in (OBSERVATION, TIMES)]
+    return next((at / 1000 for at in found if at is not None), None)
