@@ -111,6 +111,7 @@ class BareLoop:
                 interrupt=lambda action: None,
                 covers=self._history(description).covers,
                 wrote=lambda step, rows: None,
+                rewriting=self.collections.rewriting,
             )
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(description.address))
         started = (

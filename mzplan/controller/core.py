@@ -26,6 +26,7 @@ from mzplan.controller.queries import Queries
 from mzplan.controller.reconcile import Decision, Desired, Memory
 from mzplan.controller.secrets_used import SecretsUsed
 from mzplan.controller.storage import Storage
+from mzplan.controller.target_maintenance import TargetMaintenance
 from mzplan.controller.types import (
     AppendCommand,
     Attached,
@@ -95,6 +96,9 @@ class Controller:
         self.instances = Instances(store, self._sever)
         self.catalog = Catalog()
         self.maintenance = Maintenance(storage, pool, clock, self.woken.set)
+        self.targets = TargetMaintenance(
+            lambda sink: executor.compact(sink, self.secrets), pool, clock, self.woken.set
+        )
         self.capabilities = Capabilities(self.catalog, self.maintenance, self.instances)
         self.queries: Queries | None = None
         self.decisions: dict[Address, Decision] = {}
@@ -112,7 +116,7 @@ class Controller:
             self._configure(self.queries)
         if isinstance(self.pool, WorkPool):
             self.pool.resize(parameters.parallelism)
-        self.maintenance.every = parameters.maintain_every
+        self.maintenance.every = self.targets.every = parameters.maintain_every
         self.wake()
 
     # --- instances
@@ -314,13 +318,14 @@ class Controller:
                 keeps=self.capabilities.holds_back(query.id) if query is not None else None,
                 unread=queries.unread(address, query) if query is not None else None,
                 reached=self.catalog.reached(query) if query is not None else -1,
+                counters=queries.attempts.added_to(counted.get(address, Counters()), address),
             )
         digests, rotated = queries.secrets_in_use(wanted)
+        at_work = (self.maintenance, self.targets)
         return Overview(
             queries=states,
-                counters=queries.attempts.added_to(counted.get(address, Counters()), address),
             busy=self.busy,
-            maintained=self.maintenance.at_work_on,
+            maintained=tuple(one.at_work_on for one in at_work if one.at_work_on is not None),
             secrets=digests,
             rotated=rotated,
             foreign=tuple(self.executor.foreign()),
@@ -363,6 +368,7 @@ class Controller:
         self._observe(wanted)
         queries.look_at_secrets()
         self.capabilities.maintain(self._attached())
+        self.targets.look(self._running_sinks(wanted))
         queries.reclaim(wanted, self.decisions)
 
     async def reconcile_state(self) -> None:
@@ -453,6 +459,11 @@ class Controller:
 
     def _was_known(self, kind: str, id_: GlobalId) -> bool:
         return was_known(self.store, self.queries.claims if self.queries is not None else None, kind, id_)
+
+    def _running_sinks(self, wanted: Mapping[Address, Desired]) -> dict[Address, Description]:
+        """As they are committed."""
+        running = {address for address, one in self.decisions.items() if one.condition == "running"}
+        return {a: w.description for a, w in wanted.items() if a in running and a.kind == "sink"}
 
     def _observe(self, wanted: Mapping[Address, Desired]) -> None:
         """Take uppers and conditions from what runs."""

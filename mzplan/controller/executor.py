@@ -165,6 +165,11 @@ class Executor(Protocol):
         """What stands in the way of a connection; nothing for one that has nothing to reach by itself. Takes
         at most some seconds."""
 
+    def compact(self, description: Description, secrets: Secrets) -> str | None:
+        """Put the target of a sink in order, if that is due and its declaration asks for it: what was done,
+        in words. May take minutes; for one sink at a time. Raises MzplanError when that can't be done now:
+        the query goes on all the same."""
+
     def foreign(self) -> list[str]:
         """What runs in this engine and was not started here, for people: names, or ids without one."""
 

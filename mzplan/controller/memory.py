@@ -39,8 +39,8 @@ class InMemoryExecutor:
     """Queries that only exist as reports. A query's id belongs to its checkpoint (address and generation)
     and survives a restart; a run has its own id, as with Spark.
 
-    Tests set `check_result`, `fail_start`, `gone`, `strangers`, `measured`, `unreached` and `counters`, and
-    call `end` and `progress`, to play what happens.
+    Tests set `check_result`, `fail_start`, `gone`, `strangers`, `measured`, `unreached`, `counters` and
+    `compacted`, and call `end` and `progress`, to play what happens.
     """
 
     def __init__(self, project: str, known: Status | None = None):
@@ -54,6 +54,7 @@ class InMemoryExecutor:
         self.measured: Callable[[Description], Measured] = lambda description: Measured()
         self.unreached: Callable[[InlinedConnection], tuple[Diagnostic, ...]] = lambda connection: ()
         self.counters: dict[Address, Counters] = {}
+        self.compacted: Callable[[Description], str | None] = lambda description: None
         self._lock = threading.Lock()
         self._reports: dict[QueryName, QueryReport] = {}
         self._ids: dict[tuple[Address, int], str] = {}
@@ -142,6 +143,11 @@ class InMemoryExecutor:
 
     def reach(self, connection: InlinedConnection, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return self.unreached(connection)
+
+    def compact(self, description: Description, secrets: Secrets) -> str | None:
+        with self._lock:
+            self.log.append(("compact", str(description.address)))
+        return self.compacted(description)
 
     def foreign(self) -> list[str]:
         return list(self.strangers)

@@ -240,13 +240,13 @@ class QueryState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """`busy`: something is under way that is worth another look at once. `maintained`: the source whose
-    collection storage is writing. `secrets`: digests of the values in use, by reference; `rotated`: the
-    references that have other values by now. `foreign`: what runs in the engine and was not started here.
-    `reports`: of every run, as the engine has them in this round."""
+    collection storage is writing, and the sink whose target is compacted. `secrets`: digests of the values
+    in use, by reference; `rotated`: the references that have other values by now. `foreign`: what runs in
+    the engine and was not started here. `reports`: of every run, as the engine has them in this round."""
 
     queries: Mapping[Address, QueryState] = field(default_factory=dict)
     busy: bool = False
-    maintained: Address | None = None
+    maintained: tuple[Address, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict)
     rotated: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()

@@ -299,12 +299,12 @@ class Runner:
         """Write the Status where it has changed. `decided`: verdicts that are to be acted on next."""
         queries = self.overview.queries
         observations = {address: self._observe(address, state) for address, state in queries.items()}
-        written = self.overview.maintained
-        if written is not None and written not in observations and self.handover.has_left(written):
-            # Its query has ended here, but its collection is still written: its next runner waits for that.
-            observations[written] = self._observe(
-                written, QueryState(wanted=None, decision=None, memory=Memory())
-            )
+        for written in self.overview.maintained:
+            if written not in observations and self.handover.has_left(written):
+                # Its query has ended here, but its collection or its target is still written: its next
+                # runner waits for that.
+                left = QueryState(wanted=None, decision=None, memory=Memory())
+                observations[written] = self._observe(written, left)
         opens = any(state.decision is None for state in queries.values())
         status = Status(
             instance=self.instance,

@@ -12,20 +12,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan import __version__
+from mzplan.connectors.api.capabilities import Compacts
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.checks import check_connection, check_description, prepare_target
+from mzplan.connectors.frames.compaction import merge_small_files
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import leave, record_release, remove
 from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
 from mzplan.host.spark_lines import line_of
+from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import Counters, Versions
-from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
@@ -156,7 +158,26 @@ class SparkExecutor:
         """Merge the small files of a Delta table into large ones; its streams don't notice."""
         session = self._session()
         with self._collections.rewriting(collection):
-            session.sql(f"OPTIMIZE {table_at(collection)}")
+            merge_small_files(session, table_at(collection))
+
+    def compact(self, description: Description, secrets: Secrets) -> str | None:
+        query = self._resolve(description, secrets)
+        connector = self._connector(query)
+        if not isinstance(connector, Compacts):
+            return None
+        try:
+            return connector.compact(query, self._session(), self._collections.rewriting)
+        except MzplanError:
+            raise
+        except Exception as problem:
+            raise error(
+                "MZ280",
+                f"The files of the target of {description.address} could not be merged now",
+                failures.of_exception(problem).text,
+                "nothing to do: the query goes on, and it is tried again in some minutes. Where somebody "
+                "else rewrites the table all the time, remove `compaction`, and let them run OPTIMIZE.",
+                address=description.address,
+            ) from None
 
     def reclaim_files(self, collection: str, older: float) -> None:
         """Remove the files of a Delta table that no version of the last so many seconds has; Delta counts in
@@ -348,6 +369,7 @@ class SparkExecutor:
             interrupt=running.interruptions.append,
             covers=self._history(description).covers,
             wrote=partial(self._steps.wrote, str(running.name)),
+            rewriting=self._collections.rewriting,
         )
 
     def _source_runs(self, query: ResolvedQuery) -> bool:
@@ -421,6 +443,9 @@ class SparkExecutor:
 
     # ── reporting
 
+    def counted(self) -> Mapping[Address, Counters]:
+        return self._steps.counted()
+
     def reports(self) -> list[QueryReport]:
         """See Executor. Raises RuntimeError when Spark's Java process has ended (killed, or out of memory):
         this process can't go on then, and whoever supervises it starts another one."""
@@ -433,6 +458,3 @@ class SparkExecutor:
         return [
             one.report(self._progress.get(one.run_id), self._steps.recorded(str(one.name))) for one in running
         ]
-    def counted(self) -> Mapping[Address, Counters]:
-        return self._steps.counted()
-

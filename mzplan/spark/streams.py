@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.capabilities import SendsLetters
 from mzplan.connectors.api.outputs import canonical_type
-from mzplan.connectors.api.protocols import Output, ResolvedQuery, SinkConnector, SinkRun, SourceConnector
+from mzplan.connectors.api.protocols import (
+    Output,
+    ResolvedQuery,
+    Rewriting,
+    SinkConnector,
+    SinkRun,
+    SourceConnector,
+)
 from mzplan.connectors.formats.dead_letters import WORD, DeadLetters
 from mzplan.connectors.frames.changes import CHANGE_FEED, with_change, with_order
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import append, merge
+from mzplan.connectors.frames.record_times import observed as with_time
+from mzplan.connectors.frames.record_times import oldest
 from mzplan.connectors.frames.row_hash import observed
 from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
 from mzplan.host.failpoints import Failpoint, failpoint
@@ -22,8 +31,6 @@ from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.durations import milliseconds
 from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import table_at
-from mzplan.connectors.frames.record_times import observed as with_time
-from mzplan.connectors.frames.record_times import oldest
 from mzplan.warehouse.checkpoints import Checkpoint, is_untouched
 
 if TYPE_CHECKING:
@@ -95,6 +102,7 @@ def sink_writer(
     interrupt: Callable[[Callable[[], None]], None],
     covers: Callable[[int], tuple[int, int] | None],
     wrote: Callable[[int, int], None],
+    rewriting: Rewriting,
 ) -> DataStreamWriter:
     """From the collection to the target. Raises MzplanError MZ058 for a select or where Spark refuses."""
     begins = not checkpoint.log.has_begun()
@@ -120,6 +128,7 @@ def sink_writer(
         interrupt=interrupt,
         covers=covers,
         wrote=wrote,
+        rewriting=rewriting,
     )
     return connector.write(rows, run)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.api.protocols import Output, ResolvedQuery, Rewriting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,6 +119,17 @@ class Prepares(Protocol):
         """Make it, all or nothing; nothing where nothing is missing (any more), or a type is not known.
         Nothing that is there is dropped or retyped. Safe for several processes at once. Raises MzplanError
         for what a server did."""
+
+
+@runtime_checkable
+class Compacts(Protocol):
+    """The target of a sink that is fed in small steps can be put in order, where its declaration asks for it
+    (`compaction`)."""
+
+    def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
+        """Do so, if it is due. What was done, in words; None for nothing. The rows, and what is recorded of
+        steps, stay. May take long; asked again and again, while the query runs. Raises MzplanError, and what
+        Spark raises, such as for a change by somebody else meanwhile."""
 
 
 class Adopts(Protocol):

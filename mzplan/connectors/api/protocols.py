@@ -7,6 +7,7 @@ they go; `mzplan.spark` makes streaming queries of them. `probe` needs no pyspar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,10 @@ from mzplan.warehouse.checkpoints import Checkpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Rewriting = Callable[[str], AbstractContextManager[Any]]
+"""What whoever rewrites files of the Delta table at a path must hold: of two who do so at once, Delta lets
+only one commit. It holds for this process; whoever else writes a table is no concern of it."""
 
 PROBE_TIMEOUT_S = 5.0
 """The most that one question to one server may take, in seconds."""
@@ -98,7 +103,8 @@ class SinkRun:
     goes on. `interrupt` takes what ends a batch that waits for a server, called when the query is to stop
     and it still runs. `covers` gives the first and last step of the source that a planned step of the sink
     covers, at least in part; None where that is not known. `wrote` takes a step and how many rows it has
-    written, from a connector that writes batches itself; what Spark writes is `frames.written.observed`."""
+    written, from a connector that writes batches itself; what Spark writes is `frames.written.observed`.
+    `rewriting`: see there."""
 
     query: ResolvedQuery
     outputs: tuple[Output, ...]
@@ -110,6 +116,7 @@ class SinkRun:
     interrupt: Callable[[Callable[[], None]], None]
     covers: Callable[[int], tuple[int, int] | None]
     wrote: Callable[[int, int], None]
+    rewriting: Rewriting
 
 
 class Recorded(Protocol):

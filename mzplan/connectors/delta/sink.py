@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.content import Content
-from mzplan.connectors.api.protocols import Output, Probe, Recorded, ResolvedQuery, SinkRun, empties_target
+from mzplan.connectors.api.protocols import (
+    Output,
+    Probe,
+    Recorded,
+    ResolvedQuery,
+    Rewriting,
+    SinkRun,
+    empties_target,
+)
 from mzplan.connectors.delta.content import DeltaContent
 from mzplan.connectors.delta.recorded_steps import DeltaRecorded
+from mzplan.connectors.frames.compaction import count_files, is_no_table, merge_small_files
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import merge
 from mzplan.connectors.frames.types import ddl_of, quoted
@@ -16,6 +25,7 @@ from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION
 from mzplan.warehouse.paths import local_path
 
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
 
 class DeltaSink:
     """Writes a Delta table, created when it is missing. A new column of `select` is added to it."""
+
+    def __init__(self) -> None:
+        self._merged: dict[str, int] = {}  # how many files a table has had when these were merged last
 
     def probe(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Probe:
         """Whether its folder can be written, and an existing table has the columns of the key."""
@@ -50,7 +63,8 @@ class DeltaSink:
         use_s3(rows.sparkSession, run.query, path)
         if run.begins and empties_target(run.query):
             # The table has nothing of this generation yet: a crash before its first batch only repeats this.
-            _empty(rows.sparkSession, path)
+            with run.rewriting(path):
+                _empty(rows.sparkSession, path)
         if run.query.body["mode"] != "upsert":
             appended = observed(rows.drop(POSITION)).writeStream.format("delta").outputMode("append")
             return appended.option("mergeSchema", "true").option("path", path)
@@ -58,7 +72,8 @@ class DeltaSink:
 
         def merge_batch(batch: DataFrame, step: int) -> None:
             try:
-                changed = _merge_latest(batch, step, path, keys)
+                with run.rewriting(path):
+                    changed = _merge_latest(batch, step, path, keys)
             except BaseException as problem:
                 run.fail(problem)
                 raise
@@ -66,6 +81,23 @@ class DeltaSink:
                 run.wrote(step, changed)
 
         return rows.writeStream.foreachBatch(merge_batch)
+
+    def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
+        """See Compacts: small files are merged once there are `min_files` more than the last time. Nothing is
+        vacuumed, for who else reads earlier versions of the table is not known."""
+        wanted = query.body.get("compaction")
+        if wanted is None:
+            return None
+        path = folder_of(query)
+        use_s3(spark, query, path)
+        table = f"delta.{quoted(path)}"
+        there = count_files(spark, table)
+        if there < self._merged.get(path, 0) + wanted["min_files"]:
+            return None
+        with rewriting(path):
+            merged, made = merge_small_files(spark, table)
+        self._merged[path] = max(0, there - merged + made)
+        return f"{count(merged, 'small file')} of {path} merged into {made}" if merged else None
 
 
 def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
@@ -103,9 +135,7 @@ def _empty(session: SparkSession, path: str) -> None:
     try:
         session.sql(f"DELETE FROM delta.{quoted(path)}")
     except AnalysisException as problem:  # no table yet: nothing to empty
-        if problem.getCondition() not in ("PATH_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND") and (
-            "is not a Delta table" not in str(problem) and "DOES_NOT_EXIST" not in str(problem)
-        ):
+        if not is_no_table(problem):
             raise
 
 
