@@ -45,14 +45,14 @@ def _facts(overview: Overview, resource: ResourceState, query: QueryStatus | Non
         found.append(("Generation", str(resource.generation)))
         if resource.restart_token:
             found.append(("Restarts", f"{count(resource.restart_token, 'time')} by `mzplan restart`"))
-        found += _measures(seen) if seen is not None else []
+        found += measures(seen) if seen is not None else []
         if seen is not None and seen.resumed:
             found.append(("Went on after", f"step {seen.resumed.get('step', '-')}"))
     found.append(("Put there by", origin if origin is not None else "-"))
     return facts(found)
 
 
-def _measures(seen: Observation) -> list[tuple[str, Content]]:
+def measures(seen: Observation) -> list[tuple[str, Content]]:
     """What the last batch took, how long its rows were on their way, and what its runner has counted."""
     found: list[tuple[str, Content]] = []
     for name, seconds in (("Batch took", seen.batch_seconds), ("Latency", seen.latency_seconds)):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 from examples.servers import create_topic, delete_topic, produce_json
 from tests.event_collector import Collector, check_event
@@ -104,6 +105,8 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
         eventually(f"250 rows in t{i}", lambda i=i: len(ids(dsn, f"t{i}")) >= 250)  # type: ignore[misc]
         assert ids(dsn, f"t{i}") == list(range(250))
 
+    check_counters(project)
+
     def step() -> int:
         return project.queries()["sink.mv_t2"]["step"] or 0
 
@@ -112,6 +115,25 @@ def test_only_the_users_of_a_changed_connection_restart_and_no_row_is_lost_or_do
     reached = step()
     project.json("restart", "sink.mv_t2")
     assert step() >= reached
+
+
+def check_counters(project: Project) -> None:
+    """What the runner has counted, over both runs of a source; and how old the rows were that came last."""
+
+    def counted(address: str) -> dict[str, int]:
+        return project.queries()[address]["counters"] or {}
+
+    for address, restarts in (("source.mv_s0", 1), ("source.mv_s2", 0), ("sink.mv_t0", 0)):
+        eventually("250 rows are counted", lambda a=address: counted(a).get("rows") == 250)  # type: ignore[misc]
+        shown = project.queries()[address]
+        assert 1 < shown["counters"]["batches"] <= shown["step"] + 1
+        assert (shown["counters"]["restarts"], shown["counters"]["retries"]) == (restarts, 0)
+        assert shown["batch_seconds"] > 0 and shown["latency_seconds"] >= 0
+    with urlopen(f"http://127.0.0.1:{project.metrics_port}/metrics", timeout=30) as metrics:
+        text = metrics.read().decode()
+    labels = '{instance="local",query="sink.mv_t0"}'
+    assert f"mzplan_query_rows_total{labels} 250.0" in text
+    assert f"mzplan_query_latency_seconds{labels}" in text
 
 
 def check_run_events(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -41,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield from on_spark(tmp_path)
 
 
-def into_delta(id_: str, folder: Path) -> ExportDescription:
+def into_delta(id_: str, folder: Path, **more: Any) -> ExportDescription:
     made = sink_of(SOURCE, id_)
     lake = InlinedConnection(
         address=Address("connection", "lake"), type="files", body={"type": "files", "path": str(folder)}
@@ -49,7 +50,7 @@ def into_delta(id_: str, folder: Path) -> ExportDescription:
     query = replace(
         made.query,
         type="delta",
-        body={**made.query.body, "type": "delta", "path": id_},
+        body={**made.query.body, "type": "delta", "path": id_, **more},
         connections={"connection": lake},
     )
     return replace(made, query=query)
@@ -57,6 +58,10 @@ def into_delta(id_: str, folder: Path) -> ExportDescription:
 
 def ids(folder: Path, sink: str) -> list[int]:
     return sorted(DeltaTable(str(folder / sink)).to_pyarrow_table().column("id").to_pylist())
+
+
+def operations(table: Path) -> set[str]:
+    return {commit["operation"] for commit in DeltaTable(str(table)).history()}
 
 
 def age(table: Path) -> None:
@@ -87,7 +92,8 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     controller.update_configuration(StorageParameters(maintain_every=1.0))
     late = into_delta("late", lake)
     create(controller, SOURCE)
-    create_sink(controller, into_delta("live", lake), replace(late, paused=True))
+    live = into_delta("live", lake, compaction={"min_files": 2})
+    create_sink(controller, live, replace(late, paused=True))
     controller.set_read_policy([("a", LagSteps(steps=3))])
     for step in range(9):
         controller.append([appending("a", step, *rows(step * 10, 10))]).result(20)
@@ -124,3 +130,6 @@ def test_a_collection_gives_up_what_nobody_reads(world: World, tmp_path: Path) -
     controller.append([appending("a", 13, *rows(130, 10))]).result(20)
     settle(controller, lambda: len(ids(lake, "live")) == len(ids(lake, "late")) == 140)
     assert ids(lake, "live") == ids(lake, "late") == list(range(140))
+    # So are the files of a sink's table, if it asks for that.
+    settle(controller, lambda: "OPTIMIZE" in operations(lake / "live"))
+    assert ids(lake, "live") == list(range(140)) and "OPTIMIZE" not in operations(lake / "late")

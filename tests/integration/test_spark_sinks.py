@@ -27,7 +27,8 @@ def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_pat
     name = topic(partitions=1)
     source = lab.kafka_source(name)
     folder = {"type": "files", "path": str(tmp_path)}
-    append = lab.sink(source, "delta", folder, path="all", select=["id", "amount * 2 AS twice"])
+    twice = ["id", "amount * 2 AS twice"]
+    append = lab.sink(source, "delta", folder, path="all", select=twice, compaction={"min_files": 2})
     upsert = lab.sink(source, "delta", folder, path="latest", mode="upsert", key=["id"])
 
     def appended() -> int:
@@ -55,6 +56,15 @@ def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_pat
         3: "c19",
     }
     assert table(lab, tmp_path / "all").columns == ["id", "twice"]
+    # Its small files are merged, and the table still knows its last step.
+    assert str(lab.executor.compact(append, lab.secrets)).endswith(f"of {tmp_path / 'all'} merged into 1")
+    assert lab.executor.compact(append, lab.secrets) is None  # until there are more again
+    assert lab.executor.compact(upsert, lab.secrets) is None  # it does not ask for it
+    last = lab.undo_commit(append)
+    lab.start(append)
+    until("the step is done again", lambda: lab.last_step(append) == last)
+    lab.finish(append)
+    assert appended() == 21
     # One commit a step: the repeated one left none.
     history = lab.executor._spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'latest'}`")  # type: ignore[union-attr]
     assert history.where("operation = 'MERGE'").count() == steps

@@ -219,17 +219,24 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
         "CREATE TABLE latest (customer text PRIMARY KEY, id integer, extra text DEFAULT 'x')",
     )
     orders = Filled(lab, topic(partitions=2))
-    source = orders.source
+    source, few = orders.source, {"compaction": {"min_files": 2}}
     upsert = {"mode": "upsert", "key": ["customer"], "select": ["customer", "id"]}
     orders.run(
         straight=lab.postgres_sink(source, shop, "straight", where="id % 2 = 0", max_files_per_trigger=1),
         latest=lab.postgres_sink(source, shop, "latest", **upsert),
-        delta=lab.sink(source, "delta", disk, path="delta", select=["id", "amount * 2 AS twice"]),
-        merged=lab.sink(source, "delta", disk, path="merged", **upsert),
+        delta=lab.sink(source, "delta", disk, path="delta", select=["id", "amount * 2 AS twice"], **few),
+        merged=lab.sink(source, "delta", disk, path="merged", **upsert, **few),
     )
     orders.require_equal()  # however far each of them has come by now
+    # While they run, their files are merged; they go on, and all that was recorded holds.
+    orders.wait()
+    assert "merged into" in str(lab.executor.compact(orders.sinks["delta"], lab.secrets))
+    lab.executor.compact(orders.sinks["merged"], lab.secrets)
+    orders.produce()
     orders.stop()
     orders.require_equal()
+    found = [verified(lab, orders.sinks[kind]) for kind in ("delta", "merged")]
+    assert all((one.difference, one.problems, one.unknown) == (None, (), ()) for one in found)
 
     # Each step as the sink was when it began.
     straight = orders.sinks["straight"]
@@ -237,10 +244,10 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
     changed = replace(straight, digest="1:b", body={**straight.body, **now})
     lab.start(source, changed)
     orders.produce()
-    lab.has_rows(shop, "straight", 12 + 6)
+    lab.has_rows(shop, "straight", 18 + 6)
     lab.finish(source, changed)
     found = compared(lab, changed)
-    assert (numbers(found), found.wanted) == ((0, 0, 0), 18), found
+    assert (numbers(found), found.wanted) == ((0, 0, 0), 24), found
 
     lab.execute(
         shop,

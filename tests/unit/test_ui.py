@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from mzplan.model.state import QueryStatus
+from mzplan.model.state import Counters, QueryStatus
 from mzplan.operations.overview import OverviewReader, origin_of
 from mzplan.operations.project import open_project
 from mzplan.ui.access import COOKIE, HEADERS, Access
 from mzplan.ui.plots import plot
-from mzplan.ui.resource_page import last_steps
+from mzplan.ui.resource_page import last_steps, measures
 from mzplan.ui.samples import Samples
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.unit.cli_runs import mzplan
@@ -148,6 +148,17 @@ def test_the_page_of_a_query_lists_its_last_steps(port: int, shown: ShownProject
     assert page.count("<tr>") == 21 and "mzplan steps source.orders" in page
     body = ask(port, "/resources/source.customers", **BEARER)[2].decode()
     assert "The last steps" in body and body.count('scope="row"') == 3
+
+
+def test_the_page_of_a_query_has_what_its_runner_measures(shown: ShownProject) -> None:
+    counted = {"rows": 1234, "batches": 2, "restarts": 1, "retries": 0}
+    fields = {"batch_seconds": 0.25, "latency_seconds": 1500.0, "counters": Counters(**counted)}
+    seen = observe(shown.store.read_state(), orders=fields)["local"].observations[at("source.orders")]
+    assert measures(seen) == [
+        ("Batch took", "0.2 s"),
+        ("Latency", "1,500.0 s"),
+        ("Since its runner leads", "1,234 rows, 2 batches, 1 restart, 0 retries"),
+    ]
 
 
 def test_live_says_only_what_has_changed(port: int, shown: ShownProject) -> None:
