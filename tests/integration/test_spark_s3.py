@@ -88,7 +88,8 @@ def with_aws(description: Description, store: Store) -> Description:
 
 def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     source = with_aws(lab.source("files", {"type": "files"}, path="in", format=JSON), store)
-    sink = with_aws(lab.sink(source, "delta", {"type": "files"}, path="out"), store)
+    small: dict[str, Any] = {"path": "out", "compaction": {"min_files": 2}}
+    sink = with_aws(lab.sink(source, "delta", {"type": "files"}, **small), store)
     first = store.key()
     secrets, stranger = lab_secrets(first), lab_secrets({"ID": "AKIAUNKNOWN", "KEY": "hunter2"})
     store.put("data/in/a.json", {"id": 1})
@@ -109,6 +110,9 @@ def test_a_key_is_used_and_can_be_rotated(lab: Lab, store: Store) -> None:
     for description in again:
         lab.executor.start(description, lab_secrets(second), 2)
     until("the second row, once", lambda: store.rows(second) == [1, 2], SECONDS)
+    merged = lab.executor.compact(again[1], lab_secrets(second))
+    assert merged == "2 small files of s3a://lake/data/out merged into 1"
+    assert store.rows(second) == [1, 2]
     assert second["KEY"] not in repr(lab.executor.reports())
     lab.stop(*again)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from pyarrow import parquet
 from examples.servers.topics import admin
 from mzplan.connectors.api.protocols import resolve
 from mzplan.connectors.catalogue import Connectors
+from mzplan.model.state import Counters
 from mzplan.schema.description import Description
 from mzplan.spark.source_verification import SparkUpstream
 from mzplan.warehouse.content_hash import ContentHash, content_hash
@@ -77,6 +79,16 @@ def test_the_steps_of_a_source_and_its_sink(lab: Lab, topic: Make) -> None:
     lab.produce(name, *orders(15, 16))
     following = indexed(lab, sink, 2)[1]
     assert (following.rows, following.sources, following.total) == (1, (2, 2), 12)
+    # How old its rows were: from when their records were made, by Kafka's own timestamps.
+    third = indexed(lab, source, 3)[2]
+    made = {row["id"]: row["_position"]["timestamp"].timestamp() for row in lab.read(source)}
+    assert first.oldest == pytest.approx(min(made[n] for n in range(10)), abs=0.001)
+    assert third.oldest == pytest.approx(made[15], abs=0.001)
+    assert lab.report(source).batch_seconds is not None
+    for query, least in ((source, 0.0), (sink, (third.time or 0.0) - made[15])):
+        latency = lab.report(query).latency
+        assert latency is not None and least < latency <= time.time() - made[15]
+    assert lab.executor.counted()[sink.address] == Counters(rows=12, batches=2)
     lab.stop(sink, source)
     lab.produce(name, *orders(20, 23))
     assert lab.waits(source) == {"records": 3}
