@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
+from mzplan.connectors.delta import sink as delta_sink
+from mzplan.model.diagnostics import MzplanError
 from tests.integration.spark_lab import read_delta, until
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ def table(lab: Lab, path: Path) -> Any:
     return spark.read.format("delta").load(str(path))
 
 
-def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_path: Path) -> None:
+def test_delta_append_and_upsert_are_exactly_once(
+    lab: Lab, topic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = topic(partitions=1)
     source = lab.kafka_source(name)
     folder = {"type": "files", "path": str(tmp_path)}
@@ -56,7 +61,12 @@ def test_delta_append_and_upsert_are_exactly_once(lab: Lab, topic: Make, tmp_pat
         3: "c19",
     }
     assert table(lab, tmp_path / "all").columns == ["id", "twice"]
-    # Its small files are merged, and the table still knows its last step.
+    # Its small files are merged, if not at once then later, and the table still knows its last step.
+    with monkeypatch.context() as patch, pytest.raises(MzplanError) as refused:
+        patch.setattr(delta_sink, "merge_small_files", Mock(side_effect=RuntimeError("they were first")))
+        lab.executor.compact(append, lab.secrets)
+    (told,) = refused.value.diagnostics
+    assert (told.code, told.detail, told.address) == ("MZ280", "they were first", append.address)
     assert str(lab.executor.compact(append, lab.secrets)).endswith(f"of {tmp_path / 'all'} merged into 1")
     assert lab.executor.compact(append, lab.secrets) is None  # until there are more again
     assert lab.executor.compact(upsert, lab.secrets) is None  # it does not ask for it
