@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
 from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
+from mzplan.spark.worker_python import workers_like_the_driver
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -60,19 +62,15 @@ def open_session(
     given = _given_by_submit() if submitted else _given()
     line = current_line()
     configuration = _configuration(application, options, given, further, line)
-    if str(configuration.get("spark.master")).startswith("local"):
-        if not submitted and not configuration.contains("spark.local.dir"):
-            configuration.set("spark.local.dir", _scratch())
-        # Workers are to be the interpreter that runs here, with its packages, not whatever `python3` is.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if not submitted and SparkContext._gateway is None:
-        require_java()
-        _start(configuration, line)
-    try:
-        session = SparkSession.builder.config(conf=configuration).getOrCreate()
-        session.range(1).collect()
-    except Exception as problem:
-        raise _not_started(str(problem).splitlines()[:3]) from None
+    with _on_this_machine(configuration, submitted):
+        if not submitted and SparkContext._gateway is None:
+            require_java()
+            _start(configuration, line)
+        try:
+            session = SparkSession.builder.config(conf=configuration).getOrCreate()
+            session.range(1).collect()
+        except Exception as problem:
+            raise _not_started(str(problem).splitlines()[:3]) from None
     if submitted:
         _require_packages(session, line)
         jars = local_jars(session.sparkContext.getConf().get("spark.jars"))
@@ -132,11 +130,21 @@ def _keep_jars_from_python(session: SparkSession) -> None:
     sys.path[:] = [path for path in sys.path if not path.endswith(".jar")]
 
 
-def _scratch() -> str:
+def _on_this_machine(configuration: SparkConf, submitted: bool) -> AbstractContextManager[None]:
+    """What only a session without a cluster needs: a folder of its own, and workers like the driver."""
+    if not str(configuration.get("spark.master")).startswith("local"):
+        return nullcontext()
+    scratch = _scratch()
+    if not submitted and not configuration.contains("spark.local.dir"):
+        configuration.set("spark.local.dir", str(scratch))
+    return workers_like_the_driver(scratch)
+
+
+def _scratch() -> Path:
     """A folder for this user alone: what Spark shuffles and caches are rows of other people's tables."""
     folder = tempfile.mkdtemp(prefix="mzplan-spark-")  # 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return Path(folder)
 
 
 def _defaults(application: str) -> dict[str, str]:

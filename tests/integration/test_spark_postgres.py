@@ -26,6 +26,19 @@ def orders(first: int, last: int, customer: str = "ann") -> list[dict[str, Any]]
     return [{"id": i, "customer": customer, "amount": "1.50"} for i in range(first, last)]
 
 
+def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
+    """And not with the archive of PySpark's source, which each Python worker would compile."""
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    lab.executor.open()
+    session = SparkSession.active()
+    (found,) = (
+        session.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
+    )
+    assert found == pyspark.__file__
+
+
 def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
     lab: Lab, topic: Make, database: Make
 ) -> None:

@@ -1,0 +1,53 @@
+"""The script by which Spark's Python workers get the driver's interpreter and packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mzplan.spark.worker_python import workers_like_the_driver
+
+SHOW = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], sys.argv[1], sep='|')"
+SPARKS = "/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10-src.zip:/s/jars/spark-core_2.13-4.0.5.jar"
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (SPARKS, ""),
+        (f"{SPARKS}:/mine:/too", "/mine:/too"),
+        ("/mine:/other.zip", "/mine:/other.zip"),
+    ],
+)
+def test_the_archives_of_spark_go_and_all_else_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, left: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    folder = tmp_path / "a folder's"
+    folder.mkdir()
+    with workers_like_the_driver(folder):
+        python = os.environ["PYSPARK_PYTHON"]
+    done = subprocess.run(
+        [python, "-c", SHOW, "a word"], env={"PYTHONPATH": given}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"{sys.prefix}|{left}|a word"
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_what_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3.12")
+    with workers_like_the_driver(tmp_path):
+        assert os.environ["PYSPARK_PYTHON"] == "python3.12"
+    assert os.environ["PYSPARK_PYTHON"] == "python3.12"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_holds_no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a file system mounted noexec
+    with workers_like_the_driver(tmp_path):
+        assert os.environ["PYSPARK_PYTHON"] == sys.executable
