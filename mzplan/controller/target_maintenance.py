@@ -75,14 +75,14 @@ class TargetMaintenance:
         self._work = None
         problem = done.exception()
         if problem is not None:
-            log.warning("%s: %s", address, _told(problem))
+            log.warning("%s: %s", address, _described(problem))
             if address in self._due:
                 self._due[address] = self.clock() + self.every * PATIENCE
         elif done.result() is not None:
             log.info("%s: %s", address, done.result())
 
 
-def _told(problem: BaseException) -> str:
+def _described(problem: BaseException) -> str:
     if not isinstance(problem, MzplanError):
         return f"{type(problem).__name__}: {problem}"
     first = problem.diagnostics[0]

@@ -16,9 +16,9 @@ def merge_small_files(session: SparkSession, table: str) -> tuple[int, int]:
     merged. Larger files are left: they would be written again each time. Raises what Spark raises."""
     own = session.newSession()  # for its settings
     own.conf.set("spark.databricks.delta.optimize.minFileSize", str(SMALL))
-    told = own.sql(f"OPTIMIZE {table}").first()
-    assert told is not None
-    metrics = told["metrics"]
+    done = own.sql(f"OPTIMIZE {table}").first()
+    assert done is not None
+    metrics = done["metrics"]
     return int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
 
 
