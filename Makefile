@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BEGAN := $(shell date +%s)
+# Tests start hundreds of Python processes: each would compile again what it imports, pandas among it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help prerequisites doctor setup quickstart cdc test faults unit lint types imports check soak bench reference docs lock clean
