@@ -25,7 +25,7 @@ from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
 from mzplan.spark.jars import is_as_pinned, jar_name, local_jars, require_pinned
 from mzplan.spark.java import require_java
-from mzplan.spark.worker_python import workers_like_the_driver
+from mzplan.spark.task_python import tasks_like_the_driver
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -131,13 +131,13 @@ def _keep_jars_from_python(session: SparkSession) -> None:
 
 
 def _on_this_machine(configuration: SparkConf, submitted: bool) -> AbstractContextManager[None]:
-    """What only a session without a cluster needs: a folder of its own, and workers like the driver."""
+    """What only a session without a cluster needs: a folder of its own, and tasks like the driver."""
     if not str(configuration.get("spark.master")).startswith("local"):
         return nullcontext()
     scratch = _scratch()
     if not submitted and not configuration.contains("spark.local.dir"):
         configuration.set("spark.local.dir", str(scratch))
-    return workers_like_the_driver(scratch)
+    return tasks_like_the_driver(scratch)
 
 
 def _scratch() -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mzplan.spark.worker_python import workers_like_the_driver
+from mzplan.spark.task_python import tasks_like_the_driver
 
 SHOW = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], sys.argv[1], sep='|')"
 SPARKS = "/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10-src.zip:/s/jars/spark-core_2.13-4.0.5.jar"
@@ -29,7 +29,7 @@ def test_the_archives_of_spark_go_and_all_else_stays(
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     folder = tmp_path / "a folder's"
     folder.mkdir()
-    with workers_like_the_driver(folder):
+    with tasks_like_the_driver(folder):
         python = os.environ["PYSPARK_PYTHON"]
     done = subprocess.run(
         [python, "-c", SHOW, "a word"], env={"PYTHONPATH": given}, capture_output=True, text=True, check=True
@@ -40,7 +40,7 @@ def test_the_archives_of_spark_go_and_all_else_stays(
 
 def test_what_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "python3.12")
-    with workers_like_the_driver(tmp_path):
+    with tasks_like_the_driver(tmp_path):
         assert os.environ["PYSPARK_PYTHON"] == "python3.12"
     assert os.environ["PYSPARK_PYTHON"] == "python3.12"
     assert not list(tmp_path.iterdir())
@@ -49,5 +49,5 @@ def test_what_is_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_folder_that_holds_no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a file system mounted noexec
-    with workers_like_the_driver(tmp_path):
+    with tasks_like_the_driver(tmp_path):
         assert os.environ["PYSPARK_PYTHON"] == sys.executable

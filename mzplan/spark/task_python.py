@@ -1,4 +1,4 @@
-"""The Python of Spark's workers, where they run on the driver's machine."""
+"""The Python of Spark's tasks, where they run on the driver's machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ exec {python} "$@"
 
 
 @contextmanager
-def workers_like_the_driver(folder: Path) -> Iterator[None]:
-    """A session that is opened within has the driver's interpreter for its workers, whatever `python3` is; a
+def tasks_like_the_driver(folder: Path) -> Iterator[None]:
+    """A session that is opened within has the driver's interpreter for its tasks, whatever `python3` is; a
     PYSPARK_PYTHON that is set wins. Processes that are started later don't inherit it: `folder` goes with us.
     """
     if os.environ.get("PYSPARK_PYTHON"):
@@ -37,7 +37,7 @@ def workers_like_the_driver(folder: Path) -> Iterator[None]:
 def _by_way_of_a_script(folder: Path) -> str:
     """The interpreter that runs here, by way of a script in `folder`.
 
-    Spark has its workers import PySpark from an archive of its source, which each of them compiles anew: half
+    Spark has Python tasks import PySpark from an archive of its source, which each process compiles anew: half
     a second of CPU. The script takes the archive off their path, so that they find the installed package, as
     the driver did. Where that was the archive itself, or `folder` may not hold programs, there is no script.
     """
