@@ -153,6 +153,8 @@ def _properties(schema: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict
 def _type(inner: dict[str, Any]) -> str:
     if "enum" in inner:
         return " \\| ".join(f"`{_yaml(choice)}`" for choice in inner["enum"])
+    if "anyOf" in inner:
+        return " \\| ".join(choice.get("description") or _type(choice) for choice in inner["anyOf"])
     if "const" in inner:
         return f"`{_yaml(inner['const'])}`"
     found = inner.get("type", "any")

@@ -193,6 +193,24 @@ CASES: dict[str, tuple[dict[str, str | bytes], list[str], list[str]]] = {
         ['a.yaml:21:5 MZ005 Wrong value for "key"'],
         ["twice"],
     ),
+    "no such day": (
+        {
+            "a.yaml": SHOP.replace(
+                "topic: orders\n", "topic: orders\n    start_offsets: 2026-02-30T08:00:00Z\n"
+            )
+        },
+        ['a.yaml:14:20 MZ005 Wrong value for "start_offsets"'],
+        [
+            '"2026-02-30T08:00:00Z" can\'t be used here',
+            "It can be earliest, latest, or a time with its zone, such as 2026-11-01T08:00:00Z",
+            "use one of these",
+        ],
+    ),
+    "a start that is nearly right": (
+        {"a.yaml": SHOP.replace("topic: orders\n", "topic: orders\n    start_offsets: latst\n")},
+        ['a.yaml:14:20 MZ005 Wrong value for "start_offsets"'],
+        ['did you mean "latest"?'],
+    ),
     "a wrong choice": (
         {"a.yaml": SHOP.replace("mode: upsert", "mode: upsrt")},
         ['a.yaml:20:11 MZ005 Wrong value for "mode"'],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from mzplan.connectors.api.protocols import ResolvedQuery, resolve
+from mzplan.connectors.api.replays import _ONLY_STREAMS
 from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.options import consumer_options, jaas, librdkafka_options
 from mzplan.connectors.kafka.probe import compare_upstreams
+from mzplan.connectors.kafka.source import stream_options
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.schema.description import Description, InlinedConnection
@@ -46,6 +49,25 @@ def source(**security: Any) -> Description:
 
 def query() -> ResolvedQuery:
     return resolve(source(), Secrets(".", {}), ".")
+
+
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [
+        ("earliest", {"startingOffsets": "earliest"}),
+        (
+            "1970-01-01T01:00:01+01:00",
+            {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"},
+        ),
+    ],
+)
+def test_where_a_stream_begins(start: str, options: dict[str, str]) -> None:
+    description = source()
+    described = replace(description, body={**description.body, "start_offsets": start})
+    found = stream_options(resolve(described, Secrets(".", {}), "."))
+    assert {name: value for name, value in found.items() if name.startswith("starting")} == options
+    # A step that is read again has its own offsets, which Spark would take second to a time.
+    assert options.keys() <= _ONLY_STREAMS
 
 
 def test_a_topic_of_nearly_this_name() -> None:

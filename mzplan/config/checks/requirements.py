@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mzplan.config.text import shown
+from mzplan.model.suggestions import did_you_mean
 from mzplan.schema.kinds import Json
 from mzplan.secrets.references import is_reference, references_in
 
@@ -68,6 +69,16 @@ def in_words(pattern: str) -> str:
     return words
 
 
+def words_of(inner: Json) -> list[str]:
+    """The values that a property with `anyOf` can have: those that it names, and what others are."""
+    found: list[str] = []
+    for choice in inner.get("anyOf", ()):
+        found += [shown(one, quote=False) for one in choice.get("enum", ())] or [
+            choice.get("description", "")
+        ]
+    return [*found[:-1], f"or {found[-1]}"]
+
+
 def requirement(rule: str, inner: Json) -> str:
     """A rule of a property's schema as a sentence."""
     match rule:
@@ -84,6 +95,8 @@ def requirement(rule: str, inner: Json) -> str:
             return "It may not be an empty list."
         case "uniqueItems":
             return "Each item may be there once."
+        case "anyOf":
+            return f"It can be {', '.join(words_of(inner))}."
         case _:
             return f"It does not meet {rule}."
 
@@ -104,6 +117,9 @@ def value_hint(rule: str, inner: Json, value: Any) -> str:
             return "write at least one, or remove the key."
         case "uniqueItems":
             return "remove what is there twice."
+        case "anyOf":
+            named = [one for choice in inner["anyOf"] for one in choice.get("enum", ())]
+            return did_you_mean(value, named, shown) or "use one of these."
         case _:
             return "write a value that fits."
 

@@ -15,7 +15,14 @@ from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ONLY_STREAMS = {"subscribe", "startingOffsets", "maxOffsetsPerTrigger", "maxFilesPerTrigger"}
+_ONLY_STREAMS = {
+    "subscribe",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "maxOffsetsPerTrigger",
+    "maxFilesPerTrigger",
+}
 
 
 def replay(

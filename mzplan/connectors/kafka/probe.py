@@ -21,6 +21,7 @@ from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.instants import instant
 from mzplan.model.suggestions import nearest
 
 # Seconds that a client is kept after it was made, and so is a failure to reach a cluster.
@@ -109,8 +110,13 @@ class KafkaProbe:
             end = _offsets(client, query, topic, partitions, "latest")
             if not position and query.body["start_offsets"] == "latest":
                 return {"records": 0}
-            begun = [partition for partition in partitions if partition not in read]
-            first = _offsets(client, query, topic, begun, "earliest") if begun else {}
+            fresh = [partition for partition in partitions if partition not in read]
+            when = instant(query.body["start_offsets"]) if not position else None
+            if when is None:
+                first = _offsets(client, query, topic, fresh, "earliest") if fresh else {}
+            else:
+                found = {p: _offset_at(client, query, topic, p, when) for p in fresh}
+                first = {p: at if at >= 0 else end[p] for p, at in found.items()}
         except (_Failed, ValueError, KeyError, OSError):
             return None
         return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}

@@ -23,6 +23,7 @@ from mzplan.connectors.kafka.options import client_body, consumer_options, write
 from mzplan.connectors.kafka.probe import KafkaProbe, compare_upstreams, route
 from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.instants import instant
 from mzplan.schema.columns import Column
 from mzplan.schema.source_columns import included_columns, record_columns
 
@@ -37,7 +38,7 @@ _CAME = "_mzplan_came"  # a record's original value, where another form of it is
 
 
 class KafkaSource:
-    """Reads a topic from its start (or end), exactly once into the collection."""
+    """Reads a topic from its start, its end or a time on, exactly once into the collection."""
 
     position = "STRUCT<partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
     guarded = False
@@ -169,7 +170,7 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
     options = {f"kafka.{key}": value for key, value in client.items()}
     options |= {
         "subscribe": body["topic"],
-        "startingOffsets": body["start_offsets"],
+        **_start(body["start_offsets"]),
         "failOnDataLoss": "true",
         "groupIdPrefix": "mzplan",
         "kafkaConsumer.pollTimeoutMs": str(_POLL_TIMEOUT_MS),
@@ -181,6 +182,15 @@ def stream_options(query: ResolvedQuery) -> dict[str, str]:
     if "max_offsets_per_trigger" in body:
         options["maxOffsetsPerTrigger"] = str(body["max_offsets_per_trigger"])
     return options
+
+
+def _start(start: str) -> dict[str, str]:
+    """Options of where a stream without a checkpoint begins."""
+    when = instant(start)
+    if when is None:
+        return {"startingOffsets": start}
+    # A partition without such a record begins at its end. Spark's default would be an error.
+    return {"startingTimestamp": str(when), "startingOffsetsByTimestampStrategy": "latest"}
 
 
 def _between(start: Any, end: Any) -> dict[str, str]:
