@@ -143,7 +143,7 @@ def command_apply(
     return finish(invocation, applied)
 
 
-def _operation(
+def carry_out_plan(
     invocation: Invocation,
     name: str,
     planned: Callable[[Project, State], Plan],
@@ -182,7 +182,7 @@ def command_destroy(
         return with_stored_data(plan_destroy(state, targets=target), project)
 
     why = message if message is not None else f"Destroyed {', '.join(map(str, target)) or 'everything'}"
-    return _operation(invocation, "destroy", planned, auto_approve, wait, why)
+    return carry_out_plan(invocation, "destroy", planned, auto_approve, wait, why)
 
 
 def _override(name: str, text: str) -> click.Command:
@@ -198,7 +198,7 @@ def _override(name: str, text: str) -> click.Command:
 
         planned = OVERRIDES[name]
         why = message if message is not None else f"{name} {address}"
-        return _operation(invocation, name, lambda _, state: planned(state, [address]), True, wait, why)
+        return carry_out_plan(invocation, name, lambda _, state: planned(state, [address]), True, wait, why)
 
     return called
 

@@ -11,6 +11,7 @@ import click
 
 from mzplan.model.address import Address
 from mzplan.model.durations import DURATION_FORM, seconds
+from mzplan.model.instants import instant
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -42,6 +43,18 @@ class AddressType(click.ParamType[Address]):
         from mzplan.cli.completion import addresses
 
         return addresses(ctx, incomplete, queries_only=self.queries_only)
+
+
+class TimeType(click.ParamType[int]):
+    """`2026-11-01T08:00:00Z`: milliseconds since the epoch."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = value if isinstance(value, int) else instant(str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time with its zone, such as 2026-11-01T08:00:00Z.", param, ctx)
+        return found
 
 
 class AddressOrFileType(click.ParamType[str]):
@@ -165,6 +178,7 @@ ADDRESS = AddressType()
 QUERY = AddressType(queries_only=True)
 ADDRESS_OR_FILE = AddressOrFileType()
 DURATION = DurationType()
+TIME = TimeType()
 DIGEST = DigestType()
 WEB_ADDRESS = WebAddressType()
 EXAMPLE = NameType(_examples)

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "pause": "apply",
     "resume": "apply",
     "restart": "apply",
+    "backfill": "backfill",
     "status": "plan",
     "history": "history",
     "ui": "ui",

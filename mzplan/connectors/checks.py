@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from mzplan.connectors.api.backfills import check_backfills
 from mzplan.connectors.api.capabilities import Prepares
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import (
@@ -80,7 +81,8 @@ def check_description(
             if query.checkpoint is None or found.upstream is None:
                 return found
             other = judge_upstream(connector, query, query.checkpoint, found.upstream).diagnostic
-            return replace(found, diagnostics=(*found.diagnostics, other)) if other else found
+            more = (other,) if other else check_backfills(connector, query, query.checkpoint)
+            return replace(found, diagnostics=(*found.diagnostics, *more)) if more else found
     except MzplanError as problem:
         return Probe(diagnostics=_of(description, problem))
 

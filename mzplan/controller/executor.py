@@ -64,8 +64,9 @@ class QueryReport:
     `recent`: the last steps that were recorded, the newest first; `run_rows` the rows of those of this run;
     `resumed` where the run has gone on (see Observation).
     `heard_at` (seconds since the epoch) is when it last ended a trigger, or found nothing to do, or else was
-    started; None where that is not known. `written_with`: see Observation. `batch_seconds`: how long the last
-    micro-batch has taken; `latency`: seconds that its oldest record was on its way (see Observation).
+    started; None where that is not known. `written_with`, `backfilled`: see Observation.
+    `batch_seconds`: how long the last micro-batch has taken; `latency`: seconds that its oldest record was on
+    its way (see Observation).
     """
 
     name: QueryName
@@ -88,6 +89,7 @@ class QueryReport:
     written_with: Versions | None = None
     batch_seconds: float | None = None
     latency: float | None = None
+    backfilled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,8 @@ class Executor(Protocol):
 
     def start(self, description: Description, secrets: Secrets, epoch: int) -> None:
         """Start the query from its checkpoint (creating collection and checkpoint for a new generation),
-        under its QueryName. Returns when the query has been submitted, not when it has done anything.
+        under its QueryName. Returns when the query has been submitted, not when it has done anything, but for
+        the description's backfills: they are done before, each once, however often this is called.
         Raises MzplanError when it can't be started. `epoch` is the lease's: targets fence older ones."""
 
     def stop(self, name: QueryName) -> None:

@@ -70,7 +70,12 @@ class InMemoryExecutor:
             if seen.condition == "running":
                 name = QueryName(self.project, address, seen.generation, seen.digest)
                 self._reports[name] = QueryReport(
-                    name=name, query_id=seen.query_id, run_id=seen.run_id, active=True, triggered=True
+                    name=name,
+                    query_id=seen.query_id,
+                    run_id=seen.run_id,
+                    active=True,
+                    triggered=True,
+                    backfilled=seen.backfilled,
                 )
 
     def open(self) -> None:
@@ -104,6 +109,7 @@ class InMemoryExecutor:
                 run_id=str(uuid.uuid4()),
                 active=True,
                 triggered=self.triggers_at_once,
+                backfilled=max((one.serial for one in description.backfills), default=0),
             )
 
     def stop(self, name: QueryName) -> None:

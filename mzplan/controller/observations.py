@@ -99,7 +99,14 @@ def observe(
         batch_seconds=shown.batch_seconds if shown else None,
         latency_seconds=round(shown.latency, 3) if shown and shown.latency is not None else None,
         counters=counters,
+        backfilled=shown.backfilled if shown else _backfilled(memory),
     )
+
+
+def _backfilled(memory: Memory) -> int:
+    """What has run had done its backfills before."""
+    accepted = memory.accepted.backfills if memory.accepted is not None else ()
+    return max((one.serial for one in accepted), default=0)
 
 
 def _past_step(record: StepRecord) -> PastStep:

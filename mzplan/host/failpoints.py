@@ -51,6 +51,8 @@ class Failpoint(StrEnum):
     CANARY_RELEASED = "canary.released"
     SOURCE_BEFORE_MERGE = "source.before-merge"
     SOURCE_MERGED = "source.merged"
+    BACKFILL_JOURNALED = "backfill.journaled"
+    BACKFILL_WRITTEN = "backfill.written"
     SINK_CLAIMED = "sink.claimed"
     SINK_BEFORE_STEP = "sink.before-step"
     SINK_WRITTEN = "sink.written"

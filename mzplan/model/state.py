@@ -9,14 +9,26 @@ from typing import Annotated, Any, Literal, NamedTuple
 from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.history import CommitRecord
+from mzplan.model.instants import instant
 from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource
-from mzplan.model.stored import KEY, OPTIONAL, SPARSE, FromMinusOne, Id, InstanceName, Positive, stored
+from mzplan.model.stored import (
+    KEY,
+    OPTIONAL,
+    SPARSE,
+    FromMinusOne,
+    Id,
+    InstanceName,
+    Positive,
+    stored,
+    text_like,
+)
 
 FORMAT_VERSION = 1
 
 Condition = Literal["running", "starting", "paused", "rejected", "failed", "stopped"]
 LagUnit = Literal["records", "rows", "steps", "bytes"]
 PastStep = tuple[int, int | None, int | None]  # its number, when (seconds since the epoch), and its rows
+Time = Annotated[str, text_like(lambda text: instant(text) is not None, "time with its zone")]
 Awaited = Literal["waiting for Spark", "to be started", "in the first batch"]
 
 
@@ -37,13 +49,29 @@ def _read_body(value: Any, name: str) -> Body:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """A range of a source's upstream that is to be in its collection once more: the records from `start` to
+    `end`, without that, which are times (`2026-11-01T08:00:00Z`). `serial` is the one that asked for it, and
+    tells it from all others; `generation` that of the source, for which alone it counts."""
+
+    serial: Positive
+    start: Time = field(metadata=stored("from"))
+    end: Time = field(metadata=stored("to"))
+    generation: Positive
+
+    def __str__(self) -> str:
+        return f"from {self.start} to {self.end}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
     """A committed resource.
 
     `id` names it for life: checkpoints and collections live under it, never under its name. `generation`
     counts replacements; a new one has its own checkpoint and collection. `digest` is that of its inlined
     description (see mzplan.schema.description): a running query whose digest differs must restart. `override`
-    and `restart_token` come from `pause`, `resume` and `restart`.
+    and `restart_token` come from `pause`, `resume` and `restart`. `backfills`: what was asked for, each
+    with a restart, before which it is done; the next one takes those out that are done.
     """
 
     address: Address = field(metadata=KEY)
@@ -58,6 +86,22 @@ class ResourceState:
     digest: str = field(default="", metadata=OPTIONAL)
     override: Literal["paused", "resumed"] | None = None
     restart_token: int = field(default=0, metadata=OPTIONAL)
+    backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
+
+    @property
+    def own_backfills(self) -> tuple[Backfill, ...]:
+        """Those of this generation; an earlier one has taken its own with it."""
+        return tuple(one for one in self.backfills if one.generation == self.generation)
+
+    def has_backfilled(self, backfill: Backfill, seen: Observation | None) -> bool | None:
+        """Whether one of its backfills is done, as far as an observation shows it; None where it does not."""
+        if seen is None or seen.generation != self.generation:
+            return None
+        return seen.digest == self.digest or backfill.serial <= seen.backfilled
+
+    def open_backfills(self, seen: Observation | None) -> tuple[Backfill, ...]:
+        """Those that are not done yet, by an observation."""
+        return tuple(one for one in self.own_backfills if self.has_backfilled(one, seen) is False)
 
     @property
     def declared(self) -> Resource:
@@ -168,6 +212,7 @@ class Observation:
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
     - `written_with`: with what its checkpoint was last written, where this run has others and no step yet.
+    - `backfilled`: the serial of the newest backfill that is done; 0 for none.
     - `held`: what the query waits for, in words: a canary (meanwhile its last accepted description runs), or
       the runner of another instance (it starts here once that one has stopped it).
     - `batch_seconds`: how long the last micro-batch of this run has taken. `latency_seconds`: how long the
@@ -210,6 +255,7 @@ class Observation:
     batch_seconds: float | None = None
     latency_seconds: float | None = None
     counters: Counters | None = field(default=None, metadata=SPARSE)
+    backfilled: int = field(default=0, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from mzplan.model.address import Address
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.model.resources import Configuration
 from mzplan.model.state import ResourceState, State
+from mzplan.plan.backfills import backfill_reason
 from mzplan.plan.planner import build_plan
 
 
@@ -43,7 +44,8 @@ def plan_between(before: State, after: State) -> Plan:
         plan = build_plan(
             configuration, before, moves=moves, replace=replaced, rotated=dict.fromkeys(restarted, ())
         )
-    changes = {change.address: _by_hand(change) for change in plan.changes}
+    committed = {new.address: (old, new) for old, new in pairs}
+    changes = {c.address: _by_hand(c, *committed.get(c.address, (None, None))) for c in plan.changes}
     for earlier, later in pairs:
         if earlier.paused != later.paused and earlier.override != later.override:
             changes[later.address] = _paused(changes.get(later.address), earlier, later)
@@ -72,10 +74,11 @@ def _begins_anew(before: ResourceState, after: ResourceState) -> bool:
     return after.address.kind != "connection" and before.place != after.place
 
 
-def _by_hand(change: Change) -> Change:
-    before, after = change.before, change.after
+def _by_hand(change: Change, before: ResourceState | None, after: ResourceState | None) -> Change:
     if before is None or after is None or change.fields or change.triggered_by:
         return change
+    if before.backfills != after.backfills:
+        return dataclasses.replace(change, reason=backfill_reason(before, after))
     if before.restart_token != after.restart_token:
         return dataclasses.replace(change, reason="restarted by hand")
     return change

@@ -316,6 +316,7 @@ def wanted_state(resource: Resource, before: ResourceState | None) -> ResourceSt
         digest=before.digest if before else "",
         override=before.override if before else None,
         restart_token=before.restart_token if before else 0,
+        backfills=before.backfills if before else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mzplan.model.codec import encode
 from mzplan.model.state import ResourceState, State
 
 
@@ -17,6 +18,7 @@ def resource_to_json(resource: ResourceState) -> dict[str, Any]:
         "digest": resource.digest,
         "override": resource.override,
         "restart_token": resource.restart_token,
+        **({"backfills": [encode(one) for one in resource.backfills]} if resource.backfills else {}),
         "dependencies": [str(address) for address in resource.dependencies],
         "body": dict(resource.body),
     }

@@ -122,7 +122,22 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "batch_seconds": seen.batch_seconds if seen else None,
         "latency_seconds": seen.latency_seconds if seen else None,
         "counters": encode(seen.counters) if seen and seen.counters else None,
+        **({"backfills": _backfills_to_json(query)} if resource.own_backfills else {}),
     }
+
+
+def _backfills_to_json(query: QueryStatus) -> list[dict[str, Any]]:
+    """Those that the next one does not take out yet; `done` is null where that can't be seen now."""
+    resource, seen = query.resource, query.observation
+    return [
+        {
+            "serial": one.serial,
+            "from": one.start,
+            "to": one.end,
+            "done": resource.has_backfilled(one, seen),
+        }
+        for one in resource.own_backfills
+    ]
 
 
 def _unit(query: QueryStatus) -> str | None:
@@ -270,6 +285,12 @@ def _left_out(query: QueryStatus) -> str:
     return f"{records} {'kept aside' if kept else 'skipped'} since it was started"
 
 
+def _backfills(query: QueryStatus) -> str:
+    return "\n".join(
+        f"its backfill {one} is not done yet" for one in query.resource.open_backfills(query.observation)
+    )
+
+
 def _fault(query: QueryStatus) -> str:
     """The connection that does not answer, and what repairs it."""
     seen = query.observation
@@ -283,7 +304,7 @@ def _fault(query: QueryStatus) -> str:
     )
 
 
-_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with)
+_NOTES = (_error, _fault, _backlog, _held, _warning, _left_out, _written_with, _backfills)
 
 
 def notes(query: QueryStatus) -> list[str]:

@@ -58,7 +58,7 @@ def _row(record: StepRecord, is_source: bool) -> tuple[str, ...]:
         _number(record.rows),
         _number(record.bytes) if is_source else _span(record.sources),
         "yes" if record.committed else "not yet",
-        upstream_range(record.start, record.end),
+        upstream_range(record.start, record.end) + (" once more (backfill)" if record.backfill else ""),
     )
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.model.address import Address, Place
-from mzplan.model.state import ResourceState
-from mzplan.model.stored import Id, Positive, stored
+from mzplan.model.state import Backfill, ResourceState
+from mzplan.model.stored import SPARSE, Id, Positive, stored
 from mzplan.schema.kinds import resource_kind
 
 DIGEST_VERSION = 1
@@ -50,7 +50,8 @@ class SourceRead:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
-    (see ResourceKind.with_defaults), secrets are references."""
+    (see ResourceKind.with_defaults), secrets are references. `backfills`: what a source does before it
+    starts, each once; that is not in the digest, which the restart changes that comes with it."""
 
     address: Address
     id: Id
@@ -60,6 +61,7 @@ class Description:
     body: Mapping[str, Any]
     connections: Mapping[str, InlinedConnection] = field(default_factory=dict)
     source: SourceRead | None = field(default=None, metadata=stored("upstream"))
+    backfills: tuple[Backfill, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def place(self) -> Place:
@@ -103,6 +105,7 @@ def describe(resource: ResourceState, resources: Mapping[Address, ResourceState]
         body=resource.body,
         connections=connections,
         source=source,
+        backfills=resource.own_backfills,
     )
 
 

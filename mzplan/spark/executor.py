@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan import __version__
+from mzplan.connectors.api.backfills import backfills_to_do
 from mzplan.connectors.api.capabilities import Compacts
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
@@ -31,13 +32,20 @@ from mzplan.model.state import Counters, Versions
 from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
+from mzplan.spark.backfills import forget_begun, newest_done, settle_backfill, write_backfills
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.measures import measured
 from mzplan.spark.progress import ProgressListener
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.spark.streams import analysed_outputs, sink_writer, source_writer, trigger_interval
+from mzplan.spark.streams import (
+    analysed_outputs,
+    letters_of,
+    sink_writer,
+    source_writer,
+    trigger_interval,
+)
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
@@ -281,6 +289,8 @@ class SparkExecutor:
             if description.source is not None:
                 self._begin_steps(spark, description, secrets, running, epoch)
             running.written_with = take_over(self._checkpoint(query), query.address, self._versions)
+            if description.source is None:
+                self._backfill(spark, query, running, epoch)
             running.step = self._checkpoint(query).log.committed()
             running.resumed = resumed(self._checkpoint(query), running.step)
             started = self._submit(spark, query, running, epoch)
@@ -313,6 +323,41 @@ class SparkExecutor:
         checkpoint = Checkpoint.of(self._warehouse, *description.place)
         self._unfinished.begin(description, checkpoint, running, run_once)
 
+    def _backfill(self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int) -> None:
+        """Do what the source is to do before it starts; first what a killed runner has begun of that."""
+        checkpoint, connector = self._checkpoint(query), self._connectors.source(query.description.type)
+        if not query.description.backfills and not checkpoint.backfills.all():
+            return
+        settle_backfill(checkpoint, self._collection(query.description))
+        running.backfilled = newest_done(checkpoint)
+        if backfills_to_do(query, checkpoint):
+            self._remember_upstream(query)
+        forget_begun(query, checkpoint)
+        if not backfills_to_do(query, checkpoint):
+            return
+
+        def run_once(description: Description, finishing: Running) -> StreamingQuery:
+            return self._submit(spark, query, finishing, epoch, once=True)
+
+        self._unfinished.finish(query.description, checkpoint, running, run_once)
+        collection = self._own_collection(spark, query)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", str(query.address))
+        letters = letters_of(connector, query, running.leave_out)
+        try:
+            write_backfills(spark, connector, query, checkpoint, collection, letters)
+        except (MzplanError, OSError):
+            raise
+        except Exception as problem:
+            found = failures.of_exception(problem)
+            raise error(
+                found.code if found.code != failures.OTHER else "MZ279",
+                f"The backfill of {query.address} could not be done",
+                found.text,
+                f"it is tried again; mzplan backfill {query.address} --cancel gives it up.",
+                address=query.address,
+            ) from None
+        running.backfilled = newest_done(checkpoint)
+
     def _submit(
         self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int, *, once: bool = False
     ) -> StreamingQuery:
@@ -335,18 +380,8 @@ class SparkExecutor:
         self, spark: SparkSession, query: ResolvedQuery, running: Running, epoch: int
     ) -> DataStreamWriter:
         description = query.description
-        place = description.source or description
-        collection = collection_path(self._warehouse, place.id, place.generation)
-        if description.source is not None:
-            self._collections.wait_for_writer(collection, query.columns, lambda: self._source_runs(query))
         if description.address.kind == "source":
-            ensure_collection(self._checkpoint(query), description.address, collection)
-        self._collections.ensure(
-            spark, collection, query.columns, self._position(query), keyed=bool(query.keys)
-        )
-        if description.address.kind == "source":
-            remember_collection(self._checkpoint(query), collection)
-            self._collections.is_written_with(collection, query.columns)
+            collection = self._own_collection(spark, query)
             return source_writer(
                 spark,
                 self._connectors.source(description.type),
@@ -356,7 +391,9 @@ class SparkExecutor:
                 rewriting=self._collections.rewriting(collection),
                 left_out=running.leave_out,
             )
-
+        collection = self._collection(description)
+        self._collections.wait_for_writer(collection, query.columns, lambda: self._source_runs(query))
+        self._ensure_table(spark, query, collection)
         return sink_writer(
             spark,
             self._connectors.sink(description.type),
@@ -371,6 +408,24 @@ class SparkExecutor:
             wrote=partial(self._steps.wrote, str(running.name)),
             rewriting=self._collections.rewriting,
         )
+
+    def _own_collection(self, spark: SparkSession, query: ResolvedQuery) -> str:
+        """The collection of a source, which is about to write it."""
+        collection = self._collection(query.description)
+        ensure_collection(self._checkpoint(query), query.address, collection)
+        self._ensure_table(spark, query, collection)
+        remember_collection(self._checkpoint(query), collection)
+        self._collections.is_written_with(collection, query.columns)
+        return collection
+
+    def _ensure_table(self, spark: SparkSession, query: ResolvedQuery, collection: str) -> None:
+        position, keyed = self._position(query), bool(query.keys)
+        self._collections.ensure(spark, collection, query.columns, position, keyed=keyed)
+
+    def _collection(self, description: Description) -> str:
+        """The one that a query writes, or reads."""
+        place = description.source or description
+        return collection_path(self._warehouse, place.id, place.generation)
 
     def _source_runs(self, query: ResolvedQuery) -> bool:
         upstream = query.description.source
@@ -396,7 +451,7 @@ class SparkExecutor:
         """When the last record of each partition that was read is from, in milliseconds since the epoch."""
         from pyspark.sql import functions as f
 
-        collection = collection_path(self._warehouse, query.description.id, query.description.generation)
+        collection = self._collection(query.description)
         rows = self._session().read.format("delta").load(collection)
         by_partition = rows.groupBy("_position.partition").agg(
             f.unix_millis(f.max("_position.timestamp")).alias("last")

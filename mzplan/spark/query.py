@@ -35,7 +35,8 @@ class Running:
     of, `left_out` counts the records that it kept aside, and `interruptions` end a batch that waits for a
     server. `resumed` is where it has gone on (see QueryReport). `step` is the last micro-batch before this
     run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger.
-    `written_with`: what has written its checkpoint before, where that is another Spark or Delta."""
+    `written_with`: what has written its checkpoint before, where that is another Spark or Delta.
+    `backfilled`: see Observation."""
 
     name: QueryName
     place: str
@@ -51,6 +52,7 @@ class Running:
     ended: Failure | None = None
     was_idle: bool = False
     written_with: Versions | None = None
+    backfilled: int = 0
     begun: float = field(default_factory=time.time)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -126,6 +128,7 @@ class Running:
             written_with=self.written_with if step == self.step else None,
             batch_seconds=newest.batch_seconds,
             latency=recorded.latency,
+            backfilled=self.backfilled,
         )
 
     def _ending(self) -> Failure:

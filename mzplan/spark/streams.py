@@ -57,11 +57,7 @@ def source_writer(
     step reports its hash; the changes of a keyed collection are merged, one commit a step, while `rewriting`
     keeps others from rewriting its files. Malformed records that are kept aside (dead letters) are so before
     the others are written. `fail` takes the error of a batch, `left_out` how many were kept aside."""
-    rows = connector.stream(spark, query)
-    letters = None
-    if query.body.get("on_error") == WORD:
-        assert isinstance(connector, SendsLetters), "the schema of no other source has this word"
-        letters = DeadLetters(query, partial(connector.send_letters, query=query), left_out)
+    rows, letters = connector.stream(spark, query), letters_of(connector, query, left_out)
     if not query.keys and letters is None:
         seen = observed(rows, *oldest(rows))
         return seen.writeStream.format("delta").outputMode("append").option("path", collection)
@@ -87,6 +83,16 @@ def source_writer(
             raise
 
     return with_time(rows).writeStream.foreachBatch(write_batch)
+
+
+def letters_of(
+    connector: SourceConnector, query: ResolvedQuery, left_out: Callable[[int], None]
+) -> DeadLetters | None:
+    """What keeps a source's malformed records aside, where it says so."""
+    if query.body.get("on_error") != WORD:
+        return None
+    assert isinstance(connector, SendsLetters), "the schema of no other source has this word"
+    return DeadLetters(query, partial(connector.send_letters, query=query), left_out)
 
 
 def sink_writer(

@@ -1,4 +1,5 @@
-"""A sink's step that a crash has interrupted, finished under the description that began it.
+"""A step that a crash has interrupted, finished: a sink's under the description that began it, a source's
+before a backfill.
 
 Spark runs its last micro-batch again when a query starts, as the query is then. Where the sink has changed
 meanwhile, it is first started as it was, for that one micro-batch. This holds for all kinds of sinks: those
@@ -76,6 +77,24 @@ class UnfinishedSteps:
         now = history.going_on(Begun(step=first, digest=description.digest, rows=rows))
         if now != history:
             checkpoint.record_begun(now)
+
+    def finish(
+        self, description: Description, checkpoint: Checkpoint, running: Running, run_once: RunOnce
+    ) -> None:
+        """Before a source does anything else: finish its step that was interrupted, if there is one. Raises
+        MzplanError MZ063 where that fails, and OSError."""
+        step = checkpoint.log.unfinished()
+        if step is None:
+            return
+        problem = self._finish(description, Running(running.name, running.place), run_once)
+        if checkpoint.log.unfinished() is not None:
+            raise error(
+                "MZ063",
+                f"Step {step} of {description.address} could not be finished",
+                problem or "It was stopped meanwhile.",
+                "it is tried again.",
+                address=description.address,
+            )
 
     def _finish(self, earlier: Description, finishing: Running, run_once: RunOnce) -> str:
         """Run the step to its end. Returns why it failed; empty where it did not."""

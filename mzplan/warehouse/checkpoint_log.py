@@ -114,7 +114,8 @@ class CheckpointLog:
         end, began = self.offset(step)
         if step == 0:
             return self.before_all(), end, began
-        if before is not None and before.step == step - 1 and before.end is not None:
+        follows = before is not None and before.step == step - 1 and before.backfill is None
+        if follows and before is not None and before.end is not None:
             return before.end, end, began
         return self.offset(step - 1)[0], end, began
 

@@ -5,6 +5,7 @@
     <warehouse>/checkpoints/<id>/g<n>/upstream.json
     <warehouse>/checkpoints/<id>/g<n>/collection.json
     <warehouse>/checkpoints/<id>/g<n>/steps        what a durable endpoint remembers of its steps
+    <warehouse>/checkpoints/<id>/g<n>/backfills    which step of a source is a backfill, and of what
     <warehouse>/checkpoints/<id>/g<n>/delivery.json
     <warehouse>/checkpoints/<id>/g<n>/begun.json
     <warehouse>/checkpoints/<id>/g<n>/versions.json
@@ -30,6 +31,7 @@ from typing import Any
 from mzplan.model.address import ID, Place
 from mzplan.model.codec import decode, encode
 from mzplan.model.state import Versions
+from mzplan.warehouse.backfills import Backfills
 from mzplan.warehouse.begun import History
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.folder import open_folder, read_text, remote, write_text
@@ -63,6 +65,11 @@ class Checkpoint:
     def log(self) -> CheckpointLog:
         """What Spark has logged there."""
         return CheckpointLog(self.spark)
+
+    @property
+    def backfills(self) -> Backfills:
+        """Those of a source."""
+        return Backfills(self.folder)
 
     @property
     def steps(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from mzplan.warehouse.folder import open_folder
+from mzplan.warehouse.folder import file_system, open_folder
 from mzplan.warehouse.paths import is_uri
 
 _CACHED = 4096  # commits
@@ -87,6 +87,30 @@ class CollectionLog:
             yield found
             version += 1
 
+    def last_transaction(self, application: str) -> int | None:
+        """The newest step that this writer has committed; None for one that never has. Raises OSError."""
+        versions = self.versions()
+        for version in reversed(versions):
+            commit = self.commit(version)
+            if commit is not None and commit.transaction is not None and commit.transaction[0] == application:
+                return commit.transaction[1]
+        # The log was cut off: Delta keeps of each writer the newest in its checkpoints.
+        return self._checkpointed(application) if versions and versions[0] > 0 else None
+
+    def _checkpointed(self, application: str) -> int | None:
+        found = [
+            name for name in self._folder.names() if ".checkpoint." in name and name.endswith(".parquet")
+        ]
+        newest = max((name.partition(".")[0] for name in found), default="")
+        steps = [
+            int(row["version"])
+            for name in found
+            if name.startswith(f"{newest}.")
+            for row in _transactions(f"{self.collection}/_delta_log/{name}")
+            if row["appId"] == application
+        ]
+        return max(steps, default=None)
+
     def place(self, name: str) -> str:
         """The path or URI of a file, by its name in the log."""
         return _file(self.collection, name)
@@ -99,6 +123,19 @@ class CollectionLog:
         """The versions whose entries are there."""
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+
+
+def _transactions(place: str) -> list[dict[str, Any]]:
+    """The newest transaction of each writer, of one of Delta's checkpoints. Raises OSError."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    system, path = file_system(place)
+    try:
+        table = parquet.read_table(path, filesystem=system, columns=["txn"])
+    except pa.ArrowException as problem:
+        raise OSError(f"{place} is damaged: {problem}") from None
+    return [row for row in table.column("txn").to_pylist() if row is not None]
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from mzplan.model.address import Place
+from mzplan.warehouse.backfills import Backfills
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.collection_log import CollectionLog, is_at_boundary, steps_of, versions_between
@@ -45,12 +46,13 @@ class StepHistory:
         self.written = source or place  # where the collection lies
         self.index = StepIndex(checkpoint)
         self.log = checkpoint.log
+        self.backfills = checkpoint.backfills
         self.collection = CollectionLog(collection_path(warehouse, *(source or place)))
 
     def tail(self, last: StepRecord | None, upto: int | None = None) -> list[StepRecord]:
         """The committed steps after the `last` known one."""
         if self.is_source:
-            return source_tail(self.log, self.collection, last, upto)
+            return source_tail(self.log, self.collection, self.backfills, last, upto)
         found = sink_tail(self.log, self.collection, last, upto)
         return found if self._whole else [replace(record, rows=None) for record in found]
 
@@ -115,7 +117,11 @@ class StepHistory:
 
 
 def source_tail(
-    log: CheckpointLog, collection: CollectionLog, last: StepRecord | None, upto: int | None = None
+    log: CheckpointLog,
+    collection: CollectionLog,
+    backfills: Backfills,
+    last: StepRecord | None,
+    upto: int | None = None,
 ) -> list[StepRecord]:
     """The steps of a source after the `last` known one that its collection holds (at most `upto`)."""
     found: list[StepRecord] = []
@@ -125,10 +131,13 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = log.range_of(commit.step, last)
+        # A backfill leaves the checkpoint where it was: no other step is looked up.
+        backfill = backfills.at(commit.step) if start == end else None
         last = StepRecord(
             step=commit.step,
-            start=start,
-            end=end,
+            start=backfill.start if backfill is not None else start,
+            end=backfill.end if backfill is not None else end,
+            backfill=backfill.backfill.serial if backfill is not None else None,
             rows=commit.rows,
             bytes=commit.bytes,
             time=commit.time,

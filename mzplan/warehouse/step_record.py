@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from mzplan.model.codec import decode, encode
-from mzplan.model.stored import OPTIONAL, integer_from, stored
+from mzplan.model.stored import OPTIONAL, SPARSE, integer_from, stored
 
 Line = str | bytes
 Count = Annotated[int, integer_from(0, math.inf)]
@@ -27,6 +27,8 @@ class StepRecord:
     went by (`stream`), or later from what the collection held (`collection`). Of sinks: `sources`, the first
     and last step of its source that it covers, at least in part. Of sources whose records have a time:
     `oldest`, that of the oldest one of the step, in seconds since the epoch.
+    `backfill`: the serial that has asked for this step; `start` and `end` are then a range
+    beside the others, not what came next.
     """
 
     step: Count
@@ -42,6 +44,7 @@ class StepRecord:
     digest_from: DigestOrigin | None = field(default=None, metadata=stored("hash_from"))
     sources: tuple[Count, Count] | None = None
     oldest: float | None = None
+    backfill: int | None = field(default=None, metadata=SPARSE)
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as `mzplan steps --json` shows it."""

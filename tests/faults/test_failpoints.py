@@ -39,6 +39,9 @@ CLAIMS = [Failpoint.STORAGE_JOURNALED, Failpoint.STORAGE_REMOVED]
 TABLES = [Failpoint.STORAGE_EXPIRED, Failpoint.STORAGE_MERGED, Failpoint.STORAGE_RECLAIMED]
 CANARY = [p for p in Failpoint if p.value.startswith("canary.")]
 SOURCE = [p for p in Failpoint if p.value.startswith("source.")]  # on real servers: test_keyed_kills.py
+BACKFILL = [
+    p for p in Failpoint if p.value.startswith("backfill.")
+]  # on real servers: test_backfill_kills.py
 SINK = [p for p in Failpoint if p.value.startswith("sink.")]  # on real servers: test_sink_kills.py
 # On real servers: tests/integration/test_spark_task_kills.py.
 TASK = [p for p in Failpoint if p.value.startswith("task.")]
@@ -106,10 +109,9 @@ def follower(tmp_path: Path) -> Iterator[Followed]:
 
 
 def test_the_lists_are_whole() -> None:
-    assert APPLY and RUNNER and CANARY and APPEND and SOURCE and SINK and TASK and set(ALTER) > set(APPLY)
-    assert {*ALTER, *RUNNER, *COMMAND, *CLAIMS, *TABLES, *CANARY, *APPEND, *SOURCE, *SINK, *TASK} == set(
-        Failpoint
-    )
+    groups = (APPLY, RUNNER, COMMAND, CLAIMS, TABLES, CANARY, APPEND, SOURCE, BACKFILL, SINK, TASK, ALTER)
+    assert all(groups) and set(ALTER) > set(APPLY)
+    assert {point for group in groups for point in group} == set(Failpoint)
     # One after each command to the controller; an export is prepared before it is created.
     words = [re.findall("[A-Z][a-z]+", one.__name__) for one in get_args(Command)]
     commands = {f"command.{'-'.join(some).lower()}" for some in words}

@@ -81,6 +81,17 @@ class Replays(Protocol):
         recorded between them, for a source of files; what it raises goes up."""
 
 
+@runtime_checkable
+class ReadsTimes(Replays, Protocol):
+    """What its upstream holds of a range of times can be read again, as if it were a step (`mzplan
+    backfill`). Its `Connector` says so, too (`by_time`)."""
+
+    def between_times(self, query: ResolvedQuery, start: int, end: int) -> tuple[Any, Any]:
+        """The range of the records from `start` to `end`, without that, in milliseconds since the epoch: as
+        two entries of Spark's offset log for `replay`. Raises MzplanError: MZ277 where the upstream holds
+        nothing of it, or not all of it any more, and for what a server did."""
+
+
 class Upstream(Protocol):
     """Reads steps of one source again, without Spark: as mzplan.operations.steps.Upstream."""
 

@@ -26,7 +26,8 @@ class Connector:
     makes what says whether a source goes on from a query that was written by hand. `ends`: what OpenLineage
     calls the other end of a query, whose secrets are still references; None: there is no name for it. `ddl`
     is what an administrator runs on the server before a query can: secrets of that query are references, as
-    they are written; raises MzplanError.
+    they are written; raises MzplanError. `by_time`: its source can read a bounded range of times again
+    (capabilities.ReadsTimes).
 
     Of a connection, to know where its secrets go: `servers` are those that it reaches itself, as `host:port`,
     by its body with defaults, where secrets are references; None: they can't be known. `carries`: what uses
@@ -40,6 +41,7 @@ class Connector:
     adopts: Callable[[], Adopts] | None = None
     ends: Callable[[ResolvedQuery], Ends] | None = None
     ddl: Callable[[ResolvedQuery, Sequence[Output]], Ddl] | None = None
+    by_time: bool = False
     servers: Callable[[Mapping[str, Any]], Sequence[str]] | None = None
     carries: bool = False
     lends: bool = False

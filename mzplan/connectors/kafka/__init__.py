@@ -68,5 +68,12 @@ def _ends(query: ResolvedQuery) -> Ends:
 
 
 CONNECTOR = Connector(
-    type="kafka", source=_source, sink=_sink, reach=_reach, adopts=_adopts, ends=_ends, servers=_servers
+    type="kafka",
+    source=_source,
+    sink=_sink,
+    reach=_reach,
+    adopts=_adopts,
+    ends=_ends,
+    by_time=True,
+    servers=_servers,
 )

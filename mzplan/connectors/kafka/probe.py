@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -21,7 +21,7 @@ from mzplan.connectors.api.probes import Memo, fingerprint
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, Probe, ResolvedQuery
 from mzplan.connectors.kafka.options import client_body, librdkafka_options
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
-from mzplan.model.instants import instant
+from mzplan.model.instants import instant, instant_text
 from mzplan.model.suggestions import nearest
 
 # Seconds that a client is kept after it was made, and so is a failure to reach a cluster.
@@ -42,6 +42,16 @@ class _Client:
 
     admin: AdminClient
     problems: list[KafkaError]
+
+
+class _Record(NamedTuple):
+    """Where a record is in its partition, and when it was written (milliseconds since the epoch)."""
+
+    offset: int
+    timestamp: int
+
+
+_NO_RECORD = _Record(-1, -1)
 
 
 class _Failed(Exception):  # noqa: N818 - a finding on its way to a Diagnostic
@@ -115,8 +125,8 @@ class KafkaProbe:
             if when is None:
                 first = _offsets(client, query, topic, fresh, "earliest") if fresh else {}
             else:
-                found = {p: _offset_at(client, query, topic, p, when) for p in fresh}
-                first = {p: at if at >= 0 else end[p] for p, at in found.items()}
+                found = _records_at(client, query, topic, fresh, when)
+                first = {p: found[p].offset if p in found else end[p] for p in fresh}
         except (_Failed, ValueError, KeyError, OSError):
             return None
         return {"records": sum(max(0, end[p] - {**first, **read}[p]) for p in partitions)}
@@ -153,6 +163,29 @@ class KafkaProbe:
         except _Failed as failed:
             raise MzplanError(_diagnostic(query, failed)) from None
         return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
+
+    def between_times(
+        self, query: ResolvedQuery, start: int, end: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The offsets of the records from one time to another (milliseconds since the epoch), by partition:
+        `({"topic": {"0": 3}}, {"topic": {"0": 17}})`. Raises MzplanError, MZ277 among others."""
+        topic = query.body["topic"]
+        try:
+            client = self._client_of(query)
+            partitions = range(_identify(client, query, False)["partitions"])
+            first = _offsets(client, query, topic, partitions, "earliest")
+            last = _offsets(client, query, topic, partitions, "latest")
+            begins = _records_at(client, query, topic, partitions, start)
+            ends = _records_at(client, query, topic, partitions, end)
+        except _Failed as failed:
+            raise MzplanError(_diagnostic(query, failed)) from None
+        to = {p: ends[p].offset if p in ends else last[p] for p in begins}
+        found = sorted(p for p, record in begins.items() if record.offset < to[p])
+        # The oldest record that there is may not be the oldest that there was.
+        gone = {p: begins[p].timestamp for p in found if 0 < first[p] == begins[p].offset}
+        if gone or not found:
+            raise MzplanError(_not_in_range(query, start, end, gone))
+        return {topic: {str(p): begins[p].offset for p in found}}, {topic: {str(p): to[p] for p in found}}
 
     def _identity(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
         options = _options(query)
@@ -302,9 +335,17 @@ def _offsets(
 
 def _offset_at(client: _Client, query: ResolvedQuery, topic: str, partition: int, when: int) -> int:
     """The offset of the first record at or after a time (milliseconds since the epoch); -1 for none."""
-    wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when)}
-    (future,) = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S).values()
-    return int(_answer(client, query, future).offset)
+    return _records_at(client, query, topic, [partition], when).get(partition, _NO_RECORD).offset
+
+
+def _records_at(
+    client: _Client, query: ResolvedQuery, topic: str, partitions: Iterable[int], when: int
+) -> dict[int, _Record]:
+    """The first record at or after a time (milliseconds since the epoch) of each partition that has one."""
+    wanted = {TopicPartition(topic, partition): OffsetSpec.for_timestamp(when) for partition in partitions}
+    futures = client.admin.list_offsets(wanted, request_timeout=PROBE_TIMEOUT_S)
+    found = {place.partition: _answer(client, query, future) for place, future in futures.items()}
+    return {p: _Record(int(one.offset), int(one.timestamp)) for p, one in found.items() if one.offset >= 0}
 
 
 def compare_upstreams(
@@ -343,6 +384,33 @@ def _lost(query: ResolvedQuery, gone: list[str]) -> Diagnostic:
         hint="bring them back if you can; or say in the source where it is to go on: on_upstream_change: "
         "reset-earliest | reset-latest | translate-timestamp; or let it begin anew, with its sinks: "
         f"mzplan apply --replace {query.address} --allow-replace",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int, int]) -> Diagnostic:
+    """MZ277. `gone`: when the oldest record that there is was written, by partition, where the range begins
+    with it."""
+    wanted = f"from {instant_text(start)} to {instant_text(end)}"
+    where = f"{route(query)}, topic {query.body['topic']}"
+    if not gone:
+        return Diagnostic(
+            code="MZ277",
+            summary=f"{query.address} has no records {wanted}",
+            detail=f"{where}: no record has a timestamp of that range.",
+            hint="look at the timestamps of the records; they are the producer's, or the broker's, as the "
+            "topic's message.timestamp.type says.",
+            address=query.address,
+            exit_code=ExitCode.REFUSED,
+        )
+    oldest = "; ".join(f"partition {p}: the oldest is of {instant_text(t)}" for p, t in sorted(gone.items()))
+    return Diagnostic(
+        code="MZ277",
+        summary=f"Records of {query.address} {wanted} may be gone",
+        detail=f"{where}: {oldest}. Older ones were deleted (by retention, or by somebody), and some of them "
+        "may have been of that range.",
+        hint=f"take the range that is whole: --from {instant_text(max(gone.values()) + 1)} or later.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -1,0 +1,138 @@
+"""Backfills: a range of the upstream once more, as a step of the collection like any other.
+
+The source's query does not run meanwhile. The step is the next one of its checkpoint, and is written as the
+query writes its own: a commit of the table that names the query and the step, so it is there once however
+often it is written. The checkpoint's position stays where it is. Killed anywhere, the next start goes on:
+
+    the range, as offsets, is written down → the rows are committed → the checkpoint is behind the step → done
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mzplan.connectors.api.backfills import backfills_to_do, not_begun, range_of_backfill
+from mzplan.connectors.api.capabilities import ReadsTimes
+from mzplan.connectors.api.protocols import ResolvedQuery, SourceConnector
+from mzplan.connectors.formats.dead_letters import DeadLetters
+from mzplan.connectors.frames.merges import append
+from mzplan.host.failpoints import Failpoint, failpoint
+from mzplan.model.state import Backfill
+from mzplan.warehouse.backfills import BackfillStep
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("mzplan.spark")
+
+_QUERY_ID = "sql.streaming.queryId"  # by which Spark, and frames.merges, name who writes a step
+
+
+def settle_backfill(checkpoint: Checkpoint, collection: str) -> None:
+    """What a killed runner has left: a backfill whose rows are in the table is done. One whose rows are not
+    has changed nothing yet. Before anything else of the source is looked at. Raises OSError."""
+    begun = _begun(checkpoint)
+    query_id = checkpoint.log.query_id()
+    if begun is None or query_id is None:
+        return
+    last = CollectionLog(collection).last_transaction(query_id)
+    if last is not None and last >= begun.step:
+        _finish(checkpoint, begun)
+
+
+def forget_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
+    """A backfill that has written nothing is not wanted any more, or the checkpoint has gone on without it,
+    to another upstream. The step is then one of the query's own. Raises OSError."""
+    begun = _begun(checkpoint)
+    if begun is None:
+        return
+    if begun.backfill not in query.description.backfills or begun.step != checkpoint.log.committed() + 1:
+        checkpoint.backfills.forget(begun)
+
+
+def write_backfills(
+    spark: SparkSession,
+    connector: SourceConnector,
+    query: ResolvedQuery,
+    checkpoint: Checkpoint,
+    collection: str,
+    letters: DeadLetters | None,
+) -> None:
+    """Do what is still to be done of the source's backfills; every step of its checkpoint is finished, and no
+    query runs on it. Raises MzplanError, OSError, and whatever Spark raises."""
+    for backfill in backfills_to_do(query, checkpoint):
+        step = _begun(checkpoint) or _begin(connector, query, checkpoint, backfill)
+        if step.backfill != backfill:  # it was asked for later than one that is not done
+            checkpoint.backfills.forget(step)
+            step = _begin(connector, query, checkpoint, backfill)
+        failpoint(Failpoint.BACKFILL_JOURNALED)
+        log.info("%s: the backfill %s begins, as step %d", query.address, backfill, step.step)
+        _write(spark, connector, query, checkpoint, collection, letters, step)
+        failpoint(Failpoint.BACKFILL_WRITTEN)
+        _finish(checkpoint, step)
+        log.info("%s: the backfill %s is done", query.address, backfill)
+
+
+def newest_done(checkpoint: Checkpoint) -> int:
+    """The serial of the newest backfill that is done; 0 for none. Raises OSError."""
+    return max((one.backfill.serial for one in checkpoint.backfills.all() if one.done), default=0)
+
+
+def _begun(checkpoint: Checkpoint) -> BackfillStep | None:
+    return next((one for one in reversed(checkpoint.backfills.all()) if not one.done), None)
+
+
+def _begin(
+    connector: SourceConnector, query: ResolvedQuery, checkpoint: Checkpoint, backfill: Backfill
+) -> BackfillStep:
+    done = checkpoint.log.committed()
+    if done < 0:
+        raise not_begun(query)
+    start, end = range_of_backfill(connector, query, backfill)
+    step = BackfillStep(step=done + 1, backfill=backfill, start=start, end=end)
+    checkpoint.backfills.record(step)
+    return step
+
+
+def _write(
+    spark: SparkSession,
+    connector: SourceConnector,
+    query: ResolvedQuery,
+    checkpoint: Checkpoint,
+    collection: str,
+    letters: DeadLetters | None,
+    step: BackfillStep,
+) -> None:
+    assert isinstance(connector, ReadsTimes), "its range was found"
+    with _as_query(spark, checkpoint):
+        rows = connector.replay(spark, query, step.start, step.end, lambda: ())
+        if letters is None:
+            return append(rows, step.step, collection)
+        with letters.apart(rows, step.step) as good:
+            return append(good, step.step, collection)
+
+
+@contextmanager
+def _as_query(spark: SparkSession, checkpoint: Checkpoint) -> Iterator[None]:
+    """This thread writes as the query of the checkpoint does."""
+    context = spark.sparkContext
+    context.setLocalProperty(_QUERY_ID, checkpoint.log.query_id() or "")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_QUERY_ID, None)  # type: ignore[arg-type]
+
+
+def _finish(checkpoint: Checkpoint, step: BackfillStep) -> None:
+    """Behind the step, at the position that it has found: Spark takes it for a step without data."""
+    log_ = checkpoint.log
+    position = checkpoint.position()
+    if log_.committed() < step.step and position is not None:
+        log_.move(position)
+    checkpoint.backfills.record(replace(step, done=True))

@@ -1,0 +1,367 @@
+"""Backfills without Spark: what is planned and refused, what is pending, and what is kept of their steps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from mzplan.connectors.api.backfills import backfills_to_do, check_backfills
+from mzplan.connectors.api.protocols import resolve
+from mzplan.connectors.kafka import probe
+from mzplan.connectors.kafka.source import KafkaSource
+from mzplan.controller.observations import observe as observe_query
+from mzplan.controller.reconcile import Desired, Memory
+from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.plan import Plan
+from mzplan.model.state import Backfill, State
+from mzplan.plan import build_plan
+from mzplan.plan.backfills import plan_backfill, plan_without_backfills
+from mzplan.plan.between import plan_between
+from mzplan.plan.manual_changes import plan_pause, plan_restart
+from mzplan.render.steps import render_steps
+from mzplan.schema.description import describe
+from mzplan.secrets.references import Secrets
+from mzplan.store.formats import decode_state, encode_state
+from mzplan.warehouse.backfills import Backfills, BackfillStep
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
+from tests.stored_steps import StoredSource, offsets
+from tests.stored_steps import commit as seen_through
+from tests.unit import cli_runs
+from tests.unit.small_projects import (
+    actions,
+    at,
+    change_of,
+    commit,
+    commit_plan,
+    console,
+    kafka,
+    names,
+    observe,
+    project,
+    shop,
+    source,
+)
+
+ORDERS = at("source.orders")
+HOUR = 3_600_000
+NOW = 1_795_420_800_000  # 2026-11-23T08:00:00Z
+RANGE = (NOW - 3 * HOUR, NOW - HOUR)
+TEXT = "from 2026-11-23T05:00:00Z to 2026-11-23T07:00:00Z"
+SEVEN = Backfill(serial=7, start="2026-11-23T05:00:00Z", end="2026-11-23T07:00:00Z", generation=1)
+
+
+@pytest.fixture
+def state() -> State:
+    return commit(shop(out=console("out", "orders")))
+
+
+def backfilled(state: State, statuses: Any = None, start: int = RANGE[0]) -> tuple[Plan, State]:
+    plan = plan_backfill(state, ORDERS, start, RANGE[1], NOW, statuses or {})
+    return plan, commit_plan(plan, state)
+
+
+# --- what is planned
+
+
+def test_a_backfill_is_a_restart_that_the_state_explains(state: State) -> None:
+    plan, after = backfilled(state)
+    assert actions(plan) == {"source.orders": "restart"}
+    assert change_of(plan, "source.orders").reason == f"a backfill {TEXT}"
+    assert names(plan.downstream) == ["sink.orders_pg", "sink.out"]
+    appends, upserts = plan.diagnostics
+    assert (appends.severity, upserts.severity) == ("notice", "warning")
+    assert "sink.out:" in appends.detail and "sink.orders_pg:" in upserts.detail
+    before, record = state.resources[ORDERS], after.resources[ORDERS]
+    assert record.backfills == (replace(SEVEN, serial=2),) and record.restart_token == 1
+    assert record.digest != before.digest and record.place == before.place
+    assert describe(record, after.resources).backfills == record.backfills
+    assert decode_state(encode_state(after), "x").resources == after.resources
+    # The files say nothing of it, and take nothing of it back.
+    assert build_plan(shop(out=console("out", "orders")), after).is_empty
+    shown = change_of(plan_between(state, after), "source.orders")
+    assert (shown.action, shown.reason) == ("restart", f"a backfill {TEXT}")
+
+
+def test_it_is_pending_until_the_query_runs_that_has_done_it(state: State) -> None:
+    _, after = backfilled(state)
+    old = observe(state)
+    (pending,) = build_plan(shop(out=console("out", "orders")), after, old).pending
+    assert pending.reason == f"the backfill {TEXT} is not done yet"
+    record = after.resources[ORDERS]
+    assert record.open_backfills(old["local"].observations[ORDERS]) == record.backfills
+    assert build_plan(shop(out=console("out", "orders")), after, observe(after)).pending == ()
+    # A later restart that is still to come does not bring it back.
+    later = commit_plan(plan_restart(after, [ORDERS]), after)
+    seen = observe(after, orders={"backfilled": 2})["local"].observations[ORDERS]
+    assert later.resources[ORDERS].open_backfills(seen) == ()
+
+
+def test_what_a_query_that_does_not_run_has_done(state: State) -> None:
+    _, after = backfilled(state)
+    record = after.resources[ORDERS]
+    wanted = Desired(description=describe(record, after.resources), paused=False)
+    for accepted, done in ((state, False), (after, True)):
+        memory = Memory(accepted=describe(accepted.resources[ORDERS], accepted.resources))
+        seen = observe_query(ORDERS, wanted, "starting", None, memory, None)
+        assert record.has_backfilled(record.backfills[0], seen) is done
+
+
+def test_the_same_range_again_only_when_it_is_done(state: State) -> None:
+    _, after = backfilled(state)
+    for statuses in ({}, observe(state)):
+        with pytest.raises(MzplanError) as caught:
+            backfilled(after, statuses)
+        assert caught.value.diagnostics[0].code == "MZ275" and caught.value.exit_code == ExitCode.REFUSED
+    _, other = backfilled(after, observe(state), RANGE[0] + HOUR)
+    assert [one.serial for one in other.resources[ORDERS].backfills] == [2, 3]
+    _, again = backfilled(after, observe(after))
+    assert [one.serial for one in again.resources[ORDERS].backfills] == [3]
+
+
+def test_giving_it_up(state: State) -> None:
+    _, after = backfilled(state)
+    plan = plan_without_backfills(after, ORDERS, observe(state))
+    assert change_of(plan, "source.orders").reason == f"the backfill {TEXT} is given up"
+    assert plan.diagnostics == ()
+    given_up = commit_plan(plan, after)
+    assert given_up.resources[ORDERS].backfills == ()
+    assert given_up.resources[ORDERS].digest not in (after.resources[ORDERS].digest, "")
+    for none in (given_up, state):
+        with pytest.raises(MzplanError, match="no backfill that could be given up"):
+            plan_without_backfills(none, ORDERS)
+    with pytest.raises(MzplanError, match="no backfill"):
+        plan_without_backfills(after, ORDERS, observe(after))
+
+
+def test_a_new_generation_has_none(state: State) -> None:
+    _, after = backfilled(state)
+    anew = commit(shop(out=console("out", "orders")), after, replace=[ORDERS])
+    record = anew.resources[ORDERS]
+    assert record.generation == 2 and describe(record, anew.resources).backfills == ()
+    assert record.open_backfills(observe(state)["local"].observations[ORDERS]) == ()
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "why"),
+    [(RANGE[1], RANGE[0], "begins at"), (RANGE[0], RANGE[0], "begins at"), (RANGE[0], NOW + 1, "to come")],
+)
+def test_ranges_that_are_none(state: State, start: int, end: int, why: str) -> None:
+    with pytest.raises(MzplanError, match="is no range") as caught:
+        plan_backfill(state, ORDERS, start, end, NOW)
+    assert why in caught.value.diagnostics[0].detail and caught.value.exit_code == ExitCode.USAGE
+
+
+def test_what_can_not_be_backfilled() -> None:
+    keyed = source("latest", envelope={"type": "upsert", "key": ["id"]})
+    state = commit(shop(latest=keyed, out=console("out", "orders")))
+    state = commit_plan(plan_pause(state, [ORDERS]), state)
+    for address, why in (
+        ("source.latest", "older records would take the place of newer ones"),
+        ("source.orders", "paused"),
+        ("sink.out", "Only a source reads an upstream"),
+    ):
+        with pytest.raises(MzplanError) as caught:
+            plan_backfill(state, at(address), *RANGE, NOW)
+        assert caught.value.diagnostics[0].code == "MZ273", address
+        assert why in caught.value.diagnostics[0].detail
+    with pytest.raises(MzplanError, match=r"There is no source\.order in the state"):
+        plan_backfill(state, at("source.order"), *RANGE, NOW)
+
+
+def test_a_type_without_times() -> None:
+    from tests.unit.small_projects import resource
+
+    mine = resource("source.mine", "local", type="local", schema="id BIGINT")
+    state = commit(project(kafka(), mine))
+    with pytest.raises(MzplanError) as caught:
+        plan_backfill(state, at("source.mine"), *RANGE, NOW)
+    assert "type local has no times" in caught.value.diagnostics[0].detail
+
+
+# --- the command, on a dry instance
+
+
+def test_the_command(tmp_path: Path) -> None:
+    folder = cli_runs.write(tmp_path / "p")
+
+    def run(*arguments: str) -> cli_runs.Ran:
+        return cli_runs.run("-C", str(folder), *arguments)
+
+    assert run("apply", "--auto-approve").code == 0
+    asked = (
+        "backfill",
+        "source.orders",
+        "--from",
+        "2026-11-01T08:00:00+01:00",
+        "--to",
+        "2026-11-01T09:00:00Z",
+    )
+    assert run(*asked).code == 64  # nobody to ask
+    done = run(*asked, "--auto-approve", "--json")
+    assert done.code == 0, done.err
+    assert (
+        done.json()["changes"][0]["reason"] == "a backfill from 2026-11-01T07:00:00Z to 2026-11-01T09:00:00Z"
+    )
+    assert run("plan", "--detailed-exitcode").code == 0
+    (shown,) = [q for q in run("status", "--json").json()["queries"] if q["address"] == "source.orders"]
+    assert shown["backfills"] == [
+        {"serial": 2, "from": "2026-11-01T07:00:00Z", "to": "2026-11-01T09:00:00Z", "done": True}
+    ]
+    assert "Backfill of source.orders from" in run("history").out
+    assert run("drift", "--detailed-exitcode").code == 0
+    assert run("backfill", "source.orders", "--cancel").code == 7
+    for wrong in (("--from", "yesterday"), ("--to", "2026-11-01T09:00:00Z"), (*asked[2:], "--cancel")):
+        assert run("backfill", "source.orders", *wrong).code == 64
+
+
+# --- its step
+
+
+def steps_of(source: StoredSource) -> Backfills:
+    return Checkpoint.of(str(source.warehouse), *source.place).backfills
+
+
+def write_backfill(source: StoredSource, start: int, end: int) -> BackfillStep:
+    """Its step, as the runner leaves it: rows, and a checkpoint that has not moved."""
+    step = BackfillStep(
+        step=source.step, backfill=SEVEN, start={"orders": {"0": start}}, end={"orders": {"0": end}}
+    )
+    steps_of(source).record(step)
+    upstream, source.offset = source.offset, source.offset
+    offsets(source.checkpoint, source.step, {"orders": {"0": upstream}})
+    info = {
+        "timestamp": 1795244169143,
+        "operation": "WRITE",
+        "operationMetrics": {"numOutputRows": str(end - start)},
+    }
+    source._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": source.step}})
+    seen_through(source.checkpoint, source.step)
+    source.step += 1
+    steps_of(source).record(replace(step, done=True))
+    return step
+
+
+def test_a_backfill_is_a_step_among_the_others(tmp_path: Path) -> None:
+    stored = StoredSource(tmp_path)
+    stored.run([{"id": 1}, {"id": 2}, {"id": 3}])
+    write_backfill(stored, 1, 3)
+    stored.run([{"id": 4}])
+    found = stored.history.read()
+    assert [(r.step, r.rows, r.backfill) for r in found.records] == [(0, 3, None), (1, 2, 7), (2, 1, None)]
+    ranges = [(r.start["orders"]["0"], r.end["orders"]["0"]) for r in found.records]
+    assert ranges == [(0, 3), (1, 3), (3, 4)]
+    # The same with the first two from the index.
+    stored.history.index.append(found.records[:2])
+    assert stored.history.read() == found
+    resource = commit(shop()).resources[ORDERS]
+    shown: Any = SimpleNamespace(resource=resource, steps=found, never="")
+    assert "0:1..3 once more (backfill)" in render_steps(shown)
+
+
+def test_who_has_written_last(tmp_path: Path) -> None:
+    stored = StoredSource(tmp_path)
+    log = CollectionLog(str(stored.collection))
+    assert log.last_transaction("q") is None
+    write_backfill(stored, 0, 1)
+    write_backfill(stored, 0, 1)
+    stored.vacuum()
+    assert (log.last_transaction("q"), log.last_transaction("other")) == (1, None)
+    # Where the log was cut off, a checkpoint of Delta's knows it.
+    folder = stored.collection / "_delta_log"
+    for version in range(3):
+        (folder / f"{version:020}.json").unlink()
+    rows = [{"txn": {"appId": "q", "version": 1}}, {"txn": None}]
+    parquet.write_table(pa.Table.from_pylist(rows), folder / f"{2:020}.checkpoint.parquet")
+    log = CollectionLog(str(stored.collection))
+    assert (log.last_transaction("q"), log.last_transaction("other")) == (1, None)
+
+
+def test_what_is_kept_of_them(tmp_path: Path) -> None:
+    kept = Backfills(str(tmp_path))
+    assert kept.all() == [] and kept.at(3) is None
+    step = BackfillStep(step=3, backfill=SEVEN, start={"t": {"0": 1}}, end={"t": {"0": 2}})
+    kept.record(step)
+    kept.record(replace(step, step=11, done=True))
+    assert [one.step for one in kept.all()] == [3, 11] and kept.at(3) == step
+    kept.forget(step)
+    assert [one.step for one in kept.all()] == [11]
+    (tmp_path / "backfills" / f"{11:020}.json").write_text("{")
+    with pytest.raises(OSError, match="is damaged"):
+        kept.all()
+
+
+# --- whether the upstream has it
+
+
+def query_of(folder: Path, *backfills: Backfill) -> Any:
+    described = describe(commit(shop()).resources[ORDERS], commit(shop()).resources)
+    return resolve(replace(described, backfills=backfills), Secrets(".", {}), ".", str(folder))
+
+
+def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
+    query = query_of(tmp_path, SEVEN, replace(SEVEN, serial=8))
+    asked: list[tuple[int, int]] = []
+
+    class Asked(KafkaSource):
+        def between_times(self, query: Any, start: int, end: int) -> tuple[Any, Any]:
+            asked.append((start, end))
+            return {}, {}
+
+    (begins,) = check_backfills(Asked(), query, query.checkpoint)
+    assert begins.code == "MZ278" and not asked
+    spark = Path(query.checkpoint.spark)
+    offsets(spark, 0, {"orders": {"0": 3}})
+    seen_through(spark, 0)
+    query.checkpoint.backfills.record(BackfillStep(step=1, backfill=SEVEN, start={}, end={}, done=True))
+    assert backfills_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
+    assert check_backfills(Asked(), query, query.checkpoint) == ()
+    assert asked == [RANGE]
+    assert check_backfills(Asked(), query_of(tmp_path), query.checkpoint) == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "begins", "ends", "expected"),
+    [
+        ([0, 0], {0: (3, 0), 1: (1, 0)}, {0: (7, 0)}, ({"0": 3, "1": 1}, {"0": 7, "1": 20})),
+        ([0, 0], {0: (3, 0)}, {0: (3, 0)}, "has no records from"),
+        ([0, 0], {}, {}, "has no records from"),
+        ([3, 0], {0: (3, RANGE[0] + 5), 1: (1, 0)}, {}, "may be gone"),
+        ([2, 0], {0: (3, 0)}, {}, ({"0": 3}, {"0": 20})),
+    ],
+)
+def test_the_offsets_of_a_range(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: list[int], begins: Any, ends: Any, expected: Any
+) -> None:
+    """Of two partitions that end at offset 20."""
+
+    def records(*given: Any) -> dict[int, probe._Record]:
+        found = begins if given[-1] == RANGE[0] else ends
+        return {partition: probe._Record(*record) for partition, record in found.items()}
+
+    monkeypatch.setattr(probe.KafkaProbe, "_client_of", lambda *_: None)
+    monkeypatch.setattr(probe, "_identify", lambda *_: {"partitions": 2})
+    monkeypatch.setattr(probe, "_records_at", records)
+    monkeypatch.setattr(
+        probe, "_offsets", lambda *given: dict(enumerate(first if given[-1] == "earliest" else [20, 20]))
+    )
+    if isinstance(expected, tuple):
+        found = probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE)
+        assert found == tuple({"orders": offsets} for offsets in expected)
+        assert json.dumps(found)
+        return
+    with pytest.raises(MzplanError, match=expected) as caught:
+        probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "MZ277"
+    assert expected != "may be gone" or "--from 2026-11-23T05:00:00.006Z or later" in problem.hint
