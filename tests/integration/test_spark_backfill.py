@@ -1,0 +1,180 @@
+"""Times of Kafka's records, on a real broker: where a source starts, and a range that is read once more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from examples.servers.topics import admin
+from mzplan.connectors.api.protocols import resolve
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.instants import instant_text
+from mzplan.model.state import Backfill
+from mzplan.spark.source_verification import open_upstream
+from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.replay import collection_batches
+from mzplan.warehouse.step_history import StepHistory
+from tests.integration.spark_lab import read_delta, until
+
+if TYPE_CHECKING:
+    from mzplan.schema.description import Description
+    from mzplan.warehouse.step_record import StepRecord
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+HOUR = 3_600_000
+BEGAN = 1_700_000_000_000  # milliseconds since the epoch
+
+
+def send(lab: Lab, topic: str, *ids: int, partition: int = 0) -> None:
+    """Records of these ids, each of the hour that its id says."""
+    producer = Producer({"bootstrap.servers": lab.kafka.bootstrap})
+    for id_ in ids:
+        value = json.dumps({"id": id_}).encode()
+        producer.produce(topic, value, partition=partition, timestamp=BEGAN + id_ * HOUR)
+    assert producer.flush(20) == 0
+
+
+def hour(number: int) -> str:
+    return instant_text(BEGAN + number * HOUR)
+
+
+def ids(lab: Lab, source: Description) -> list[int]:
+    return sorted(row["id"] for row in lab.read(source))
+
+
+def recorded(lab: Lab, source: Description, count: int) -> list[StepRecord]:
+    """What the index holds, once it is so many steps."""
+    index = StepHistory(str(lab.folder / "warehouse"), (source.id, source.generation)).index
+    until(f"{count} steps are recorded", lambda: len(list(index.backwards())) >= count)
+    return list(index.backwards())[::-1]
+
+
+def again(lab: Lab, source: Description, record: StepRecord) -> str:
+    """The hash of a step, read again from the broker."""
+    upstream = open_upstream(source, lab.secrets, str(lab.folder), str(lab.folder / "warehouse"))
+    return str(upstream.content_hash(record))
+
+
+def test_a_source_starts_at_a_time(lab: Lab, topic: Make) -> None:
+    """The first record of the time itself counts; a partition without one begins at its end."""
+    name = topic(partitions=2)
+    send(lab, name, 1, 2, 3)
+    send(lab, name, 1, partition=1)
+    source = lab.kafka_source(name, schema="id BIGINT", start_offsets=hour(2))
+    assert lab.waits(source) == {"records": 2}
+    lab.start(source)
+    until("the rows from then on", lambda: ids(lab, source) == [2, 3])
+    send(lab, name, 1, partition=1)  # whatever its time: it has come since
+    until("and what comes", lambda: ids(lab, source) == [1, 2, 3])
+    first = recorded(lab, source, 2)[0]
+    assert first.start == {name: {"0": 1, "1": 1}}
+    assert again(lab, source, first) == first.digest
+    lab.finish(source)
+
+
+def test_a_range_is_there_once_more_as_a_step(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=2)
+    source = lab.kafka_source(name, schema="id BIGINT")
+    sink = lab.sink(source, "delta", {"type": "files", "path": str(lab.folder)}, path=f"{name}-copy")
+    send(lab, name, 1, 2, 3, 4)
+    send(lab, name, 3, 5, partition=1)
+    asked = Backfill(serial=7, start=hour(2), end=hour(4), generation=1)
+    described = replace(lab.retried(source), backfills=(asked,))
+    (early,) = lab.check(described).diagnostics
+    assert early.code == "MZ278", "nothing was read that it could come after"
+    lab.start(source, sink)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3, 3, 4, 5])
+    lab.finish(source)
+    steps = lab.last_step(source) + 1
+
+    assert lab.check(described).diagnostics == ()
+    lab.start(described)
+    assert ids(lab, described) == [1, 2, 2, 3, 3, 3, 3, 4, 5]
+    assert lab.report(described).backfilled == 7
+    send(lab, name, 6)
+    until("it goes on", lambda: ids(lab, described)[-1] == 6)
+    lab.finish(described)
+    # Once, however often it starts.
+    later = replace(lab.retried(described), backfills=(asked,))
+    lab.start(later)
+    send(lab, name, 7)
+    until("it goes on again", lambda: ids(lab, later) == [1, 2, 2, 3, 3, 3, 3, 4, 5, 6, 7])
+    copied = lab.folder / f"{name}-copy"
+    until("the sink has got them", lambda: sorted(r["id"] for r in read_delta(copied)) == ids(lab, later))
+
+    found = recorded(lab, later, steps + 3)
+    assert [record.step for record in found] == list(range(steps + 3))
+    assert [record.step for record in found if record.backfill] == [steps]
+    record = found[steps]
+    assert (record.rows, record.backfill) == (3, 7)
+    assert (record.start, record.end) == ({name: {"0": 1, "1": 0}}, {name: {"0": 3, "1": 1}})
+    assert found[steps + 1].start == found[steps - 1].end
+    history = StepHistory(str(lab.folder / "warehouse"), (later.id, 1))
+    assert sum(batch.num_rows for batch in collection_batches(history.collection, record)) == 3
+    assert record.digest is not None and again(lab, later, record) == record.digest
+    lab.finish(later, sink)
+
+
+def test_a_range_that_is_not_there(lab: Lab, topic: Make) -> None:
+    name = topic(partitions=1)
+    source = lab.kafka_source(name, schema="id BIGINT")
+    send(lab, name, 1, 2, 3)
+    lab.start(source)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
+    lab.finish(source)
+    cluster = admin(lab.kafka.bootstrap)
+    (deleted,) = cluster.delete_records([TopicPartition(name, 0, 1)]).values()
+    deleted.result(20)
+
+    def asked(first: int, last: int) -> Description:
+        wanted = Backfill(serial=7, start=hour(first), end=hour(last), generation=1)
+        return replace(lab.retried(source), backfills=(wanted,))
+
+    (gone,) = lab.check(asked(1, 3)).diagnostics
+    assert gone.code == "MZ277" and f"--from {instant_text(BEGAN + 2 * HOUR + 1)} or later" in gone.hint
+    (none,) = lab.check(asked(10, 12)).diagnostics
+    assert none.code == "MZ277" and "has no records" in none.summary
+    assert lab.codes(asked(3, 5)) == []
+    # Where it has been committed all the same: nothing is written, and what ran before can run again.
+    with pytest.raises(MzplanError, match="may be gone"):
+        lab.start(asked(1, 3))
+    lab.start(source)
+    send(lab, name, 4)
+    until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 4])
+    lab.finish(source)
+
+
+def test_what_a_killed_runner_has_begun(lab: Lab, topic: Make) -> None:
+    """Its offsets are written down and its rows are not: another upstream position, or a backfill that was
+    given up, must not be taken for it."""
+    name = topic(partitions=1)
+    source = lab.kafka_source(name, schema="id BIGINT")
+    send(lab, name, 1, 2, 3)
+    lab.start(source)
+    until("the rows are there", lambda: ids(lab, source) == [1, 2, 3])
+    lab.finish(source)
+    asked = Backfill(serial=7, start=hour(1), end=hour(3), generation=1)
+    described = replace(lab.retried(source), backfills=(asked,))
+    query = resolve(described, lab.secrets, str(lab.folder), str(lab.folder / "warehouse"))
+    checkpoint = Checkpoint(str(lab.checkpoint(source)))
+    assert query.checkpoint == checkpoint
+    from mzplan.connectors.kafka.source import KafkaSource
+    from mzplan.spark.backfills import _begin
+
+    begun = _begin(KafkaSource(), query, checkpoint, asked)
+    lab.start(source)  # as when it was given up
+    send(lab, name, 4)
+    until("it goes on", lambda: ids(lab, source) == [1, 2, 3, 4])
+    lab.finish(source)
+    assert checkpoint.backfills.all() == [] and lab.last_step(source) >= begun.step
+    # A step of the query's own that a crash has interrupted is finished before.
+    lab.undo_commit(source)
+    lab.start(described)
+    assert ids(lab, described) == [1, 1, 2, 2, 3, 4]
+    lab.finish(described)
