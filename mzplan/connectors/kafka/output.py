@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames.task_code import one_row, ship
+from mzplan.connectors.frames.whole import until_end
 from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
 from mzplan.connectors.kafka.transaction import CHANGED, StopError, Transaction
 from mzplan.endpoints.interface import Step, StepError, checked_step
@@ -204,8 +205,9 @@ def report(
 def task(
     transaction: Transaction, writer: StepRecord, step: Step, partitions: int, compare: Compare
 ) -> Callable[[Iterable[RecordBatch]], Iterator[RecordBatch]]:
-    """A function for mapInArrow that writes a step, which is one partition."""
+    """A function for mapInArrow that writes a step, which is one partition (in_one_task)."""
     ship(
+        "mzplan.connectors.frames.whole",
         "mzplan.connectors.kafka.transaction",
         "mzplan.connectors.kafka.step_record",
         "mzplan.connectors.network.tokens",
@@ -215,7 +217,8 @@ def task(
     def write(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa
 
-        found = report(transaction, writer, step, batches, partitions=partitions, compare=compare)
+        whole = until_end(batches)
+        found = report(transaction, writer, step, whole, partitions=partitions, compare=compare)
         types = {
             "outcome": pa.string(),
             "detail": pa.string(),

@@ -21,8 +21,9 @@ from confluent_kafka import KafkaException
 from mzplan.connectors.api.protocols import ResolvedQuery, SinkRun
 from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
 from mzplan.connectors.api.target_change import another_target
+from mzplan.connectors.frames.whole import in_one_task
 from mzplan.connectors.kafka.options import client_body, transaction_options
-from mzplan.connectors.kafka.output import REPORT, report, task
+from mzplan.connectors.kafka.output import REPORT, task
 from mzplan.connectors.kafka.probe import route
 from mzplan.connectors.kafka.problems import FENCED, Problems, transactional_id
 from mzplan.connectors.kafka.step_record import EMPTY, UNKNOWN, StepRecord
@@ -76,7 +77,7 @@ class TransactionalWriter:
     def write(self, records: DataFrame, step: int) -> None:
         """Write the records of a step (`value`, perhaps `key`, and their hash): all of them, or none."""
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
-        one = records.coalesce(1)
+        one = in_one_task(records)
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE_S)
@@ -102,13 +103,7 @@ class TransactionalWriter:
         failpoint(Failpoint.SINK_BEFORE_STEP)
         compare = self._run.query.body["compare"]
         work = task(self._transaction(), record, step, self._partitions, compare)
-        reports = records.mapInArrow(work, REPORT).collect()
-        if reports:
-            found = reports[0].asDict()
-        else:  # a batch without partitions has no task
-            found = dict(
-                report(self._transaction(), record, step, (), partitions=self._partitions, compare=compare)
-            )
+        (found,) = (row.asDict() for row in records.mapInArrow(work, REPORT).collect())
         if found["outcome"] != "written":
             return self._failed(found["outcome"], found["detail"], found["seconds"])
         self._record = self._parsed(found["record"])

@@ -34,6 +34,7 @@ from mzplan.connectors.api.protocols import (
 from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_repeated
 from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
+from mzplan.connectors.frames.whole import in_one_task
 from mzplan.connectors.network.tunnels import tunnel_elsewhere
 from mzplan.connectors.postgres.client import connect, hang_up, reached
 from mzplan.connectors.postgres.identity import record_target, take_target
@@ -277,13 +278,12 @@ class _Batches:
         )
         task = straight_task(output, step)
         try:
-            reports = rows.coalesce(1).mapInArrow(task, REPORT).collect()
+            (report,) = (row.asDict() for row in in_one_task(rows).mapInArrow(task, REPORT).collect())
         except Exception:
             # It may have committed, and failed only to say so.
             if step == last or prepared.writer.lock(connection, for_update=False) != step:
                 raise
             return
-        report = reports[0].asDict() if reports else run_here(task)
         if report["outcome"] == "fenced":
             prepared.writer.lock(connection, for_update=False)
             raise self._refused(report["detail"])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.frames.task_code import one_row, ship
+from mzplan.connectors.frames.whole import CutShortError, until_end
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, copy_into
 from mzplan.endpoints.interface import Step
@@ -77,15 +78,15 @@ class Part:
 
 
 def straight_task(output: PostgresOutput, step: Step) -> Task:
-    """A function for mapInArrow that pushes the one partition of a step into an output that was not used."""
+    """A function for mapInArrow that pushes the one partition of a step (in_one_task) into an output that was
+    not used."""
 
     def push(batches: Iterable[RecordBatch], warnings: list[str]) -> dict[str, Any]:
         output.warn = warnings.append
         try:
             output.start_step(step)
-            for batch in batches:
-                if batch.num_rows:
-                    output.push_buffer(batch)
+            for batch in until_end(batches):
+                output.push_buffer(batch)
             output.finish_step()
         finally:
             output.close()
@@ -140,6 +141,7 @@ def _forget_zips() -> None:
 
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
     ship(
+        "mzplan.connectors.frames.whole",
         "mzplan.connectors.postgres.sink.copy",
         "mzplan.connectors.postgres.sink.ledger",
         "mzplan.connectors.postgres.sink.output",
@@ -156,6 +158,8 @@ def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], se
         found: dict[str, Any] = {"outcome": "written"}
         try:
             found |= push(batches, warnings)
+        except CutShortError:
+            raise
         except (DiffersError, FencedError) as problem:
             outcome = "differs" if isinstance(problem, DiffersError) else "fenced"
             found = {"outcome": outcome, "detail": str(problem)}

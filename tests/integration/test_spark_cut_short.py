@@ -1,0 +1,63 @@
+"""A step of which not all rows can be read: nothing of it is written, by the sinks whose tasks commit it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.integration.committed import committed
+from tests.integration.spark_lab import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark_lab import Lab
+
+Make = Callable[..., str]
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# Of each row: 9 MB in all, more than waits on the way into a task, so that it has begun before they end.
+TEXT = "ann " * 7500
+
+
+def test_a_step_that_can_not_be_read_to_its_end_is_not_written(lab: Lab, topic: Make, database: Make) -> None:
+    name, output, shop = topic(partitions=1), topic(), database()
+    lab.execute(shop, "CREATE TABLE orders (id bigint, customer text, amount numeric(10,2))")
+    source = lab.kafka_source(name)
+    lab.start(source)
+    for first, last in ((0, 300), (300, 310)):  # two files, of which Spark reads the larger one first
+        lab.produce(name, *({"id": i, "customer": TEXT} for i in range(first, last)))
+        until("the rows are there", lambda last=last: lab.count(source) == last)  # type: ignore[misc]
+    lab.finish(source)
+    lost = min(lab._collection(source).glob("*.parquet"), key=lambda file: file.stat().st_size)
+    away = lost.with_suffix(".away")
+    lost.rename(away)
+
+    def seen() -> dict[str, Counter[int]]:
+        sent = committed(lab.kafka.bootstrap, output)
+        return {
+            "kafka": Counter(value["id"] for _, _, value in sent),
+            "postgres": Counter(id_ for (id_,) in lab.rows(shop, "SELECT id FROM orders")),
+        }
+
+    broker = {"type": "kafka", "brokers": [lab.kafka.bootstrap]}
+    sinks = {
+        "kafka": lab.sink(source, "kafka", broker, topic=output),
+        "postgres": lab.postgres_sink(source, shop, "orders"),
+    }
+    spark = lab.executor._spark
+    assert spark is not None
+    before = spark.conf.get(BATCH)
+    spark.conf.set(BATCH, "50")  # so that whole batches have come when there are no more
+    try:
+        lab.start(*sinks.values())
+        for sink in sinks.values():
+            assert lost.name in (lab.ended(sink).error or "")  # why, and not only that rows are missing
+        assert seen() == {"kafka": Counter(), "postgres": Counter()}
+        lab.stop(*sinks.values())
+        away.rename(lost)
+        lab.start(*sinks.values(), epoch=2)
+        for kind in sinks:
+            until(f"all rows are in {kind}", lambda kind=kind: len(seen()[kind]) == 310)  # type: ignore[misc]
+    finally:
+        spark.conf.set(BATCH, str(before))
+    assert seen() == {kind: Counter(range(310)) for kind in sinks}
+    lab.stop(*sinks.values())
