@@ -24,7 +24,7 @@ def libpq_security(mode: str, ca: str | None, cleartext_login: str) -> dict[str,
     """libpq's options for an sslmode, a file of certificates to trust (None: the system's), and `never` where
     a server is not to be sent the password itself unless TLS is certain."""
     options = {"sslmode": mode}
-    roots = ca or (_system_roots() if mode == "verify-full" else None)
+    roots = ca or (system_roots() if mode == "verify-full" else None)
     if roots is not None:
         options["sslrootcert"] = roots
     if cleartext_login == "never" and mode not in CERTAIN:
@@ -32,7 +32,7 @@ def libpq_security(mode: str, ca: str | None, cleartext_login: str) -> dict[str,
     return options
 
 
-def _system_roots() -> str | None:
+def system_roots() -> str | None:
     """The certificates that this machine trusts; None where the user has a file for PostgreSQL, which libpq
     takes by itself."""
     if (Path.home() / ".postgresql" / "root.crt").is_file():

@@ -22,7 +22,7 @@ from mzplan.connectors.checks import check_connection, check_description
 from mzplan.connectors.network import ssh, tunnels
 from mzplan.connectors.network.ssh import Forwards, Hop, TunnelError
 from mzplan.connectors.network.tunnels import Through
-from mzplan.connectors.postgres.client import conninfo
+from mzplan.connectors.postgres.client import conninfo, elsewhere_of
 from mzplan.connectors.postgres.sink.output import Target
 from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
@@ -333,7 +333,7 @@ def test_a_task_on_another_machine_opens_the_tunnel_itself(
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
     connection = resolve_connection(behind(bastion(door), postgres, name), secrets)
     info = conninfo(connection, ".", through=Through(port=1))
-    elsewhere = tunnels.tunnel_elsewhere(connection, "127.0.0.1", postgres.port, ".")
+    elsewhere = elsewhere_of(connection, ".")
     target = Target(
         conninfo=info, table=("public", "o"), columns=("id",), secret=postgres.password, elsewhere=elsewhere
     )

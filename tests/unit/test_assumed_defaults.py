@@ -175,7 +175,7 @@ def test_what_libpq_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert never["sslmode"] == "prefer" and never["require_auth"] == "!password"
     now = connected("db.example", cleartext_login="never", tls={"mode": "verify-full"})
     assert "require_auth" not in now  # TLS is certain, and the server is the right one
-    assert now["sslrootcert"] == (network._system_roots() or "")
+    assert now["sslrootcert"] == (network.system_roots() or "")
     own = connected("db.example", tls={"mode": "verify-full", "ca": "ca.pem"})
     assert own["sslrootcert"] == "/project/ca.pem"
     (tmp_path / ".postgresql").mkdir()

@@ -13,7 +13,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from mzplan.connectors.api.protocols import PROBE_TIMEOUT_S, ResolvedConnection, ResolvedQuery
-from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel
+from mzplan.connectors.network.tunnels import LOOPBACK, ROLE, Through, through_tunnel, tunnel_elsewhere
+from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.host.network import libpq_security
 from mzplan.model.diagnostics import error
 from mzplan.secrets.files import read_pem
@@ -97,6 +98,19 @@ def conninfo(
         # The host's name stays: it is what the server's certificate is checked for.
         options |= {"hostaddr": LOOPBACK, "port": through.port}
     return str(make_conninfo("", **{key: value for key, value in options.items() if value is not None}))
+
+
+def elsewhere_of(connection: ResolvedConnection, directory: str) -> Elsewhere | None:
+    """What of a connection is another thing on other machines; None where nothing is. Raises OSError where
+    its certificates can't be read."""
+    body = connection.body
+    ca, mode = body["tls"].get("ca"), body["tls"]["mode"]
+    found = Elsewhere(
+        tunnel=tunnel_elsewhere(connection, body["host"], body["port"], directory),
+        roots=read_pem(Path(directory) / ca) if ca else None,
+        checks=mode == "verify-full" and not ca,
+    )
+    return found if found != Elsewhere() else None
 
 
 def connect(conninfo_: str, statement_timeout_s: float = 0) -> psycopg.Connection[Any]:

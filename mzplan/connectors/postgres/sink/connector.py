@@ -15,8 +15,7 @@ runner that was cut off is fenced, for the row holds the epoch of the newest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,8 @@ from mzplan.connectors.api.repeated_steps import refused, unknown_step, warn_rep
 from mzplan.connectors.frames.changes import THERE
 from mzplan.connectors.frames.row_hash import row_hash
 from mzplan.connectors.frames.whole import in_one_task
-from mzplan.connectors.network.tunnels import tunnel_elsewhere
-from mzplan.connectors.postgres.client import connect, hang_up, reached
+from mzplan.connectors.postgres.client import connect, elsewhere_of, hang_up, reached
+from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.connectors.postgres.identity import record_target, take_target
 from mzplan.connectors.postgres.probe import ServerProbe
 from mzplan.connectors.postgres.problems import Problem, connect_problem, is_lost, reason, route
@@ -336,12 +335,11 @@ class _Batches:
         except FencedError as problem:
             raise self._refused(str(problem)) from None
 
-    def _elsewhere(self, rows: DataFrame) -> Callable[[], AbstractContextManager[int]] | None:
-        """What opens the connection's SSH tunnel for tasks on other machines; those on this one use ours."""
+    def _elsewhere(self, rows: DataFrame) -> Elsewhere | None:
+        """For tasks on other machines; those on this one use our tunnel, and our files."""
         if str(rows.sparkSession.sparkContext.master).startswith("local"):
             return None
-        body = self._query.link.body
-        return tunnel_elsewhere(self._query.link, body["host"], body["port"], self._query.directory)
+        return elsewhere_of(self._query.link, self._query.directory)
 
 
 def _shape(connection: Connection, table: Table) -> str:

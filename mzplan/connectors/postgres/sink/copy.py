@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.postgres.elsewhere import Elsewhere
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
@@ -28,15 +30,15 @@ _LOOK_S = 0.2
 
 
 class Session:
-    """A connection: statements, and transactions if it is not to commit by itself. `elsewhere` opens an SSH
-    tunnel on this machine, and gives its local port, if this is not where `conninfo` was made."""
+    """A connection: statements, and transactions if it is not to commit by itself. `elsewhere`: where this is
+    not the machine that `conninfo` was made on."""
 
     def __init__(
         self,
         conninfo: str,
         *,
         autocommit: bool,
-        elsewhere: Callable[[], contextlib.AbstractContextManager[int]] | None = None,
+        elsewhere: Elsewhere | None = None,
     ):
         import adbc_driver_manager as adbc
         import adbc_driver_postgresql
@@ -44,8 +46,8 @@ class Session:
         self._adbc = adbc
         with contextlib.ExitStack() as opened:
             if elsewhere is not None:
-                # libpq takes the last port that it is given.
-                conninfo = f"{conninfo} port={opened.enter_context(elsewhere())}"
+                # libpq takes the last value of an option that it is given twice.
+                conninfo = f"{conninfo} {opened.enter_context(elsewhere.options())}"
             database = opened.enter_context(adbc_driver_postgresql.connect(conninfo))
             self.connection = opened.enter_context(adbc.AdbcConnection(database))
             self.execute(SESSION)  # before the first transaction, which is to begin so

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.interface import Step, StepError, checked_step
@@ -37,7 +37,7 @@ class Target:
     table: tuple[str, str]
     columns: tuple[str, ...]
     secret: str | None = None
-    elsewhere: Callable[[], AbstractContextManager[int]] | None = None
+    elsewhere: Elsewhere | None = None
     shape: tuple[str, str] | None = None
 
     def session(self, *, autocommit: bool) -> Session:

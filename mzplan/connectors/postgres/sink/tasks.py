@@ -142,10 +142,12 @@ def _forget_zips() -> None:
 def _task(push: Callable[[Iterable[RecordBatch], list[str]], dict[str, Any]], secret: str | None) -> Task:
     ship(
         "mzplan.connectors.frames.whole",
+        "mzplan.connectors.postgres.elsewhere",
         "mzplan.connectors.postgres.sink.copy",
         "mzplan.connectors.postgres.sink.ledger",
         "mzplan.connectors.postgres.sink.output",
         "mzplan.connectors.postgres.types",
+        "mzplan.host.network",
         __name__,
     )
 

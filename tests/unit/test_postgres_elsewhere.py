@@ -1,0 +1,94 @@
+"""What a connection to PostgreSQL is to tasks on machines without the driver's files."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mzplan.connectors.api.protocols import ResolvedConnection
+from mzplan.connectors.postgres.client import conninfo, elsewhere_of
+from mzplan.connectors.postgres.elsewhere import Elsewhere
+from mzplan.connectors.postgres.sink.output import Target
+from mzplan.connectors.postgres.sink.tasks import staging_task
+from mzplan.model.address import Address
+from mzplan.warehouse.content_hash import HASH
+from tests.executors import run_elsewhere
+
+CERTIFICATE = (
+    *("req", "-newkey", "rsa:2048", "-nodes", "-x509", "-days", "2", "-subj", "/CN=127.0.0.1"),
+    *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem"),
+)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """Of a server that does TLS as PostgreSQL does, and then says that it is full."""
+    subprocess.run(["openssl", *CERTIFICATE], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                client.recv(8)  # SSLRequest
+                client.sendall(b"S")
+                with context.wrap_socket(client, server_side=True) as secure:
+                    secure.recv(1024)
+                    text = b"SFATAL\0C53300\0Mwe are full\0\0"
+                    secure.sendall(b"E" + (len(text) + 4).to_bytes(4, "big") + text)
+            except OSError:
+                client.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.close()
+
+
+def connection(port: int, **tls: str) -> ResolvedConnection:
+    body: dict[str, Any] = {
+        "type": "postgres",
+        "host": "127.0.0.1",
+        "port": port,
+        "database": "shop",
+        "user": "app",
+        "cleartext_login": "never",
+        "tls": tls,
+    }
+    return ResolvedConnection(address=Address("connection", "pg"), type="postgres", body=body, connections={})
+
+
+def test_certificates_go_along(port: int, tmp_path: Path) -> None:
+    link = connection(port, mode="verify-full", ca="ca.pem")
+    target = Target(
+        conninfo=conninfo(link, str(tmp_path)),
+        table=("public", "o"),
+        columns=("id",),
+        elsewhere=elsewhere_of(link, str(tmp_path)),
+    )
+    (tmp_path / "ca.pem").unlink()  # the task is where it never was
+    task = staging_task(target, 0, None, None, "warn")
+    batch = pa.RecordBatch.from_pydict({"id": [1], HASH: pa.array([5], pa.int64())})
+    assert "we are full" in run_elsewhere(task, [batch], tmp_path)
+
+
+def test_what_the_machine_trusts_is_that_of_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = elsewhere_of(connection(1, mode="verify-full"), str(tmp_path))
+    assert found == Elsewhere(checks=True)
+    monkeypatch.setattr("mzplan.connectors.postgres.elsewhere.system_roots", lambda: "/it's/here")
+    with found.options() as options:
+        assert options.strip() == r"sslrootcert='/it\'s/here'"
+    assert elsewhere_of(connection(1, mode="prefer"), str(tmp_path)) is None
+    assert "BEGIN" not in repr(Elsewhere(roots=b"-----BEGIN CERTIFICATE-----"))
