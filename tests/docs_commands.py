@@ -1,8 +1,11 @@
 """The command blocks of a page, run in order in one shell, and what they print compared with the page.
 
 A block is fenced as `console`: a line that begins with `$ ` is a command, the lines below it are what it
-prints. `…` stands for any text; a line of only `…` for any lines. A comment `<!-- setup … -->` is run first.
+prints; one that ends with a backslash goes on below. `…` stands for any text; a line of only `…` for any
+lines. A comment `<!-- setup … -->` is run first.
 A block with a title, as in ```` ```yaml title="shop.yaml" ````, is a file that the reader writes there.
+On a page about several machines titles say where: ```` ```console title="master, worker" ````,
+```` ```yaml title="laptop, driver: mzplan.yaml" ````.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from tests.warm_commands import warm_mzplan
 
 DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(
-    r"^(?P<indent> *)```(?:console|\w+ title=\"(?P<file>[\w.]+)\")\n(?P<body>.*?)^(?P=indent)```$",
+    r"^(?P<indent> *)```(?:console(?: title=\"(?P<machine>\w+(?:, \w+)*)\")?"
+    r"|\w+ title=\"(?:(?P<machines>\w+(?:, \w+)*): )?(?P<file>[\w.]+)\")\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
+_LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]*\n?")  # with those that it goes on in
 _SETUP = re.compile(r"<!-- setup\n(.*?)-->", re.DOTALL)
 _MARK = "@@ended@@"
 # What a command says only where the machine keeps it waiting for over a second.
@@ -31,10 +36,11 @@ _PROGRESS = re.compile(r"^ *… \d+ s: .*\n", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a page, and what it is to print."""
+    """A command of a page, and what it is to print. `machines`: where; empty on a page about one."""
 
     text: str
     expected: str
+    machines: tuple[str, ...] = ()
 
 
 def commands(page: Path, replaced: Mapping[str, str] | None = None) -> list[Command]:
@@ -45,12 +51,16 @@ def commands(page: Path, replaced: Mapping[str, str] | None = None) -> list[Comm
         text = text.replace(before, after)
     for block in _BLOCK.finditer(text):
         body = textwrap.dedent(block["body"])
+        machines = tuple((block["machine"] or block["machines"] or "").split(", "))
+        machines = machines if machines != ("",) else ()
         if block["file"]:
-            found.append(Command(f"cat > {block['file']} <<'@@file@@'\n{body}@@file@@", ""))
+            text = f"cat > {block['file']} <<'@@file@@'\n{body}@@file@@"
+            found.append(Command(text, "", machines))
             continue
         for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
-            first, _, rest = part.partition("\n")
-            found.append(Command(first, rest.strip("\n")))
+            line = _LINE.match(part)
+            assert line is not None
+            found.append(Command(line[0].rstrip("\n"), part[line.end() :].strip("\n"), machines))
     return found
 
 

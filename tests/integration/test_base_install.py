@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.installed import install_wheel
+
 RUNS = re.compile(
     "adbc.*|confluent_kafka|deltalake|numpy|pandas|prometheus_client|psycopg.*|py4j|pyarrow|pyspark"
 )
@@ -72,14 +72,8 @@ class Installed:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with this checkout's wheel: no extras, all else in the versions of the lock."""
     folder = tmp_path_factory.mktemp("base")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (wheel,) = folder.glob("*.whl")
-    uv = [sys.executable, "-m", "uv"]
     made = folder / "venv"
-    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, made], check=True, timeout=60)
-    install = [*uv, "pip", "install", "--quiet", "--python", made, "--constraint", "requirements.lock", wheel]
-    subprocess.run(install, cwd=ROOT, check=True, timeout=300)
+    install_wheel(folder, made)
     return made
 
 

@@ -1,5 +1,5 @@
 """What docs/deploy.md says, as far as it can be tested without a cluster; that on a standalone one runs in
-tests/integration/test_instances.py."""
+tests/faults/test_cluster.py."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_every_runner_of_the_page_has_a_policy(tmp_path: Path) -> None:
 
 
 def test_the_commands_are_those_that_are_tested() -> None:
-    assert f"# run.py\n{RUN}" in PAGE
+    assert f'```python title="driver: run.py"\n{RUN}```' in PAGE
     submits = re.findall(r"--packages (\S+)", PAGE)
     assert submits == [",".join(OLDEST.packages)] * 2
     entrypoint = (KUBERNETES / "entrypoint.sh").read_text()

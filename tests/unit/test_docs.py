@@ -29,14 +29,27 @@ def test_a_how_to_does_what_it_shows(page: Path, tmp_path: Path) -> None:
 
 
 def test_no_page_has_commands_that_nobody_runs() -> None:
-    """Commands are shown as `console` blocks, and those are run: how-tos here, the tutorial on real Spark."""
+    """Commands are shown as `console` blocks, and those are run: how-tos here, others on real Spark."""
     for page in DOCS.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"^ *```(sh|bash|shell)?\n *\$ ", text, re.MULTILINE), page
         assert not re.search(r"^ *```(sh|bash|shell)\n", text, re.MULTILINE), page
         shown = re.findall(r"^ *```text\n\$ (.*)", text, re.MULTILINE)
         assert shown in ([], ["mzplan steps source.orders --last 3"]), page  # see below
-        assert not commands(page) or page in DRY or page.name == "tutorial.md", page
+        assert not commands(page) or page in DRY or page.name in ("tutorial.md", "deploy.md"), page
+
+
+def test_commands_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '```console title="master, worker"\n$ one \\\n  --more\nsaid\n$ two\n```\n'
+        '```yaml title="laptop, driver: a.yaml"\nb: 1\n```\n```console\n$ three\n```\n'
+    )
+    one, two, file, three = commands(page)
+    assert (one.text, one.expected, one.machines) == ("one \\\n  --more", "said", ("master", "worker"))
+    assert (two.text, two.expected) == ("two", "")
+    assert file.text.startswith("cat > a.yaml") and file.machines == ("laptop", "driver")
+    assert (three.text, three.machines) == ("three", ())
 
 
 def test_what_matches() -> None:

@@ -1,0 +1,127 @@
+"""The machines that a page speaks of, as shells of this one: each with its own folder and environment."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from examples.servers.process import descendants_of, send, wait_until_gone
+from tests.docs_commands import Command, matches
+from tests.warm_commands import warm_mzplan
+
+_MARK = "@@ended@@"
+# A file system of one's own, in which folders are empty that others see: as root, or as one's own root.
+_APART = (("unshare", "--mount"), ("unshare", "--map-root-user", "--mount"))
+_HIDE = 'for folder in "$@"; do mount -t tmpfs none "$folder" || exit 9; done; exec bash'
+
+
+class Machine:
+    """A shell that lives on: what is set in it stays, and what it starts in the background are its children.
+
+    Its home and working directory is `folder`. Of this process's environment it has nothing but the PATH, on
+    which `mzplan` is this checkout's. What is in `hidden` it can't see, where this system lets us hide it.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, environment: Mapping[str, str], hidden: Sequence[Path] = ()
+    ) -> None:
+        self.name, self.folder = name, folder
+        tools = folder / ".bin"
+        tools.mkdir(parents=True)
+        (tools / "mzplan").symlink_to(warm_mzplan())
+        self._process = subprocess.Popen(
+            _shell(hidden),
+            cwd=folder,
+            env={
+                "PATH": f"{tools}:{os.environ['PATH']}",
+                "HOME": str(folder),
+                "LANG": "C.UTF-8",
+                **environment,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, name=f"machine-{name}", daemon=True).start()
+
+    def run(self, command: Command, seconds: float = 240.0) -> None:
+        """Run a command of a page; AssertionError where it fails, prints something else, or does not end."""
+        code, printed = self.call(command.text, seconds)
+        assert code == 0, f"{self.name}: {command.text}\n{printed}"
+        assert matches(command.expected, printed), (
+            f"{self.name}: {command.text}\n--- on the page\n{command.expected}\n--- printed\n{printed}"
+        )
+
+    def call(self, text: str, seconds: float = 240.0) -> tuple[int, str]:
+        """Exit code and output of a command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\necho {_MARK}$?\n")
+        self._process.stdin.flush()
+        until, printed = time.monotonic() + seconds, ""
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"{self.name}: {text}\ndoes not end; so far: {printed}") from None
+            before, mark, code = line.partition(_MARK)
+            printed += before
+            if mark:
+                return int(code), printed
+
+    def processes(self, named: str = "") -> list[int]:
+        """The pids of what it has started that have this text in their command line."""
+        return [pid for pid in descendants_of(self._process.pid) if named in command_line(pid)]
+
+    def close(self) -> None:
+        """End all that it has started: in order, then at once."""
+        for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
+            left = self.processes()
+            for pid in left:
+                send(pid, number)
+            if wait_until_gone(left, timeout_s=patience):
+                break
+        self._process.kill()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+
+def _always(tools: Path) -> dict[str, str]:
+    return {"PATH": f"{tools}:{os.environ['PATH']}", "LANG": "C.UTF-8"}
+
+
+def command_line(pid: int) -> str:
+    """A process's arguments; empty for one that has ended."""
+    return _of(pid, "cmdline")
+
+
+def environment_of(pid: int) -> str:
+    """The environment that a process was started with; empty for one that has ended."""
+    return _of(pid, "environ")
+
+
+def _of(pid: int, what: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _shell(hidden: Sequence[Path]) -> list[str]:
+    for apart in _APART if hidden else ():
+        tried = [*apart, "sh", "-c", f"{_HIDE} -c true", "sh", *map(str, hidden)]
+        if sys.platform == "linux" and subprocess.run(tried, capture_output=True).returncode == 0:
+            return [*apart, "sh", "-c", _HIDE, "sh", *map(str, hidden)]
+    return ["bash"]
