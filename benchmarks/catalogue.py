@@ -14,6 +14,7 @@ from benchmarks import (
     plan_scale,
     postgres,
     postgres_source,
+    recovery,
     restart,
 )
 from benchmarks.figures import Table
@@ -29,5 +30,6 @@ BENCHMARKS: Mapping[str, Callable[[Stage], Table]] = {
     "postgres_source": postgres_source.measure,
     "kafka_sink": kafka_sink.measure,
     "many_queries": many_queries.measure,
+    "recovery": recovery.measure,
     "long_run": long_run.measure,
 }

@@ -63,12 +63,12 @@ def measure(stage: Stage) -> Table:
 def _measure(project: Project, brokers: str, port: int, size: Size) -> list[tuple[str, ...]]:
     _declare(project, brokers, 1, size.trigger)
     project.apply()
-    _settled(project, 2)
-    few = _resident(project)
+    settled(project, 2)
+    few = resident(project)
     _declare(project, brokers, size.pairs, size.trigger)
     began = time.monotonic()
     project.run("apply", "--auto-approve", "--wait", "600s")
-    _settled(project, 2 * size.pairs)
+    settled(project, 2 * size.pairs)
     grown = time.monotonic() - began
     say(f"    all {2 * size.pairs} queries run after {grown:.0f} s")
     time.sleep(size.rest_s)
@@ -79,7 +79,7 @@ def _measure(project: Project, brokers: str, port: int, size: Size) -> list[tupl
         began = time.monotonic()
         project.run("status")
         statuses.append(time.monotonic() - began)
-    many = _resident(project)
+    many = resident(project)
     each = {name: (many[name] - few[name]) / (2 * size.pairs - 2) for name in few}
     return [
         _timed("a look at all queries that finds nothing to do", rounds),
@@ -115,12 +115,14 @@ def _declare(project: Project, brokers: str, pairs: int, interval: str) -> None:
     project.write("queries", content)
 
 
-def _settled(project: Project, queries: int) -> None:
-    def settled() -> bool:
+def settled(project: Project, queries: int) -> None:
+    """Wait until so many queries run, each past its first micro-batch."""
+
+    def all_run() -> bool:
         seen = project.queries().values()
         return len(seen) == queries and all(q["condition"] == "running" and q["step"] >= 0 for q in seen)
 
-    wait_until(f"{queries} queries run", settled, seconds=900.0, look=min(2.0, queries * 0.1))
+    wait_until(f"{queries} queries run", all_run, seconds=900.0, look=min(2.0, queries * 0.1))
 
 
 def _round_seconds(port: int) -> float:
@@ -130,13 +132,18 @@ def _round_seconds(port: int) -> float:
     return float(found[1])
 
 
-def _resident(project: Project) -> dict[str, float]:
+def resident(project: Project) -> dict[str, float]:
     """MiB of the runner's Python process, and of the JVM that it has started."""
     lease = json.loads((project.folder / "state" / "leases" / "local.json").read_text())
     pid = int(lease["pid"])
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    java = [c for c in children if "java" in Path(f"/proc/{c}/comm").read_text()]
-    return {"Python": _rss(pid), "JVM": sum(_rss(int(one)) for one in java)}
+    return {"Python": _rss(pid), "JVM": sum(map(_rss, java_of(pid)))}
+
+
+def java_of(pid: int) -> list[int]:
+    """The JVMs that a process has started."""
+    threads = Path(f"/proc/{pid}/task").iterdir()  # whichever of them has
+    children = [int(one) for thread in threads for one in (thread / "children").read_text().split()]
+    return [one for one in children if "java" in Path(f"/proc/{one}/comm").read_text()]
 
 
 def _rss(pid: int) -> float:

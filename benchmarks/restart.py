@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,26 @@ RECORDS = 100  # of each topic
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How many sources, how many of them are on the connection that moves, how many sinks go to PostgreSQL
-    (the other sources have one to Delta each); and how often."""
+class Queries:
+    """How many sources, how many of them are on the connection that moves, and how many sinks go to
+    PostgreSQL (the other sources have one to Delta each)."""
 
     sources: int
     moving: int
     postgres: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many queries, and how often."""
+
+    queries: Queries
     rounds: Rounds
     whole: Rounds
 
 
-FULL = Size(sources=12, moving=8, postgres=6, rounds=Rounds(3, 8), whole=Rounds(0, 2))
-SMALL = Size(sources=2, moving=1, postgres=1, rounds=Rounds(0, 1), whole=Rounds(0, 1))
+FULL = Size(Queries(sources=12, moving=8, postgres=6), rounds=Rounds(3, 8), whole=Rounds(0, 2))
+SMALL = Size(Queries(sources=2, moving=1, postgres=1), rounds=Rounds(0, 1), whole=Rounds(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +76,10 @@ class Move:
 def measure(stage: Stage) -> Table:
     size = SMALL if stage.small else FULL
     folder, kafka, postgres = stage.folder / "restart", stage.kafka, stage.postgres
-    project = _project(folder / "project", kafka, postgres, size)
+    project = write_project(folder / "project", kafka, postgres, size.queries)
     bare = BareLoop(stage.spark, project.folder, folder / "bare", project.environment)
-    sources = Move("moving", "brokers", ([kafka.bootstrap], [kafka.bootstrap2]), size.moving)
-    sinks = Move("pg", "host", ("127.0.0.1", "localhost"), size.postgres)
+    sources = Move("moving", "brokers", ([kafka.bootstrap], [kafka.bootstrap2]), size.queries.moving)
+    sinks = Move("pg", "host", ("127.0.0.1", "localhost"), size.queries.postgres)
     try:
         project.apply()
         bare.open()
@@ -85,9 +93,9 @@ def measure(stage: Stage) -> Table:
     return Table(
         ("what restarts", "mzplan apply", "of it from the commit on", "bare loop", "aim"),
         [
-            (f"the {size.moving} sources of a Kafka connection that moves", *first),
-            (f"the {size.postgres} sinks of a PostgreSQL connection that moves", *second),
-            (f"all {2 * size.sources} queries, with their application (down, apply)", *last),
+            (f"the {size.queries.moving} sources of a Kafka connection that moves", *first),
+            (f"the {size.queries.postgres} sinks of a PostgreSQL connection that moves", *second),
+            (f"all {2 * size.queries.sources} queries, with their application (down, apply)", *last),
         ],
     )
 
@@ -103,7 +111,7 @@ def _compare(
         began = time.monotonic()
         document = project.apply()
         seconds = time.monotonic() - began
-        inside.append(_check(document, move))
+        inside.append(seconds_restarting(document, move))
         return seconds
 
     def loop() -> float:
@@ -139,7 +147,7 @@ def _whole(project: Project, move: Move, ours: list[float], rounds: Rounds) -> t
     return (f"{whole:.1f} s", "", "", verdict(f"10 × the first row; {times:.1f} ×", times >= 10))
 
 
-def _check(document: Any, move: Move) -> float:
+def seconds_restarting(document: Any, move: Move) -> float:
     """That just the connection's queries restarted, all of them; seconds from the commit to the last."""
     restarted = [change for change in document["changes"] if change["action"] == "restart"]
     assert len(restarted) == move.queries, document["summary"]
@@ -149,17 +157,25 @@ def _check(document: Any, move: Move) -> float:
     return max(float(change["seconds"]) for change in restarted)
 
 
-def _project(folder: Path, kafka: KafkaBroker, postgres: PostgresServer, size: Size) -> Project:
-    """Topics with some records, target tables, and the YAML."""
+def write_project(
+    folder: Path,
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    queries: Queries,
+    name: str = DATABASE,
+    common: Mapping[str, Any] | None = None,
+) -> Project:
+    """Topics with some records, target tables, and the YAML: each query has what is `common`. `name`: of the
+    database, and of the topics with their numbers."""
     rows = [{"id": i, "name": f"n{i}", "amount": f"{i}.50"} for i in range(RECORDS)]
     columns = "id bigint, name text, amount numeric(10,2)"
-    with psycopg.connect(postgres.create_database(DATABASE)) as connection:
-        for i in range(size.postgres):
+    with psycopg.connect(postgres.create_database(name)) as connection:
+        for i in range(queries.postgres):
             for prefix in ("", "bare_"):
                 connection.execute(f"CREATE TABLE {prefix}p{i} ({columns})".encode())
-    for i in range(size.sources):
-        create_topic(kafka.bootstrap, f"restart{i}")
-        produce_json(kafka.bootstrap, f"restart{i}", rows, key="id")
+    for i in range(queries.sources):
+        create_topic(kafka.bootstrap, f"{name}{i}")
+        produce_json(kafka.bootstrap, f"{name}{i}", rows, key="id")
     project = Project(folder, {"BENCH_PG_PASSWORD": postgres.password})
     (folder / "lake").mkdir()
     broker = {"type": "kafka", "brokers": [kafka.bootstrap]}
@@ -172,25 +188,28 @@ def _project(folder: Path, kafka: KafkaBroker, postgres: PostgresServer, size: S
         "type": "postgres",
         "host": "127.0.0.1",
         "port": postgres.port,
-        "database": DATABASE,
+        "database": name,
         "user": postgres.user,
         "password": "${env:BENCH_PG_PASSWORD}",
     }
     schema = {"type": "json", "schema": "id BIGINT, name STRING, amount DECIMAL(10,2)"}
+    every = common or {}
     sources: dict[str, Any] = {
         f"s{i}": {
-            "connection": "moving" if i < size.moving else "still",
-            "topic": f"restart{i}",
+            **every,
+            "connection": "moving" if i < queries.moving else "still",
+            "topic": f"{name}{i}",
             "format": schema,
         }
-        for i in range(size.sources)
+        for i in range(queries.sources)
     }
     sinks: dict[str, Any] = {
-        f"p{i}": {"from": f"s{i}", "connection": "pg", "table": f"public.p{i}"} for i in range(size.postgres)
+        f"p{i}": {**every, "from": f"s{i}", "connection": "pg", "table": f"public.p{i}"}
+        for i in range(queries.postgres)
     }
     sinks |= {
-        f"d{i}": {"from": f"s{i}", "connection": "lake", "path": f"d{i}"}
-        for i in range(size.postgres, size.sources)
+        f"d{i}": {**every, "from": f"s{i}", "connection": "lake", "path": f"d{i}"}
+        for i in range(queries.postgres, queries.sources)
     }
     project.write("connections", {"connections": connections})
     project.write("pipeline", {"sources": sources, "sinks": sinks})
