@@ -35,7 +35,7 @@ from mzplan.spark import failures
 from mzplan.spark.backfills import forget_begun, newest_done, settle_backfill, write_backfills
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.measures import measured
-from mzplan.spark.progress import ProgressListener
+from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.session import has_ended
 from mzplan.spark.step_recorder import StepRecorder
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _CLOSE_THREADS = 16
+# Of how many queries Spark is asked at each look, by calls into the JVM. While queries start there are twenty
+# looks a second: asking of hundreds would take from their start.
+_ASKED = 16
 _FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micro-batch
 
 # Spark's default sets the permissions of each file of a checkpoint, which Hadoop does on a local disk with a
@@ -306,6 +309,7 @@ class SparkExecutor:
             ) from None
         running.java = started._jsq
         running.query_id, running.run_id = started.id, started.runId
+        self._progress.follow(running.run_id)
         with self._lock:
             before = self._running.get(name)
             self._running[name] = running
@@ -508,8 +512,18 @@ class SparkExecutor:
             raise RuntimeError("Spark's Java process has ended: was it killed, or out of memory?")
         with self._lock:
             running = list(self._running.values())
-        if [one for one in running if one.ended is None and one.has_ended()]:
+        found = {one.run_id: self._progress.get(one.run_id) for one in running}
+        if [one for one in self._due(running, found) if one.look(found[one.run_id])]:
             self._collections.forget_all()  # it may have failed of its table: look again
-        return [
-            one.report(self._progress.get(one.run_id), self._steps.recorded(str(one.name))) for one in running
-        ]
+        return [one.report(found[one.run_id], self._steps.recorded(str(one.name))) for one in running]
+
+    def _due(self, running: list[Running], found: Mapping[str, Progress | None]) -> list[Running]:
+        """Which of them Spark is to be asked about now: those that it says have ended; of the others those
+        that were asked longest ago, and first those of which it will say nothing by itself."""
+        ended: list[Running] = []
+        others: list[Running] = []
+        for one in running:
+            if one.ended is None:
+                (ended if self._progress.has_ended(one.run_id) else others).append(one)
+        others.sort(key=lambda one: (one.was_idle or found[one.run_id] is not None, one.asked_at))
+        return ended + others[:_ASKED]

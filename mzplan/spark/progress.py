@@ -37,6 +37,7 @@ class ProgressListener:
         self._lock = threading.Lock()
         self._runs: dict[str, Progress] = {}
         self._expected: set[str] = set()
+        self._active: set[str] = set()
         self._foreign: dict[str, str] = {}
         self._also = also
 
@@ -48,6 +49,18 @@ class ProgressListener:
     def forget(self, run_id: str) -> None:
         with self._lock:
             self._runs.pop(run_id, None)
+            self._active.discard(run_id)
+
+    def follow(self, run_id: str) -> None:
+        """This run has begun: see has_ended."""
+        with self._lock:
+            self._active.add(run_id)
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether Spark has said that a run which is followed has ended. It may not say it: events get lost
+        where too many wait, and one that ends at once does so before it is followed."""
+        with self._lock:
+            return run_id not in self._active
 
     def expect(self, name: str) -> None:
         """A query of this name is started here."""
@@ -94,8 +107,10 @@ class ProgressListener:
             )
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        run_id = event.runId().toString()
         with self._lock:
-            self._foreign.pop(event.runId().toString(), None)
+            self._foreign.pop(run_id, None)
+            self._active.discard(run_id)
 
     class Java:
         """How py4j knows which Java interface this is."""

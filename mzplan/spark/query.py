@@ -36,7 +36,7 @@ class Running:
     server. `resumed` is where it has gone on (see QueryReport). `step` is the last micro-batch before this
     run: of one that finds nothing to do, Spark reports none. `was_idle`: it has finished a trigger.
     `written_with`: what has written its checkpoint before, where that is another Spark or Delta.
-    `backfilled`: see Observation."""
+    `backfilled`: see Observation. `asked_at`: when it was looked at last, in seconds, monotonic."""
 
     name: QueryName
     place: str
@@ -54,6 +54,7 @@ class Running:
     written_with: Versions | None = None
     backfilled: int = 0
     begun: float = field(default_factory=time.time)
+    asked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, problem: BaseException) -> None:
@@ -100,6 +101,19 @@ class Running:
             self.ended = self._ending()
         return self.ended is not None
 
+    def look(self, progress: Progress | None) -> bool:
+        """Ask Spark whether it has ended, and whether it has finished a trigger; `progress` is its newest.
+        Returns whether it has ended since the last look."""
+        self.asked_at = time.monotonic()
+        ended_before = self.ended is not None
+        if self.has_ended():
+            return not ended_before
+        if progress is None and not self.was_idle:
+            # Spark reports a trigger without data to its listeners only after ten idle seconds, but its
+            # status says so at once, until data comes.
+            self.was_idle = self.java.status().message() in _IDLE_MESSAGES
+        return False
+
     def report(self, progress: Progress | None, recorded: Recorded = _NOTHING) -> QueryReport:
         """What is reported to the controller, with the newest progress (None: no trigger has finished), and
         what is recorded of its steps."""
@@ -112,7 +126,7 @@ class Running:
             query_id=self.query_id,
             run_id=self.run_id,
             active=ended is None,
-            triggered=progress is not None or (ended is None and self._has_triggered()),
+            triggered=progress is not None or (ended is None and self.was_idle),
             step=step,
             input_rows_per_second=0.0 if ended else newest.input_rows_per_second,
             processed_rows_per_second=0.0 if ended else newest.processed_rows_per_second,
@@ -136,12 +150,6 @@ class Running:
         if self.failed is not None:
             return failures.of_exception(self.failed)
         return failures.of_query(self.java, self.place) or Failure("", "")
-
-    def _has_triggered(self) -> bool:
-        """Whether a run that has reported nothing yet has finished a trigger without data: Spark reports
-        one to its listeners only after ten idle seconds, but its status says so at once, until data comes."""
-        self.was_idle = self.was_idle or self.java.status().message() in _IDLE_MESSAGES
-        return self.was_idle
 
     def _becomes_idle(self) -> bool:
         """Wait for the end of the running micro-batch, for a moment: an interrupted one is done again."""

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from mzplan.controller.executor import QueryName
+from mzplan.controller.executor import ExecutorContext, QueryName
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Observation, ProjectStatus, QueryStatus, ResourceState
 from mzplan.render.status import render_status, status_to_json
 from mzplan.spark import failures
+from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import Progress, ProgressListener, parse_progress
 from mzplan.spark.query import Running
@@ -32,11 +33,50 @@ def test_a_run_that_finds_nothing_to_do_has_the_step_of_the_run_before() -> None
 
 def test_a_run_that_was_idle_has_triggered_while_it_writes_its_first_rows() -> None:
     """Spark reports a trigger without data only after ten seconds; status would go back to `starting`."""
-    java = SimpleNamespace(status=lambda: SimpleNamespace(message=lambda: said.pop(0)))
-    name = QueryName(project="shop", address=Address("sink", "k"), generation=1, digest="1:a")
-    running = Running(name, "somewhere", java=java)
     said = ["Initializing sources", "Waiting for data to arrive", "Processing new data"]
-    assert [running.report(None).triggered for _ in range(3)] == [False, True, True]
+    running = a_run(said)
+    triggered = []
+    for _ in range(3):
+        assert not running.look(None)
+        triggered.append(running.report(None).triggered)
+    assert triggered == [False, True, True]
+    assert said == ["Processing new data"]  # it is not asked any more
+
+
+def a_run(said: list[str], run_id: str = "r") -> Running:
+    """A query of which Spark says that, one after the other; it has ended when nothing is left."""
+    status = SimpleNamespace(message=lambda: said.pop(0))
+    java = SimpleNamespace(
+        isActive=lambda: bool(said),
+        status=lambda: status,
+        exception=lambda: SimpleNamespace(isEmpty=lambda: True),
+    )
+    name = QueryName(project="shop", address=Address("sink", run_id), generation=1, digest="1:a")
+    return Running(name, "somewhere", java=java, run_id=run_id)
+
+
+def test_of_many_queries_some_are_asked_at_each_look_and_those_that_have_ended_at_once(
+    tmp_path: Path,
+) -> None:
+    executor = SparkExecutor(ExecutorContext(project="shop", directory=str(tmp_path), warehouse="./w"))
+    said: dict[str, list[str]] = {f"q{n}": ["Initializing sources"] * 100 for n in range(40)}
+    for run_id, words in said.items():
+        running = a_run(words, run_id)
+        executor._running[running.name] = running
+        executor._progress.follow(run_id)
+
+    def asked() -> int:
+        before = sum(map(len, said.values()))
+        executor.reports()
+        return before - sum(map(len, said.values()))
+
+    assert [asked() for _ in range(3)] == [16, 16, 16]
+    assert min(map(len, said.values())) == 98 and max(map(len, said.values())) == 99  # each once, then again
+    said["q30"].clear()
+    executor._progress.onQueryTerminated(
+        SimpleNamespace(runId=lambda: SimpleNamespace(toString=lambda: "q30"))
+    )
+    assert [r.run_id for r in executor.reports() if not r.active] == ["q30"]
 
 
 @pytest.fixture
