@@ -152,6 +152,7 @@ class Controller:
             self.pool,
             self.woken.set,
             self.clock,
+            {a: one.lag for a, one in before.observations.items() if one.lag} if before is not None else {},
         )
         self.queries.epoch = lease.epoch
         self._configure(self.queries)

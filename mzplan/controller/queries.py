@@ -60,7 +60,8 @@ class Done:
 
 class Queries:
     """Keeps the queries of one instance as the catalog says, or as the first gate that holds one says. `wake`
-    is called when a command has ended; `clock` gives seconds, monotonic."""
+    is called when a command has ended; `clock` gives seconds, monotonic. `behind`: what each had not read
+    yet when it was last seen, where that is known."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Queries:
         pool: Pool,
         wake: Callable[[], None],
         clock: Callable[[], float],
+        behind: Mapping[Address, int],
     ):
         self.project = project
         self.executor = executor
@@ -86,6 +88,7 @@ class Queries:
         self.pool = pool
         self.wake = wake
         self.clock = clock
+        self.behind = behind
         self.epoch = 0
         self.pace = DEFAULT_PACE
         self.parallelism = 8  # stops and starts at once
@@ -123,9 +126,7 @@ class Queries:
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
-        # Sources first: a sink may wait for its source to come up with a new column.
-        known = {*wanted, *reports, *self.memories}
-        for address in sorted(known, key=lambda one: (one.kind != "source", one)):
+        for address in sorted({*wanted, *reports, *self.memories}, key=self._turn):
             memory = self.memories.get(address) or Memory()
             there = reports.get(address, [])
             desired = wanted.get(address)
@@ -155,6 +156,11 @@ class Queries:
             decisions[address] = decision
         self._write_accepted(wanted)
         return decisions
+
+    def _turn(self, address: Address) -> tuple[bool, int, Address]:
+        """By which queries are started one after the other. Sources first: a sink may wait for its source to
+        come up with a new column. Then those that were behind most, which have the most to do."""
+        return (address.kind != "source", -self.behind.get(address, 0), address)
 
     def _decide(
         self,

@@ -610,6 +610,29 @@ def test_the_next_runner_restarts_nothing_and_writes_nothing_anew(world: World) 
     assert world.store.backend.read("status/local.accepted.json") == written
 
 
+def test_sources_start_before_sinks_and_first_those_that_were_behind(world: World) -> None:
+    state = make_state(1)
+    resources = dict(state.resources)
+    for kind, model in (("source", ORDERS), ("sink", SINK)):
+        for name in ("a", "b", "z"):
+            address = Address(kind, name)
+            resources[address] = replace(resources[model], address=address, id=f"{kind}-{name}")
+    world.commit(replace(state, resources=resources))
+    status = world.settle()
+    behind = {Address("source", "z"): 7, Address("sink", "b"): 5, Address("source", "orders"): 900}
+    seen = {a: replace(one, lag=behind.get(a)) for a, one in status.observations.items()}
+    world.store.write_status(replace(status, observations=seen))
+    world.store.leases.renew(world.lease, released=True)
+    world.executor = InMemoryExecutor("shop")
+    world.pool = ThreadPoolExecutor(1)
+    world.new_runner()
+    world.settle()
+    assert starts(world) == [
+        *("source.orders", "source.z", "source.a", "source.b"),
+        *("sink.b", "sink.a", "sink.orders_out", "sink.z"),
+    ]
+
+
 def test_forgotten_storage_is_no_garbage(world: World) -> None:
     world.commit(make_state(1))
     world.settle()
