@@ -17,6 +17,7 @@ R = TypeVar("R")
 log = logging.getLogger("mzplan.runner")
 
 BUDGET = 0.2  # seconds of asking that one look may begin, in each of its jobs
+REST = 0.8  # seconds without any, after a job that had to leave some: looks may follow each other at once
 
 
 class Sampler(Generic[K, D, R]):
@@ -30,6 +31,7 @@ class Sampler(Generic[K, D, R]):
         self._due: deque[tuple[K, D]] = deque()
         self._at_work: set[K] = set()
         self._working: list[Future[None]] = []
+        self._rests_until = float("-inf")
         self.found: dict[K, R] = {}
 
     def look(self, wanted: Mapping[K, D], every: Callable[[K], float]) -> None:
@@ -41,7 +43,7 @@ class Sampler(Generic[K, D, R]):
                 self._asked.pop(gone, None)
                 self.found.pop(gone, None)
             free = self._jobs - len(self._working)
-            if free <= 0:
+            if free <= 0 or time.monotonic() < self._rests_until:
                 return
             last = self._asked
             due = [key for key in wanted if key not in last or now - last[key] >= every(key)]
@@ -72,3 +74,6 @@ class Sampler(Generic[K, D, R]):
             finally:
                 with self._lock:
                     self._at_work.discard(key)
+        with self._lock:
+            if self._due:
+                self._rests_until = time.monotonic() + REST

@@ -181,6 +181,28 @@ def test_a_look_asks_for_a_bounded_time_and_the_rest_comes_next(monkeypatch: pyt
         assert sampler.found == {}
 
 
+def test_who_had_to_leave_some_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner that starts looks twenty times a second, and would do nothing but ask."""
+    now = [100.0]
+    asked = []
+
+    def ask(n: int) -> int:
+        asked.append(n)
+        now[0] += 0.15
+        return n
+
+    monkeypatch.setattr("mzplan.controller.sampling.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with ThreadPoolExecutor(1) as pool:
+        sampler: Sampler[int, int, int] = Sampler(ask, pool, lambda: now[0])
+        counted = []
+        for rest in (0.0, 0.7, 0.2, 0.0):
+            now[0] += rest
+            sampler.look({n: n for n in range(4)}, lambda _: 10.0)
+            pool.submit(lambda: None).result()
+            counted.append(len(asked))
+    assert counted == [2, 2, 4, 4]
+
+
 def test_a_sink_s_lag_is_the_steps_and_rows_it_has_not_read(tmp_path: Path) -> None:
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
