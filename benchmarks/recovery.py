@@ -35,6 +35,7 @@ from examples.servers import KafkaBroker, produce_json
 from mzplan.model.address import Address
 from mzplan.model.state import Lease, Status
 from mzplan.operations.project import open_project
+from mzplan.store.backends.local import STATE_KEY
 from mzplan.store.leases import LEASE_TTL
 from mzplan.store.store import Store
 
@@ -111,7 +112,7 @@ def _limits(project: Project, size: Size) -> list[tuple[str, ...]]:
         project.run("status")
         taken.append(time.monotonic() - began)
     memory = resident(project)
-    state = (project.folder / "state" / "state.json").stat().st_size
+    state = (project.folder / "state" / STATE_KEY).stat().st_size
     return [
         ("memory in all", ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in memory.items()), ""),
         ("the state's file", f"{state / 1024:,.0f} KiB", ""),

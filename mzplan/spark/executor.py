@@ -59,9 +59,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _CLOSE_THREADS = 16
-# Of how many queries Spark is asked at each look, by calls into the JVM. While queries start there are twenty
-# looks a second: asking of hundreds would take from their start.
-_ASKED = 16
+# For how many seconds a look asks Spark about its queries, by calls into the JVM, and about how many in any
+# case. While queries start there are twenty looks a second: asking about hundreds would hold them up.
+_ASKING = 0.01
+_ASKED = 4
 _FULL_HOURS = 168  # Delta's own default: nobody takes so long to write one micro-batch
 
 # Spark's default sets the permissions of each file of a checkpoint, which Hadoop does on a local disk with a
@@ -513,17 +514,24 @@ class SparkExecutor:
         with self._lock:
             running = list(self._running.values())
         found = {one.run_id: self._progress.get(one.run_id) for one in running}
-        if [one for one in self._due(running, found) if one.look(found[one.run_id])]:
+        if self._look(running, found):
             self._collections.forget_all()  # it may have failed of its table: look again
         return [one.report(found[one.run_id], self._steps.recorded(str(one.name))) for one in running]
 
-    def _due(self, running: list[Running], found: Mapping[str, Progress | None]) -> list[Running]:
-        """Which of them Spark is to be asked about now: those that it says have ended; of the others those
-        that were asked longest ago, and first those of which it will say nothing by itself."""
+    def _look(self, running: list[Running], found: Mapping[str, Progress | None]) -> bool:
+        """Ask Spark about those that it says have ended; and for a moment about others, that were asked
+        longest ago, but first about those of which it says nothing by itself. Returns whether one has
+        ended."""
         ended: list[Running] = []
         others: list[Running] = []
         for one in running:
             if one.ended is None:
                 (ended if self._progress.has_ended(one.run_id) else others).append(one)
         others.sort(key=lambda one: (one.was_idle or found[one.run_id] is not None, one.asked_at))
-        return ended + others[:_ASKED]
+        news = [one.look(found[one.run_id]) for one in ended]
+        until = time.monotonic() + _ASKING
+        for number, one in enumerate(others):
+            if number >= _ASKED and time.monotonic() >= until:
+                break
+            news.append(one.look(found[one.run_id]))
+        return any(news)
