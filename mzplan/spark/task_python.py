@@ -37,9 +37,10 @@ def tasks_like_the_driver(folder: Path) -> Iterator[None]:
 def _by_way_of_a_script(folder: Path) -> str:
     """The interpreter that runs here, by way of a script in `folder`.
 
-    Spark has Python tasks import PySpark from an archive of its source, which each process compiles anew: half
-    a second of CPU. The script takes the archive off their path, so that they find the installed package, as
-    the driver did. Where that was the archive itself, or `folder` may not hold programs, there is no script.
+    Spark has Python tasks import PySpark from an archive of its source, which each process compiles anew:
+    half a second of CPU. The script takes the archive off their path, so that they find the installed
+    package, as the driver did. Where that was the archive itself, or `folder` may not hold programs, there
+    is no script.
     """
     found = find_spec("pyspark")
     if found is None or found.origin is None or not Path(found.origin).is_file():

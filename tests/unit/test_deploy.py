@@ -87,7 +87,8 @@ def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
 
 def test_what_is_installed_is_pinned_to_this_version_with_extras_that_there_are() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    examples = [path for folder in ("ci", "kubernetes") for path in (ROOT / "examples" / folder).iterdir()]
+    folders = [ROOT / "examples" / name for name in ("ci", "kubernetes")]
+    examples = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     pinned = set()
     for path in (*examples, ROOT / "docs" / "deploy.md"):
         text = path.read_text()
