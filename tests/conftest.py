@@ -6,6 +6,7 @@ pytest-xdist each worker process has servers of its own.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -37,6 +38,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Many short tests come last, so that no worker is left alone with a long one."""
     items.sort(key=lambda item: item.path.name in SHORT)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported and collected stays to the end: no collection of garbage looks at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

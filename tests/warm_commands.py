@@ -7,6 +7,7 @@ it was called; what comes back is its exit code.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import signal
@@ -55,6 +56,7 @@ def _serve(place: str) -> None:
     import mzplan.config
     import mzplan.operations.validation  # noqa: F401
 
+    gc.freeze()  # or the first collection of each fork would copy all that was imported
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)
     listener.listen(16)
