@@ -116,13 +116,14 @@ class Progress:
     def _start(self) -> None:
         if self._thread is None:
             self._closing.clear()
-            self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._tick, name="progress", daemon=True)
+            thread.start()  # an interrupt may come in here, and then `close`
+            self._thread = thread
 
     def _tick(self) -> None:
         while not self._closing.wait(_TICK):
             with self._lock:
-                if not self._doing:
+                if self._closing.is_set() or not self._doing:
                     continue
                 text, began = self._doing[-1]
                 seconds = self.clock() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -118,3 +119,24 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
         assert screen.text.endswith("  ✓ 7 queries more: applied\n")
     else:
         assert "\x1b" not in screen.text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    shown = Progress(Output())
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if begun:
+            start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), shown.working("something"):
+        pass
+    ticking = [thread for thread in threading.enumerate() if thread.name == "progress"]
+    shown.close()
+    assert len(ticking) == begun
+    for thread in ticking:
+        thread.join(5)
+        assert not thread.is_alive()
