@@ -34,26 +34,28 @@ log = logging.getLogger("mzplan.spark")
 _QUERY_ID = "sql.streaming.queryId"  # by which Spark, and frames.merges, name who writes a step
 
 
-def settle_backfill(checkpoint: Checkpoint, collection: str) -> None:
-    """What a killed runner has left: a backfill whose rows are in the table is done. One whose rows are not
-    has changed nothing yet. Before anything else of the source is looked at. Raises OSError."""
-    begun = _begun(checkpoint)
+def settle_backfills(checkpoint: Checkpoint, collection: str) -> None:
+    """What a killed runner has left: a backfill whose rows are in the table is done, also one that was passed
+    over before they came (of a runner that was frozen, say). One whose rows are not has changed nothing.
+    Before anything else of the source is looked at. Raises OSError."""
+    left = [one for one in checkpoint.backfills.all() if not one.done]
     query_id = checkpoint.log.query_id()
-    if begun is None or query_id is None:
+    if not left or query_id is None:
         return
-    last = CollectionLog(collection).last_transaction(query_id)
-    if last is not None and last >= begun.step:
-        _finish(checkpoint, begun)
+    log_ = CollectionLog(collection)
+    there = {commit.transaction for commit in log_.after(-1)}
+    last = log_.last_transaction(query_id)  # also where the log is cut off
+    for one in left:
+        if last == one.step or (query_id, one.step) in there:
+            _finish(checkpoint, one)
 
 
-def forget_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
-    """A backfill that has written nothing is not wanted any more, or the checkpoint has gone on without it,
-    to another upstream. The step is then one of the query's own. Raises OSError."""
+def pass_over_begun(query: ResolvedQuery, checkpoint: Checkpoint) -> None:
+    """A backfill that has written nothing is not wanted now. Its step stays its own: a runner that was frozen
+    may write it yet, and then the table takes that step from nobody else. Raises OSError."""
     begun = _begun(checkpoint)
-    if begun is None:
-        return
-    if begun.backfill not in query.description.backfills or begun.step != checkpoint.log.committed() + 1:
-        checkpoint.backfills.forget(begun)
+    if begun is not None and begun.backfill not in query.description.backfills:
+        checkpoint.log.pass_over(begun.step)
 
 
 def write_backfills(
@@ -66,11 +68,13 @@ def write_backfills(
 ) -> None:
     """Do what is still to be done of the source's backfills; every step of its checkpoint is finished, and no
     query runs on it. Raises MzplanError, OSError, and whatever Spark raises."""
+    spark = spark.newSession()  # for its temporary views: others write at the same time
     for backfill in backfills_to_do(query, checkpoint):
-        step = _begun(checkpoint) or _begin(connector, query, checkpoint, backfill)
-        if step.backfill != backfill:  # it was asked for later than one that is not done
-            checkpoint.backfills.forget(step)
-            step = _begin(connector, query, checkpoint, backfill)
+        step = _begun(checkpoint)
+        if step is not None and step.backfill != backfill:  # it was asked for later than one that is not done
+            checkpoint.log.pass_over(step.step)
+            step = None
+        step = step or _begin(connector, query, checkpoint, backfill)
         failpoint(Failpoint.BACKFILL_JOURNALED)
         log.info("%s: the backfill %s begins, as step %d", query.address, backfill, step.step)
         _write(spark, connector, query, checkpoint, collection, letters, step)
@@ -85,7 +89,9 @@ def newest_done(checkpoint: Checkpoint) -> int:
 
 
 def _begun(checkpoint: Checkpoint) -> BackfillStep | None:
-    return next((one for one in reversed(checkpoint.backfills.all()) if not one.done), None)
+    """The one whose step comes next. Of another the checkpoint has gone on without it."""
+    next_ = checkpoint.log.committed() + 1
+    return next((one for one in checkpoint.backfills.all() if not one.done and one.step == next_), None)
 
 
 def _begin(
@@ -94,7 +100,7 @@ def _begin(
     done = checkpoint.log.committed()
     if done < 0:
         raise not_begun(query)
-    start, end = range_of_backfill(connector, query, backfill)
+    start, end = range_of_backfill(connector, query, backfill, checkpoint.position())
     step = BackfillStep(step=done + 1, backfill=backfill, start=start, end=end)
     checkpoint.backfills.record(step)
     return step
@@ -131,8 +137,6 @@ def _as_query(spark: SparkSession, checkpoint: Checkpoint) -> Iterator[None]:
 
 def _finish(checkpoint: Checkpoint, step: BackfillStep) -> None:
     """Behind the step, at the position that it has found: Spark takes it for a step without data."""
-    log_ = checkpoint.log
-    position = checkpoint.position()
-    if log_.committed() < step.step and position is not None:
-        log_.move(position)
+    if checkpoint.log.committed() < step.step:
+        checkpoint.log.pass_over(step.step)
     checkpoint.backfills.record(replace(step, done=True))

@@ -32,7 +32,7 @@ from mzplan.model.state import Counters, Versions
 from mzplan.schema.description import Description, InlinedConnection, writes_all
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.backfills import forget_begun, newest_done, settle_backfill, write_backfills
+from mzplan.spark.backfills import newest_done, pass_over_begun, settle_backfills, write_backfills
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.measures import measured
 from mzplan.spark.progress import Progress, ProgressListener
@@ -333,11 +333,11 @@ class SparkExecutor:
         checkpoint, connector = self._checkpoint(query), self._connectors.source(query.description.type)
         if not query.description.backfills and not checkpoint.backfills.all():
             return
-        settle_backfill(checkpoint, self._collection(query.description))
+        settle_backfills(checkpoint, self._collection(query.description))
         running.backfilled = newest_done(checkpoint)
         if backfills_to_do(query, checkpoint):
             self._remember_upstream(query)
-        forget_begun(query, checkpoint)
+        pass_over_begun(query, checkpoint)
         if not backfills_to_do(query, checkpoint):
             return
 

@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillStep:
     """The step of a backfill. `start` and `end`: entries of Spark's offset log that its records lie between.
-    `done`: its rows are in the collection, and the checkpoint is behind it."""
+    `done`: its rows are in the collection, and the checkpoint is behind it. One that was given up stays."""
 
     step: Count
     backfill: Backfill
@@ -60,10 +60,6 @@ class Backfills:
         """Write it down, durably and whole."""
         data = {"format_version": FORMAT_VERSION, "backfill": encode(one)}
         self._folder.write(_name(one.step), json.dumps(data, separators=(",", ":")).encode())
-
-    def forget(self, one: BackfillStep) -> None:
-        """It has written nothing, and will not."""
-        self._folder.delete(_name(one.step))
 
 
 def _name(step: int) -> str:

@@ -131,8 +131,8 @@ def source_tail(
         if upto is not None and commit.step > upto:
             break
         start, end, _ = log.range_of(commit.step, last)
-        # A backfill leaves the checkpoint where it was: no other step is looked up.
-        backfill = backfills.at(commit.step) if start == end else None
+        # A backfill leaves the checkpoint where it was, once it is behind it: no other step is looked up.
+        backfill = backfills.at(commit.step) if end is None or start == end else None
         last = StepRecord(
             step=commit.step,
             start=backfill.start if backfill is not None else start,

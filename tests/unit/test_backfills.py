@@ -28,6 +28,7 @@ from mzplan.plan.manual_changes import plan_pause, plan_restart
 from mzplan.render.steps import render_steps
 from mzplan.schema.description import describe
 from mzplan.secrets.references import Secrets
+from mzplan.spark.backfills import pass_over_begun, settle_backfills
 from mzplan.store.formats import decode_state, encode_state
 from mzplan.warehouse.backfills import Backfills, BackfillStep
 from mzplan.warehouse.checkpoints import Checkpoint
@@ -269,6 +270,36 @@ def test_a_backfill_is_a_step_among_the_others(tmp_path: Path) -> None:
     assert "0:1..3 once more (backfill)" in render_steps(shown)
 
 
+def test_one_that_was_passed_over_keeps_its_step(tmp_path: Path) -> None:
+    """A runner that was frozen may write it yet. It is done then, and the query's own step is another."""
+    stored = StoredSource(tmp_path)
+    checkpoint = Checkpoint.of(str(tmp_path), *stored.place)
+    stored.run([{"id": 1}, {"id": 2}])
+    (Path(checkpoint.spark) / "metadata").write_text('{"id":"q"}')
+    begun = BackfillStep(step=1, backfill=SEVEN, start={"orders": {"0": 0}}, end={"orders": {"0": 1}})
+    checkpoint.backfills.record(begun)
+    before = checkpoint.position()
+    pass_over_begun(query_of(tmp_path, SEVEN), checkpoint)
+    assert checkpoint.log.committed() == 0, "it is wanted: it begins again with the same offsets"
+    for _ in range(2):  # and again by a runner that was frozen meanwhile
+        pass_over_begun(query_of(tmp_path), checkpoint)
+        assert (checkpoint.log.committed(), checkpoint.position()) == (1, before)
+    settle_backfills(checkpoint, str(stored.collection))
+    assert checkpoint.backfills.all() == [begun], "nothing of it is there"
+    info = {"timestamp": 1795244169143, "operation": "WRITE", "operationMetrics": {"numOutputRows": "1"}}
+    stored._commit({"commitInfo": info}, {"txn": {"appId": "q", "version": 1}})
+    stored.step = 2
+    stored.run([{"id": 3}])
+    settle_backfills(checkpoint, str(stored.collection))
+    assert checkpoint.backfills.all() == [replace(begun, done=True)] and checkpoint.log.committed() == 2
+    checkpoint.log.pass_over(1)
+    assert (checkpoint.log.committed(), checkpoint.log.entry(2)) == (2, '{"orders": {"0": 3}}')
+    found = stored.history.read().records
+    assert [(r.step, r.rows, r.backfill) for r in found] == [(0, 2, None), (1, 1, 7), (2, 1, None)]
+    with pytest.raises(OSError, match="no longer says where step 6 has ended"):
+        checkpoint.log.pass_over(7)
+
+
 def test_who_has_written_last(tmp_path: Path) -> None:
     stored = StoredSource(tmp_path)
     log = CollectionLog(str(stored.collection))
@@ -294,8 +325,6 @@ def test_what_is_kept_of_them(tmp_path: Path) -> None:
     kept.record(step)
     kept.record(replace(step, step=11, done=True))
     assert [one.step for one in kept.all()] == [3, 11] and kept.at(3) == step
-    kept.forget(step)
-    assert [one.step for one in kept.all()] == [11]
     (tmp_path / "backfills" / f"{11:020}.json").write_text("{")
     with pytest.raises(OSError, match="is damaged"):
         kept.all()
@@ -311,11 +340,11 @@ def query_of(folder: Path, *backfills: Backfill) -> Any:
 
 def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
     query = query_of(tmp_path, SEVEN, replace(SEVEN, serial=8))
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[int, int, str | None]] = []
 
     class Asked(KafkaSource):
-        def between_times(self, query: Any, start: int, end: int) -> tuple[Any, Any]:
-            asked.append((start, end))
+        def between_times(self, query: Any, start: int, end: int, position: str | None) -> tuple[Any, Any]:
+            asked.append((start, end, position))
             return {}, {}
 
     (begins,) = check_backfills(Asked(), query, query.checkpoint)
@@ -326,18 +355,28 @@ def test_a_check_looks_for_those_that_are_not_done(tmp_path: Path) -> None:
     query.checkpoint.backfills.record(BackfillStep(step=1, backfill=SEVEN, start={}, end={}, done=True))
     assert backfills_to_do(query, query.checkpoint) == [replace(SEVEN, serial=8)]
     assert check_backfills(Asked(), query, query.checkpoint) == ()
-    assert asked == [RANGE]
+    assert asked == [(*RANGE, '{"orders": {"0": 3}}')]
+    # One that has begun has its offsets, and its rows may be there: nothing is looked for.
+    query.checkpoint.backfills.record(
+        BackfillStep(step=2, backfill=replace(SEVEN, serial=8), start={}, end={})
+    )
+    assert check_backfills(Asked(), query, query.checkpoint) == () and len(asked) == 1
     assert check_backfills(Asked(), query_of(tmp_path), query.checkpoint) == ()
 
 
 @pytest.mark.parametrize(
     ("first", "begins", "ends", "expected"),
     [
-        ([0, 0], {0: (3, 0), 1: (1, 0)}, {0: (7, 0)}, ({"0": 3, "1": 1}, {"0": 7, "1": 20})),
+        ([0, 0], {0: (3, 0), 1: (1, 0)}, {0: (7, 0)}, ({"0": 3, "1": 1}, {"0": 7, "1": 15})),
         ([0, 0], {0: (3, 0)}, {0: (3, 0)}, "has no records from"),
         ([0, 0], {}, {}, "has no records from"),
         ([3, 0], {0: (3, RANGE[0] + 5), 1: (1, 0)}, {}, "may be gone"),
-        ([2, 0], {0: (3, 0)}, {}, ({"0": 3}, {"0": 20})),
+        ([2, 0], {0: (3, 0)}, {}, ({"0": 3}, {"0": 12})),
+        # The oldest that partition 0 has is younger than the range.
+        ([9, 0], {0: (9, RANGE[0] + 5), 1: (1, 0)}, {0: (9, 0)}, "may be gone"),
+        # What is behind the checkpoint's position comes by itself: 12 and 15.
+        ([0, 0], {0: (12, 0), 1: (14, 0)}, {}, ({"1": 14}, {"1": 15})),
+        ([0, 0], {0: (12, 0)}, {}, "has not read the records"),
     ],
 )
 def test_the_offsets_of_a_range(
@@ -355,13 +394,14 @@ def test_the_offsets_of_a_range(
     monkeypatch.setattr(
         probe, "_offsets", lambda *given: dict(enumerate(first if given[-1] == "earliest" else [20, 20]))
     )
+    position = json.dumps({"orders": {"0": 12, "1": 15}})
     if isinstance(expected, tuple):
-        found = probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE)
+        found = probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE, position)
         assert found == tuple({"orders": offsets} for offsets in expected)
         assert json.dumps(found)
         return
     with pytest.raises(MzplanError, match=expected) as caught:
-        probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE)
+        probe.KafkaProbe().between_times(query_of(tmp_path), *RANGE, position)
     (problem,) = caught.value.diagnostics
-    assert problem.code == "MZ277"
+    assert problem.code == ("MZ278" if "not read" in expected else "MZ277")
     assert expected != "may be gone" or "--from 2026-11-23T05:00:00.006Z or later" in problem.hint

@@ -22,10 +22,11 @@ def backfills_to_do(query: ResolvedQuery, checkpoint: Checkpoint) -> list[Backfi
 
 
 def range_of_backfill(
-    connector: SourceConnector, query: ResolvedQuery, backfill: Backfill
+    connector: SourceConnector, query: ResolvedQuery, backfill: Backfill, position: str | None
 ) -> tuple[Any, Any]:
-    """What its upstream holds of it: two entries of Spark's offset log. Raises MzplanError: MZ273 for a type
-    that can't read by time, MZ277 for a range that is not there."""
+    """What its upstream holds of it before the `position` of the checkpoint: two entries of Spark's offset
+    log. Raises MzplanError: MZ273 for a type that can't read by time, MZ277 for a range that is not there,
+    MZ278 for one that was not read yet."""
     start, end = instant(backfill.start), instant(backfill.end)
     if not isinstance(connector, ReadsTimes) or start is None or end is None:
         raise error(
@@ -36,7 +37,7 @@ def range_of_backfill(
             address=query.address,
             exit_code=ExitCode.REFUSED,
         )
-    return connector.between_times(query, start, end)
+    return connector.between_times(query, start, end, position)
 
 
 def check_backfills(
@@ -48,8 +49,10 @@ def check_backfills(
         todo = backfills_to_do(query, checkpoint)
         if todo and checkpoint.log.committed() < 0:
             return not_begun(query).diagnostics
+        begun = [one.backfill for one in checkpoint.backfills.all() if one.step > checkpoint.log.committed()]
         for backfill in todo:
-            range_of_backfill(connector, query, backfill)
+            if backfill not in begun:  # its offsets are known, and its rows may be there
+                range_of_backfill(connector, query, backfill, checkpoint.position())
     except MzplanError as problem:
         return problem.diagnostics
     except OSError:  # what is wrong with it, the start tells
@@ -63,7 +66,8 @@ def not_begun(query: ResolvedQuery) -> MzplanError:
         "MZ278",
         f"{query.address} has read nothing yet, so nothing can be backfilled",
         "A backfill is a step after others, and its checkpoint has none.",
-        "wait for its first step (mzplan status); where a new source begins, its `start_offsets` says.",
+        "wait for its first step (mzplan status); where a new source begins, its `start_offsets` says. "
+        f"If it can't start for this: mzplan backfill {query.address} --cancel.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

@@ -86,9 +86,12 @@ class ReadsTimes(Replays, Protocol):
     """What its upstream holds of a range of times can be read again, as if it were a step (`mzplan
     backfill`). Its `Connector` says so, too (`by_time`)."""
 
-    def between_times(self, query: ResolvedQuery, start: int, end: int) -> tuple[Any, Any]:
-        """The range of the records from `start` to `end`, without that, in milliseconds since the epoch: as
-        two entries of Spark's offset log for `replay`. Raises MzplanError: MZ277 where the upstream holds
+    def between_times(
+        self, query: ResolvedQuery, start: int, end: int, position: str | None
+    ) -> tuple[Any, Any]:
+        """The range of the records from `start` to `end`, without that, in milliseconds since the epoch, and
+        before `position`, an entry of Spark's offset log: what comes behind it the query reads itself. As two
+        such entries for `replay`. Raises MzplanError: MZ277 where the upstream holds
         nothing of it, or not all of it any more, and for what a server did."""
 
 

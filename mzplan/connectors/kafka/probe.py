@@ -165,11 +165,16 @@ class KafkaProbe:
         return json.dumps({topic: {str(p): offset for p, offset in found.items()}}, separators=(",", ":"))
 
     def between_times(
-        self, query: ResolvedQuery, start: int, end: int
+        self, query: ResolvedQuery, start: int, end: int, position: str | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The offsets of the records from one time to another (milliseconds since the epoch), by partition:
-        `({"topic": {"0": 3}}, {"topic": {"0": 17}})`. Raises MzplanError, MZ277 among others."""
+        """The offsets of the records from one time to another (milliseconds since the epoch) that are before
+        a position, by partition: `({"topic": {"0": 3}}, {"topic": {"0": 17}})`. Raises MzplanError, MZ277 and
+        MZ278 among others."""
         topic = query.body["topic"]
+        try:
+            read = _read(position, topic)
+        except (ValueError, KeyError):  # of another topic: of this one nothing was read
+            read = {}
         try:
             client = self._client_of(query)
             partitions = range(_identify(client, query, False)["partitions"])
@@ -180,11 +185,16 @@ class KafkaProbe:
         except _Failed as failed:
             raise MzplanError(_diagnostic(query, failed)) from None
         to = {p: ends[p].offset if p in ends else last[p] for p in begins}
-        found = sorted(p for p, record in begins.items() if record.offset < to[p])
-        # The oldest record that there is may not be the oldest that there was.
-        gone = {p: begins[p].timestamp for p in found if 0 < first[p] == begins[p].offset}
-        if gone or not found:
+        there = [p for p, record in begins.items() if record.offset < to[p]]
+        # The oldest record that there is may not be the oldest that there was: of a partition whose oldest is
+        # younger than the range, all of the range may be gone.
+        gone = {p: record.timestamp for p, record in begins.items() if 0 < first[p] == record.offset}
+        if gone or not there:
             raise MzplanError(_not_in_range(query, start, end, gone))
+        to = {p: min(to[p], read.get(p, 0)) for p in there}
+        found = sorted(p for p in there if begins[p].offset < to[p])
+        if not found:
+            raise MzplanError(_not_read_yet(query, start, end))
         return {topic: {str(p): begins[p].offset for p in found}}, {topic: {str(p): to[p] for p in found}}
 
     def _identity(self, query: ResolvedQuery, writes: bool) -> dict[str, Any]:
@@ -411,6 +421,19 @@ def _not_in_range(query: ResolvedQuery, start: int, end: int, gone: Mapping[int,
         detail=f"{where}: {oldest}. Older ones were deleted (by retention, or by somebody), and some of them "
         "may have been of that range.",
         hint=f"take the range that is whole: --from {instant_text(max(gone.values()) + 1)} or later.",
+        address=query.address,
+        exit_code=ExitCode.REFUSED,
+    )
+
+
+def _not_read_yet(query: ResolvedQuery, start: int, end: int) -> Diagnostic:
+    wanted = f"from {instant_text(start)} to {instant_text(end)}"
+    return Diagnostic(
+        code="MZ278",
+        summary=f"{query.address} has not read the records {wanted} yet",
+        detail=f"{route(query)}, topic {query.body['topic']}: they are behind its position, so that it reads "
+        "them by itself.",
+        hint="wait until it has caught up (mzplan status), if they are to be there twice.",
         address=query.address,
         exit_code=ExitCode.REFUSED,
     )

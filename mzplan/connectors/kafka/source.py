@@ -111,10 +111,12 @@ class KafkaSource:
         """See Replays: by the offsets."""
         return replay(spark, self, query, _between(start, end))
 
-    def between_times(self, query: ResolvedQuery, start: int, end: int) -> tuple[Any, Any]:
+    def between_times(
+        self, query: ResolvedQuery, start: int, end: int, position: str | None
+    ) -> tuple[Any, Any]:
         """See ReadsTimes: by the timestamps of the records. In each partition it ends before the first record
         of a later time, wherever records of earlier ones come after that."""
-        return self._probe.between_times(query, start, end)
+        return self._probe.between_times(query, start, end, position)
 
     def backlog(self, query: ResolvedQuery) -> Mapping[str, int] | None:
         """See HasBacklog: the records after the checkpoint's offsets."""
