@@ -124,7 +124,7 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
     shown = Progress(Output())
-    start = threading.Thread.start
+    before, start = set(threading.enumerate()), threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:
         if begun:
@@ -134,7 +134,7 @@ def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, beg
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt), shown.working("something"):
         pass
-    ticking = [thread for thread in threading.enumerate() if thread.name == "progress"]
+    ticking = set(threading.enumerate()) - before
     shown.close()
     assert len(ticking) == begun
     for thread in ticking:
