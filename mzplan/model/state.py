@@ -97,7 +97,12 @@ class ResourceState:
         """Whether one of its backfills is done, as far as an observation shows it; None where it does not."""
         if seen is None or seen.generation != self.generation:
             return None
-        return seen.digest == self.digest or backfill.serial <= seen.backfilled
+        if seen.digest == self.digest:
+            return True
+        # They are done in the order of their serials. That says nothing where the newest one that is done
+        # is none of them: a rollback has brought back older ones, which may have been given up.
+        own = {one.serial for one in self.own_backfills}
+        return seen.backfilled in own and backfill.serial <= seen.backfilled
 
     def open_backfills(self, seen: Observation | None) -> tuple[Backfill, ...]:
         """Those that are not done yet, by an observation."""

@@ -38,7 +38,8 @@ def plan_between(before: State, after: State) -> Plan:
     restarted = {
         old.address
         for old, new in pairs
-        if old.restart_token != new.restart_token and new.address not in shown
+        if (old.restart_token, old.backfills) != (new.restart_token, new.backfills)
+        and new.address not in shown
     }
     if replaced or restarted:
         plan = build_plan(

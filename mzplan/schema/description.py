@@ -51,7 +51,7 @@ class SourceRead:
 class Description:
     """A source or sink as the runner starts it. Bodies are as committed: defaults are not filled in
     (see ResourceKind.with_defaults), secrets are references. `backfills`: what a source does before it
-    starts, each once; that is not in the digest, which the restart changes that comes with it."""
+    starts, each once."""
 
     address: Address
     id: Id
@@ -165,7 +165,8 @@ def digest_of(
     """`"1:<64 hex digits>"`: the digest of a query's inlined description, "" for a connection.
 
     Left out: what is changed in place, values equal to their defaults, and names (of the resource
-    itself, of its connections). So renaming a connection restarts nothing.
+    itself, of its connections). So renaming a connection restarts nothing. Its backfills are in it: a query
+    that runs with this digest has done these, and a rollback may bring a `restart_token` back.
     `memo` keeps inlined connections between calls on the same resources.
     """
     if resource.address.kind == "connection":
@@ -173,6 +174,8 @@ def digest_of(
     memo = {} if memo is None else memo
     content = [resource.address.kind, *_identity(resource, resources, memo)]
     content.append([resource.generation, resource.restart_token])
+    if backfills := resource.own_backfills:
+        content.append([[one.serial, one.start, one.end] for one in backfills])
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"{DIGEST_VERSION}:{hashlib.sha256(text.encode()).hexdigest()}"
 

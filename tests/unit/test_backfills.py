@@ -16,8 +16,9 @@ from mzplan.connectors.api.backfills import backfills_to_do, check_backfills
 from mzplan.connectors.api.protocols import resolve
 from mzplan.connectors.kafka import probe
 from mzplan.connectors.kafka.source import KafkaSource
+from mzplan.controller.executor import QueryName, QueryReport
 from mzplan.controller.observations import observe as observe_query
-from mzplan.controller.reconcile import Desired, Memory
+from mzplan.controller.reconcile import Desired, Memory, Switch, decide, key_of
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.plan import Plan
 from mzplan.model.state import Backfill, State
@@ -25,8 +26,9 @@ from mzplan.plan import build_plan
 from mzplan.plan.backfills import plan_backfill, plan_without_backfills
 from mzplan.plan.between import plan_between
 from mzplan.plan.manual_changes import plan_pause, plan_restart
+from mzplan.plan.state_edits import plan_rollback
 from mzplan.render.steps import render_steps
-from mzplan.schema.description import describe
+from mzplan.schema.description import describe, digest_of
 from mzplan.secrets.references import Secrets
 from mzplan.spark.backfills import pass_over_begun, settle_backfills
 from mzplan.store.formats import decode_state, encode_state
@@ -148,6 +150,63 @@ def test_a_new_generation_has_none(state: State) -> None:
     record = anew.resources[ORDERS]
     assert record.generation == 2 and describe(record, anew.resources).backfills == ()
     assert record.open_backfills(observe(state)["local"].observations[ORDERS]) == ()
+
+
+# --- after a rollback
+
+
+def rolled_back(state: State, then: State) -> State:
+    return commit_plan(plan_rollback(state, then), state)
+
+
+def test_another_one_after_a_rollback_is_done_too(state: State) -> None:
+    """The runner is still at the first one, or has it running, when the second one is committed."""
+    _, first = backfilled(state)
+    _, second = backfilled(rolled_back(first, state), start=RANGE[0] + HOUR)
+    record = second.resources[ORDERS]
+    assert record.restart_token == first.resources[ORDERS].restart_token
+    assert record.digest != first.resources[ORDERS].digest
+    assert record.open_backfills(observe(first)["local"].observations[ORDERS]) == record.backfills
+    ran = describe(first.resources[ORDERS], first.resources)
+    report = QueryReport(
+        name=QueryName.of("shop", ran), query_id="q", run_id="r", active=True, triggered=True, backfilled=2
+    )
+    wanted = Desired(description=describe(record, second.resources), paused=False)
+    decision = decide(ORDERS, wanted, [report], Memory(target=key_of(ran), accepted=ran), 0.0)
+    assert isinstance(decision.command, Switch) and decision.command.description == wanted.description
+    change = change_of(plan_between(first, second), "source.orders")
+    assert (change.action, change.effect) == ("restart", "restart")
+    assert change.reason == "a backfill from 2026-11-23T06:00:00Z to 2026-11-23T07:00:00Z"
+
+
+def test_an_older_one_that_a_rollback_brings_back_is_not_done_by_a_newer_one(state: State) -> None:
+    _, first = backfilled(state)
+    given_up = commit_plan(plan_without_backfills(first, ORDERS, observe(state)), first)
+    _, second = backfilled(given_up, start=RANGE[0] + HOUR)
+    again = rolled_back(second, first)
+    record = again.resources[ORDERS]
+    assert record.digest == first.resources[ORDERS].digest
+    seen = observe(second, orders={"backfilled": second.resources[ORDERS].backfills[0].serial})
+    assert record.open_backfills(seen["local"].observations[ORDERS]) == record.backfills
+    _, third = backfilled(again, seen, RANGE[0] + HOUR)
+    assert [one.serial for one in third.resources[ORDERS].backfills] == [2, third.serial]
+
+
+def test_those_before_the_newest_that_is_done_are_done(state: State) -> None:
+    _, one = backfilled(state)
+    _, two = backfilled(one, observe(state), RANGE[0] + HOUR)
+    later = commit_plan(plan_restart(two, [ORDERS]), two).resources[ORDERS]
+    for newest, left in ((0, [2, 3]), (2, [3]), (3, [])):
+        seen = observe(state, orders={"backfilled": newest})["local"].observations[ORDERS]
+        assert [one.serial for one in later.open_backfills(seen)] == left
+
+
+def test_the_digest_has_the_backfills_of_the_generation(state: State) -> None:
+    _, after = backfilled(state)
+    record = after.resources[ORDERS]
+    none, anew = replace(record, backfills=()), replace(record, generation=2)
+    assert digest_of(none, after.resources) != digest_of(record, after.resources) == record.digest
+    assert digest_of(anew, after.resources) == digest_of(replace(none, generation=2), after.resources)
 
 
 # --- what is refused
