@@ -84,15 +84,19 @@ class DeltaSink:
 
     def compact(self, query: ResolvedQuery, spark: SparkSession, rewriting: Rewriting) -> str | None:
         """See Compacts: small files are merged once there are `min_files` more than the last time. Nothing is
-        vacuumed, for who else reads earlier versions of the table is not known."""
+        vacuumed, for who else reads earlier versions of the table is not known.
+
+        A bucket's credentials stay as the running sink has them: to give Spark those of now would close the
+        client that it writes with, and a wrong one would end a query that is well."""
         wanted = query.body.get("compaction")
         if wanted is None:
             return None
         path = folder_of(query)
-        use_s3(spark, query, path)
         table = f"delta.{quoted(path)}"
         there = count_files(spark, table)
-        if there < self._merged.get(path, 0) + wanted["min_files"]:
+        # Fewer than the last time: somebody else has merged them, or emptied the table.
+        known = self._merged[path] = min(self._merged.get(path, 0), there)
+        if there < known + wanted["min_files"]:
             return None
         with rewriting(path):
             merged, made = merge_small_files(spark, table)
