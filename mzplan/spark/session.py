@@ -6,6 +6,7 @@ What spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf say already is kep
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,9 +142,14 @@ def _on_this_machine(configuration: SparkConf, submitted: bool) -> AbstractConte
 
 
 def _scratch() -> Path:
-    """A folder for this user alone: what Spark shuffles and caches are rows of other people's tables."""
+    """A folder for this user alone: what Spark shuffles and caches are rows of other people's tables.
+
+    It is locked until this process ends, however that happens: systemd-tmpfiles, which removes from /tmp what
+    is ten days old, leaves a locked folder alone, and tasks start from it for as long as we run."""
     folder = tempfile.mkdtemp(prefix="mzplan-spark-")  # 0700
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)  # never closed: that would end the lock
     return Path(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mzplan.spark.session import _scratch
 from mzplan.spark.task_python import tasks_like_the_driver
 
 SHOW = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], sys.argv[1], sep='|')"
@@ -51,3 +53,14 @@ def test_a_folder_that_holds_no_programs(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a file system mounted noexec
     with tasks_like_the_driver(tmp_path):
         assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_cleaner_of_temporary_files_leaves_the_folder_alone() -> None:
+    """systemd-tmpfiles asks for such a lock before it looks into a folder, and passes over one that it
+    can't have."""
+    handle = os.open(_scratch(), os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)
