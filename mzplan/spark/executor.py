@@ -520,14 +520,18 @@ class SparkExecutor:
 
     def _look(self, running: list[Running], found: Mapping[str, Progress | None]) -> bool:
         """Ask Spark about those that it says have ended; and for a moment about others, that were asked
-        longest ago, but first about those of which it says nothing by itself. Returns whether one has
-        ended."""
+        longest ago, but first about those of which it says nothing by itself. One of the rest is asked in any
+        case: it may have ended unannounced, while many others are in long first micro-batches. Returns
+        whether one has ended."""
         ended: list[Running] = []
         others: list[Running] = []
         for one in running:
             if one.ended is None:
                 (ended if self._progress.has_ended(one.run_id) else others).append(one)
-        others.sort(key=lambda one: (one.was_idle or found[one.run_id] is not None, one.asked_at))
+        others.sort(key=lambda one: one.asked_at)
+        silent = [one for one in others if not one.was_idle and found[one.run_id] is None]
+        heard = [one for one in others if one.was_idle or found[one.run_id] is not None]
+        others = [*heard[:1], *silent, *heard[1:]]
         news = [one.look(found[one.run_id]) for one in ended]
         until = time.monotonic() + _ASKING
         for number, one in enumerate(others):

@@ -80,6 +80,21 @@ def test_of_many_queries_some_are_asked_at_each_look_and_those_that_have_ended_a
     assert [r.run_id for r in executor.reports() if not r.active] == ["q30"]
 
 
+def test_an_end_that_was_not_announced_is_found_beside_long_first_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mzplan.spark.executor._ASKING", 0.0)
+    executor = SparkExecutor(ExecutorContext(project="shop", directory=str(tmp_path), warehouse="./w"))
+    first = [a_run(["Processing new data"] * 100, f"q{n}") for n in range(20)]
+    steady, over = a_run(["Processing new data"] * 100, "steady"), a_run([], "over")
+    steady.was_idle = over.was_idle = True
+    for running in (queries := [*first, steady, over]):
+        executor._progress.follow(running.run_id)
+    found = [executor._look(queries, dict.fromkeys(q.run_id for q in queries)) for _ in range(3)]
+    assert over.ended is not None and found.count(True) == 1
+    assert sum(one.asked_at > 0 for one in first) == 9  # three at each look
+
+
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`java(text)` puts a java on the PATH that says so of its version."""
