@@ -150,6 +150,7 @@ def carry_out_plan(
     auto_approve: bool,
     wait: float,
     message: str,
+    live: bool | None = None,
 ) -> int:
     from mzplan.operations.apply import ApplyOptions, carry_out
 
@@ -161,7 +162,7 @@ def carry_out_plan(
         name,
         partial(planned, project),
         approval(invocation, auto_approve, name),
-        ApplyOptions(allow_replace=True, wait=wait, message=message),
+        ApplyOptions(allow_replace=True, wait=wait, message=message, live=live),
     )
     return finish(invocation, applied)
 

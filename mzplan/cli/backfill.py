@@ -56,4 +56,6 @@ def command_backfill(
     if why is None and start is not None and end is not None:
         why = f"Backfill of {address} from {instant_text(start)} to {instant_text(end)}"
     why = why if why is not None else f"Gave up the backfill of {address}"
-    return carry_out_plan(invocation, "backfill", planned, auto_approve, wait, why)
+    # What gives up must not wait for servers that what is given up may be failing of.
+    live = False if cancel else None
+    return carry_out_plan(invocation, "backfill", planned, auto_approve, wait, why, live)
