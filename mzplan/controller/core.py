@@ -446,7 +446,7 @@ class Controller:
     def _configure(self, queries: Queries) -> None:
         queries.claims.retain = self.parameters.retain_dropped
         queries.pace = self.parameters.pace
-        queries.parallelism = self.parameters.parallelism
+        queries.short.most = self.parameters.parallelism
 
     def _journal_tokens(self, instance: InstanceId, tokens: Iterable[CreateExportToken]) -> None:
         """Before the catalog has them, or has them no more: a journal that can't be written changes

@@ -41,10 +41,17 @@ class RunningIds:
             shown=None,
         )
 
-    def is_elsewhere(self, command: Switch, reports: Mapping[Address, list[QueryReport]]) -> bool:
-        """Whether the checkpoint that this would start from is still in use at another address."""
-        return any(
-            self._ids.get(report.name) == command.description.id
+    def is_elsewhere(
+        self,
+        command: Switch,
+        reports: Mapping[Address, list[QueryReport]],
+        starting: Mapping[Address, str],
+    ) -> bool:
+        """Whether the checkpoint that this would start from is still in use at another address. `starting`:
+        the ids of which a start is under way: it may take hours before there is a report of it."""
+        id_ = command.description.id
+        return any(one == id_ for address, one in starting.items() if address != command.address) or any(
+            self._ids.get(report.name) == id_
             for address, there in reports.items()
             if address != command.address
             for report in there

@@ -1,7 +1,7 @@
 """The queries of one instance: what is wanted of each, what is there, and the next step between the two.
 
 Starts, stops and checks run on a pool, one at a time for each address; a round never blocks on the engine or
-a server.
+a server. Starts that may take hours have threads of their own, and hold up nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mzplan.controller.claims import Accepted, Claims, places_read
 from mzplan.controller.executor import CheckResult, Executor, QueryName, QueryReport
 from mzplan.controller.gate import Gate
 from mzplan.controller.identity import RunningIds
+from mzplan.controller.pools import LONG, Lane, WorkPool
 from mzplan.controller.reconcile import (
     DEFAULT_PACE,
     Accept,
@@ -86,15 +87,16 @@ class Queries:
         self.secrets_watch = SecretsWatch(secrets, pool, clock)
         self.gates = gates
         self.pool = pool
+        self.short = Lane(pool, 8)  # stops and starts
+        self.long = Lane(pool.long if isinstance(pool, WorkPool) else pool, LONG)  # starts with backfills
         self.wake = wake
         self.clock = clock
         self.behind = behind
         self.epoch = 0
         self.pace = DEFAULT_PACE
-        self.parallelism = 8  # stops and starts at once
         self.memories: dict[Address, Memory] = {a: Memory(accepted=d) for a, d in claims.accepted.items()}
         self.under_way: dict[Address, Future[Done]] = {}
-        self._working: list[Future[Done]] = []  # those of them that had not ended at the last look
+        self._starting: dict[Address, str] = {}  # the ids of those of them that are starts
         self.upstreams: dict[Address, Any] = {}
         self.reports: tuple[QueryReport, ...] = ()  # those of the last round
         self.running_ids = RunningIds()
@@ -111,6 +113,7 @@ class Queries:
         """Take in how commands have ended."""
         for address in [a for a, future in self.under_way.items() if future.done()]:
             done = self.under_way.pop(address).result()
+            self._starting.pop(address, None)
             if done.upstream is not None:
                 self.upstreams[address] = done.upstream
             outdated = address in self._outdated
@@ -126,7 +129,9 @@ class Queries:
             reports.setdefault(report.name.address, []).append(report)
         now = self.clock()
         decisions: dict[Address, Decision] = {}
-        for address in sorted({*wanted, *reports, *self.memories}, key=self._turn):
+        for address in sorted(
+            {*wanted, *reports, *self.memories}, key=lambda a: self._turn(a, wanted.get(a))
+        ):
             memory = self.memories.get(address) or Memory()
             there = reports.get(address, [])
             desired = wanted.get(address)
@@ -134,11 +139,12 @@ class Queries:
             if decision is None:
                 decision = self._decide(address, desired, there, memory, now)
             if isinstance(decision.command, Switch) and (
-                self.running_ids.is_elsewhere(decision.command, reports)
+                self.running_ids.is_elsewhere(decision.command, reports, self._starting)
                 or self.claims.is_going(decision.command.description)
             ):
                 decision = replace(decision, command=None, condition="starting")
-            if address in self.under_way or (isinstance(decision.command, Stop | Switch) and self._is_full()):
+            lane = self._lane(decision, there)
+            if address in self.under_way or (lane is not None and lane.is_full()):
                 # What the command in flight will find is not known yet, or there is one too many: report, but
                 # don't act or remember.
                 decision = replace(decision, command=None)
@@ -152,15 +158,30 @@ class Queries:
                 self._accepted_changed |= memory.accepted is not None and decision.memory.accepted is None
                 if decision.command is not None:
                     self.attempts.carries_out(decision)
-                    self._carry_out(decision.command)
+                    self._carry_out(decision.command, lane)
             decisions[address] = decision
         self._write_accepted(wanted)
         return decisions
 
-    def _turn(self, address: Address) -> tuple[bool, int, Address]:
-        """By which queries are started one after the other. Sources first: a sink may wait for its source to
-        come up with a new column. Then those that were behind most, which have the most to do."""
-        return (address.kind != "source", -self.behind.get(address, 0), address)
+    def _turn(self, address: Address, desired: Desired | None) -> tuple[bool, bool, int, Address]:
+        """By which queries are started one after the other. Last those that have failed as they are wanted
+        now: many that fail slowly must not keep others from their first attempt. Sources first: a sink may
+        wait for its source to come up with a new column. Then those that were behind most, which have the
+        most to do."""
+        has_failed, memory = False, self.memories.get(address)
+        if memory is not None and desired is not None:
+            has_failed = memory.failures > 0 and memory.target == key_of(desired.description)
+        return (has_failed, address.kind != "source", -self.behind.get(address, 0), address)
+
+    def _lane(self, decision: Decision, reports: list[QueryReport]) -> Lane | None:
+        """Where the next step is done; None for one that takes no time."""
+        match decision.command:
+            case Switch(description=description):
+                return self.long if has_to_backfill(description, decision.memory, reports) else self.short
+            case Stop():
+                return self.short
+            case _:
+                return None
 
     def _decide(
         self,
@@ -232,7 +253,7 @@ class Queries:
             kept = self._references[address] = (description, references_of(description))
         return kept[1]
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command, lane: Lane | None) -> None:
         match command:
             case Accept():
                 self._accepted_changed = True
@@ -240,15 +261,11 @@ class Queries:
                 dropped = self.memories.pop(command.address, Memory())
                 self._accepted_changed |= dropped.accepted is not None
             case Stop() | Switch():
-                self.under_way[command.address] = self.pool.submit(self._work, command)
-                self._working.append(self.under_way[command.address])
+                if isinstance(command, Switch):
+                    self._starting[command.address] = command.description.id
+                self.under_way[command.address] = (lane or self.short).submit(self._work, command)
             case _:
                 assert_never(command)
-
-    def _is_full(self) -> bool:
-        """Whether as much is under way as may be. Who has to wait is looked at again when one has ended."""
-        self._working = [one for one in self._working if not one.done()]
-        return len(self._working) >= self.parallelism
 
     def _accepted(self) -> Accepted:
         return {a: m.accepted for a, m in self.memories.items() if m.accepted is not None}
@@ -345,6 +362,17 @@ class Queries:
         failed = (start_failed if done.checked else rejected)(memory, text, code, now, self.pace)
         self._log_failure(address, memory, failed)
         self.memories[address] = failed
+
+
+def has_to_backfill(description: Description, memory: Memory, reports: Sequence[QueryReport]) -> bool:
+    """Whether a start may have backfills to do first: it returns when they are done. True where that is not
+    known. What has run had done all of its own before; the newest that is done says nothing of others where
+    it is none of these (see ResourceState.has_backfilled)."""
+    own, accepted = {one.serial for one in description.backfills}, memory.accepted
+    known = accepted.backfills if accepted is not None and accepted.place == description.place else ()
+    same = [report for report in reports if report.name.generation == description.generation]
+    newest = max((one.backfilled for one in same if one.backfilled in own), default=0)
+    return any(one.serial > newest and one not in known for one in description.backfills)
 
 
 def sentence(problem: Diagnostic) -> str:
