@@ -74,6 +74,7 @@ class Pipe:
         until(f"step {step} is reported", lambda: self.lab.report(self.sink).step >= step)
 
 
+@pytest.mark.faults
 def test_each_row_is_there_once_over_a_repeated_step(lab: Lab, topic: Make) -> None:
     pipe = Pipe(lab, topic)
     assert lab.check(pipe.sink).ok
@@ -161,6 +162,7 @@ def test_delivery_can_change_and_keeps_the_checkpoint(lab: Lab, topic: Make) -> 
     lab.stop(pipe.source, pipe.sink)
 
 
+@pytest.mark.faults
 def test_a_newer_runner_is_not_disturbed_by_an_older_one(lab: Lab, topic: Make) -> None:
     from mzplan.connectors.api.protocols import resolve
     from mzplan.connectors.kafka.options import transaction_options

@@ -39,6 +39,7 @@ def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
     assert found == pyspark.__file__
 
 
+@pytest.mark.faults
 def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
     lab: Lab, topic: Make, database: Make
 ) -> None:
@@ -110,6 +111,7 @@ def test_upsert_into_a_table_of_nothing_but_its_key(lab: Lab, topic: Make, datab
     lab.stop(source, sink)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("way", ["straight", "staged"])
 def test_a_task_that_is_tried_twice_doubles_nothing(
     lab: Lab, topic: Make, database: Make, monkeypatch: pytest.MonkeyPatch, way: str
@@ -190,6 +192,7 @@ def test_a_crash_of_the_server_loses_and_doubles_nothing(
     assert count() == 60
 
 
+@pytest.mark.faults
 def test_an_older_runner_is_fenced(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -222,6 +225,7 @@ def test_a_table_or_a_checkpoint_from_a_backup_is_noticed(lab: Lab, topic: Make,
     lab.stop(source, sink)
 
 
+@pytest.mark.faults
 def test_a_batch_that_waits_for_a_lock_can_be_stopped(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)
@@ -365,6 +369,7 @@ def test_a_table_that_lost_its_rows_is_noticed(lab: Lab, topic: Make, database: 
     lab.stop(source, sink)
 
 
+@pytest.mark.faults
 def test_a_table_that_is_altered_or_dropped_meanwhile(lab: Lab, topic: Make, database: Make) -> None:
     name, shop = topic(), database()
     lab.execute(shop, TABLE)

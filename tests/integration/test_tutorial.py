@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.servers.ports import free_port
 from tests.docs_commands import DOCS, run_page
 
 PORTS = ("19192", "19193", "19194", "19195", "15532")
 
 
+@pytest.mark.faults
 def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     folder = tmp_path / "tutorial"
     folder.mkdir()
