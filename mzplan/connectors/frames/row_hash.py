@@ -43,11 +43,7 @@ def of_sums(found: Mapping[str, Any]) -> ContentHash:
 
 def content_hash(rows: DataFrame) -> ContentHash:
     """The content hash of a DataFrame: a Spark job."""
-    from pyspark.sql import functions as f
-
-    name = _free_name(rows)
-    aggregates = [expression.alias(key) for key, expression in sums(f.col(name)).items()]
-    found = rows.select(row_hash(rows).alias(name)).agg(*aggregates).first()
+    found = rows.agg(*_aggregates(rows)).first()
     assert found is not None
     return of_sums(found.asDict())
 
@@ -55,26 +51,18 @@ def content_hash(rows: DataFrame) -> ContentHash:
 def observed(rows: DataFrame, *more: Expression) -> DataFrame:
     """The same rows; each micro-batch reports its content hash among its observed metrics, and `more`
     aggregates with it: one look at each row is cheaper than two."""
-    from pyspark.sql import functions as f
+    return rows.observe(OBSERVATION, *_aggregates(rows), *more)
 
-    name = _free_name(rows)
-    aggregates = [expression.alias(key) for key, expression in sums(f.col(name)).items()]
-    return rows.withColumn(name, row_hash(rows)).observe(OBSERVATION, *aggregates, *more).drop(name)
+
+def _aggregates(rows: DataFrame) -> list[Expression]:
+    """Each of them hashes a row anew: to keep its hash would cost two copies of the row, which are dearer."""
+    return [expression.alias(name) for name, expression in sums(row_hash(rows)).items()]
 
 
 def of_progress(progress: Mapping[str, Any]) -> ContentHash | None:
     """The content hash in the progress of an `observed` stream (JSON of a StreamingQueryProgress)."""
     found = (progress.get("observedMetrics") or {}).get(OBSERVATION)
     return of_sums(found) if found else None
-
-
-def _free_name(rows: DataFrame) -> str:
-    """A name that no column has."""
-    taken = {name.lower() for name in rows.columns}
-    name = "_mzplan_hash"
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _hashable(value: Expression, type_: DataType) -> Expression:
