@@ -37,6 +37,46 @@ _SPARK_HAS = (
     "org.slf4j:slf4j-api",
     "org.xerial.snappy:snappy-java",
 )
+# The features of tables that Delta can read and write: its TableFeature.allSupportedFeaturesMap.
+_FEATURES = frozenset(
+    [
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "checkpointProtection",
+        "clustering",
+        "columnMapping",
+        "coordinatedCommits-preview",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
+    ]
+)
+_DELTA_4_0 = _FEATURES | {"catalogOwned-preview"}
+_DELTA_4_4 = _FEATURES | {
+    "adaptiveMetadata-preview",
+    "catalogManaged",
+    "geospatial",
+    "geospatial-dev",
+    "icebergCompatV3",
+    "materializePartitionColumns",
+    "variantShredding",
+}
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 # Newer Delta else ignores how long VACUUM is to keep files, and takes the table's setting.
 _VACUUM_AS_TOLD = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
@@ -47,14 +87,15 @@ class SparkLine:
     """`spark`: "4.0". `packages`: Maven coordinates of what every session has; `excluded`: of what they ask
     for and are not to bring. `before_spark`: which of them is to be loaded before Spark's own copy. `aws`:
     the versions of what a schema names for AWS, which belong to the Hadoop that Spark has, by
-    `organisation:name`. `settings`: of Spark, defaults as those of spark/session.py. `local_checkpoints`: the
-    class that writes a checkpoint to a local disk. `tested`: the releases of PySpark that were tried, the
-    newest last."""
+    `organisation:name`. `features`: of tables, those that its Delta can read and write. `settings`: of Spark,
+    defaults as those of spark/session.py. `local_checkpoints`: the class that writes a checkpoint to a local
+    disk. `tested`: the releases of PySpark that were tried, the newest last."""
 
     spark: str
     delta: str
     connector: str
     packages: tuple[str, ...]
+    features: frozenset[str]
     excluded: tuple[str, ...] = _EXCLUDED
     before_spark: str | None = None
     aws: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +131,7 @@ LINES = (
             _KAFKA_CLIENTS,
             _LZ4,
         ),
+        features=_DELTA_4_0,
         before_spark=_LZ4,
         local_checkpoints=f"{_STREAMING}.FileSystemBasedCheckpointFileManager",
         tested=("4.0.5",),
@@ -104,6 +146,7 @@ LINES = (
             _KAFKA_CLIENTS,
             _LZ4,
         ),
+        features=_DELTA_4_4,
         excluded=(*_EXCLUDED, *_SPARK_HAS),
         before_spark=_LZ4,
         aws=_aws("3.4.2", "2.29.52"),
@@ -119,6 +162,7 @@ LINES = (
             "io.delta:delta-spark_4.2_2.13:4.4.0",
             _KAFKA_CLIENTS,
         ),
+        features=_DELTA_4_4,
         # Its own lz4-java is 1.11.0.
         excluded=(*_EXCLUDED, *_SPARK_HAS, "at.yawk.lz4:lz4-java"),
         aws=_aws("3.5.0", "2.35.4"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mzplan import __version__
 from mzplan.connectors.api.backfills import backfills_to_do
-from mzplan.connectors.api.capabilities import Compacts
+from mzplan.connectors.api.capabilities import Compacts, WritesTable
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, ResolvedQuery, Routed, resolve
 from mzplan.connectors.api.upstream_change import take_upstream
@@ -37,7 +37,7 @@ from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.measures import measured
 from mzplan.spark.progress import Progress, ProgressListener
 from mzplan.spark.query import Running, resumed
-from mzplan.spark.session import has_ended
+from mzplan.spark.session import current_line, has_ended
 from mzplan.spark.step_recorder import StepRecorder
 from mzplan.spark.streams import (
     analysed_outputs,
@@ -47,7 +47,7 @@ from mzplan.spark.streams import (
     trigger_interval,
 )
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.spark.versions import require_readable, take_over
+from mzplan.spark.versions import require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
@@ -92,7 +92,7 @@ class SparkExecutor:
     # ── the session
 
     def open(self) -> None:
-        from mzplan.spark.session import current_line, open_session
+        from mzplan.spark.session import open_session
 
         with self._opening:
             if self._spark is not None:
@@ -231,7 +231,8 @@ class SparkExecutor:
         )
         lacking = self._lacking_jars(description, secrets)
         unreadable = self._unreadable(description)
-        diagnostics = (*found.diagnostics, *lacking, *unreadable)
+        tables = self._unsupported(description, secrets)
+        diagnostics = (*found.diagnostics, *lacking, *unreadable, *tables)
         return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
@@ -243,6 +244,27 @@ class SparkExecutor:
         except OSError:  # what is wrong with it, the start tells
             pass
         return ()
+
+    def _unsupported(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        """MZ281, before anything is stopped for a query that could not go on with its tables."""
+        if description.address.kind == "connection":
+            return ()
+        try:
+            self._require_features(self._resolve(description, secrets))
+        except MzplanError as problem:
+            return tuple(d for d in problem.diagnostics if d.code == "MZ281")
+        return ()
+
+    def _require_features(self, query: ResolvedQuery) -> None:
+        """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
+        line = line_of(self._versions.spark) if self._versions is not None else current_line()
+        connector, collection = self._connector(query), self._collection(query.description)
+        tables = {collection: query.address.kind == "source"}
+        if isinstance(connector, WritesTable):
+            tables[connector.table(query)] = True
+        for table, writes in tables.items():
+            with suppress(OSError):  # what can't be seen, the start tells
+                require_features(table, query.address, line, writes=writes)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return prepare_target(
@@ -289,6 +311,7 @@ class SparkExecutor:
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
         running = Running(name, self._connector(query).route(query))
+        self._require_features(query)
         try:
             if description.source is not None:
                 self._begin_steps(spark, description, secrets, running, epoch)

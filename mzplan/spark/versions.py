@@ -1,12 +1,15 @@
-"""Which Spark and Delta have written a checkpoint, and whether those that are here can go on from it."""
+"""Which Spark and Delta have written a checkpoint and the tables that belong to it, and whether those that
+are here can go on from there."""
 
 from __future__ import annotations
 
-from mzplan.host.spark_lines import LINES, NEWEST
+from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Versions
+from mzplan.model.words import count
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog
 
 
 def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -> Versions | None:
@@ -39,5 +42,35 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
         f"{NEWEST.spark}, and not whether that can go on from it. The checkpoint was not touched.",
         f"let a runner of mzplan {before.mzplan} or newer run it; or start it anew: "
         f"mzplan apply --replace {address}",
+        address=address,
+    )
+
+
+def require_features(table: str, address: Address, ours: SparkLine, *, writes: bool) -> None:
+    """Raise MzplanError MZ281 for a Delta table with a feature that the Delta of this line lacks, before a
+    query that reads it, or also `writes` it, is stopped or started. Raises OSError."""
+    found = CollectionLog(table).features()
+    if found is None:
+        return
+    wanted = found.reading | found.writing if writes else found.reading
+    if lacking := sorted(wanted - ours.features):
+        able = [line for line in LINES if wanted <= line.features]
+        raise _unsupported(table, address, ours, lacking, able[-1] if able else None)
+
+
+def _unsupported(
+    table: str, address: Address, ours: SparkLine, lacking: list[str], able: SparkLine | None
+) -> MzplanError:
+    they = "it" if len(lacking) == 1 else "them"
+    drop = "with what gave the table that (ALTER TABLE … DROP FEATURE), or use another table."
+    return error(
+        "MZ281",
+        f"{address} needs another Delta than that of Spark {ours.spark}",
+        f"{table} has {count(len(lacking), 'feature')} that Delta {ours.delta} lacks: {', '.join(lacking)}. "
+        "Neither the table nor the checkpoint was touched.",
+        f"run it on Spark {able.spark}, whose Delta {able.delta} has {they}: pip install "
+        f"'pyspark=={able.tested[-1]}'"
+        if able is not None
+        else f"no Delta of this mzplan has {they}: take {they} away again {drop}",
         address=address,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -26,12 +26,22 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Of Delta, by the names that its log has: those that whoever reads the table must have, and those that
+    whoever writes it must."""
+
+    reading: frozenset[str]
+    writing: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One version. `step` is None for one that no streaming query wrote. `rows` are those that it added; of a
     MERGE those that it inserted, updated and deleted. `adds` are the Parquet files that it added, `removes`
     the names of those that it took away. `transaction` is who says that it wrote this, and as which step;
     `merged` the rows that a MERGE was given (None: it is none), and `changes` the Parquet files of its change
-    feed: with none of them, its rows are those of `adds`, all new."""
+    feed: with none of them, its rows are those of `adds`, all new. `features`: what the table asks for from
+    here on; None where that is as before."""
 
     version: int
     step: int | None
@@ -44,6 +54,7 @@ class Commit:
     merged: int | None = None
     is_vacuum: bool = False
     changes: tuple[str, ...] = ()
+    features: Features | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -95,21 +106,36 @@ class CollectionLog:
             if commit is not None and commit.transaction is not None and commit.transaction[0] == application:
                 return commit.transaction[1]
         # The log was cut off: Delta keeps of each writer the newest in its checkpoints.
-        return self._checkpointed(application) if versions and versions[0] > 0 else None
+        if not versions or versions[0] == 0:
+            return None
+        kept = [one for one in self._checkpointed("txn") if one["appId"] == application]
+        return max((int(one["version"]) for one in kept), default=None)
 
-    def _checkpointed(self, application: str) -> int | None:
-        found = [
-            name for name in self._folder.names() if ".checkpoint." in name and name.endswith(".parquet")
-        ]
-        newest = max((name.partition(".")[0] for name in found), default="")
-        steps = [
-            int(row["version"])
-            for name in found
-            if name.startswith(f"{newest}.")
-            for row in _transactions(f"{self.collection}/_delta_log/{name}")
-            if row["appId"] == application
-        ]
-        return max(steps, default=None)
+    def features(self) -> Features | None:
+        """What the newest version asks for; None where there is no table, or its log does not say. Raises
+        OSError."""
+        checkpoint = self._checkpoint()
+        for version in reversed(self.versions()):
+            if version <= checkpoint:
+                break
+            commit = self.commit(version)
+            if commit is not None and commit.features is not None:
+                return commit.features
+        return next(map(_features, self._checkpointed("protocol")), None)
+
+    def _checkpoint(self) -> int:
+        """The version of Delta's newest checkpoint; -1 without one."""
+        return max((int(name.partition(".")[0]) for name in self._checkpoints()), default=-1)
+
+    def _checkpoints(self) -> list[str]:
+        found = (name for name in self._folder.names() if ".checkpoint." in name and name[:20].isdecimal())
+        return [name for name in found if name.endswith(".parquet")]
+
+    def _checkpointed(self, action: str) -> list[dict[str, Any]]:
+        """What the newest checkpoint has of one kind of action."""
+        newest = f"{self._checkpoint():020}."
+        names = [name for name in self._checkpoints() if name.startswith(newest)]
+        return [row for name in names for row in _actions(f"{self.collection}/_delta_log/{name}", action)]
 
     def place(self, name: str) -> str:
         """The path or URI of a file, by its name in the log."""
@@ -125,17 +151,17 @@ class CollectionLog:
         return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
 
 
-def _transactions(place: str) -> list[dict[str, Any]]:
-    """The newest transaction of each writer, of one of Delta's checkpoints. Raises OSError."""
+def _actions(place: str, action: str) -> list[dict[str, Any]]:
+    """Of one kind, those in a file of one of Delta's checkpoints. Raises OSError."""
     import pyarrow as pa
     from pyarrow import parquet
 
     system, path = file_system(place)
     try:
-        table = parquet.read_table(path, filesystem=system, columns=["txn"])
+        table = parquet.read_table(path, filesystem=system, columns=[action])
     except pa.ArrowException as problem:
         raise OSError(f"{place} is damaged: {problem}") from None
-    return [row for row in table.column("txn").to_pylist() if row is not None]
+    return [row for row in table.column(action).to_pylist() if row is not None]
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
@@ -182,6 +208,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
     removes: list[str] = []
     changes: list[dict[str, Any]] = []
     transaction: tuple[str, int] | None = None
+    features: Features | None = None
     for line in data.splitlines():
         action = json.loads(line)
         if "commitInfo" in action:
@@ -194,6 +221,8 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
             removes.append(action["remove"]["path"])
         elif "txn" in action:
             transaction = str(action["txn"]["appId"]), int(action["txn"]["version"])
+        elif "protocol" in action:
+            features = _features(action["protocol"])
     metrics = info.get("operationMetrics") or {}
     return Commit(
         version=version,
@@ -215,7 +244,14 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
         merged=int(metrics["numSourceRows"]) if "numSourceRows" in metrics else None,
         is_vacuum=str(info.get("operation", "")).startswith("VACUUM"),
         changes=tuple(_file(collection, file["path"]) for file in changes),
+        features=features,
     )
+
+
+def _features(protocol: Mapping[str, Any]) -> Features:
+    """Of a table's `protocol`; one of the time before features has none, and each Delta can read it."""
+    reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
+    return Features(reading=frozenset(reading or ()), writing=frozenset(writing or ()))
 
 
 def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from mzplan.connectors.api.probes import Memo
 from mzplan.connectors.checks import check_description
 from mzplan.connectors.kafka.probe import KafkaProbe
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.host.spark_lines import line_of
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.spark.executor import SparkExecutor
 
 if TYPE_CHECKING:
@@ -286,3 +290,31 @@ def _own(path: Path) -> bool:
         return bool(path.read_bytes())
     except OSError:
         return False
+
+
+def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab: Lab, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "lake"), pa.table({"id": pa.array([1], pa.int64())}))
+    source = lab.files_source(tmp_path / "in", schema="id BIGINT")
+    sink = lab.sink(source, "delta", {"type": "files", "path": str(tmp_path)}, path="lake")
+    assert lab.codes(sink) == []
+    commit = tmp_path / "lake" / "_delta_log" / f"{1:020}.json"
+    features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "ofTomorrow"]}
+    commit.write_text(json.dumps({"protocol": features}) + "\n")
+    (found,) = lab.check(sink).diagnostics
+    assert found.code == "MZ281" and "lacks: ofTomorrow" in found.detail
+    with pytest.raises(MzplanError) as caught:
+        lab.start(sink)
+    assert caught.value.diagnostics == (found,)
+    assert not lab.checkpoint(sink).exists()
+    # What Delta itself would say, and only once the query runs.
+    with pytest.raises(Exception, match="ofTomorrow"):
+        lab.executor._session().sql(f"DELETE FROM delta.`{tmp_path}/lake`")
+
+
+def test_the_features_of_a_line_are_those_of_its_delta(lab: Lab) -> None:
+    lab.executor.open()
+    session = lab.executor._session()
+    java: Any = session._jvm
+    known = java.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()
+    names = {feature.name() for feature in java.scala.jdk.javaapi.CollectionConverters.asJava(known).values()}
+    assert line_of(session.version).features == names

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from mzplan.host.spark_lines import NEWEST
+from mzplan.host.spark_lines import LINES, NEWEST, OLDEST
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.state import Instance, Observation, State, Status, Versions
 from mzplan.operations import versions as planned
-from mzplan.spark.versions import require_readable, take_over
+from mzplan.spark.versions import require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint
+from mzplan.warehouse.collection_log import CollectionLog, Features
 
 ORDERS = Address("source", "orders")
 OLD = Versions(mzplan="0.1.0", spark="4.0.5", delta="4.0.0", kafka="4.0.0")
@@ -53,6 +57,78 @@ def test_a_damaged_record_is_said(tmp_path: Path) -> None:
     (tmp_path / "versions.json").write_text('{"versions": {"spark": 4}}')
     with pytest.raises(OSError, match=r"versions.json is damaged"):
         require_readable(Checkpoint(str(tmp_path)), ORDERS)
+
+
+def table_of(folder: Path, *protocols: dict[str, Any], checkpoint: dict[str, Any] | None = None) -> str:
+    """A Delta table with a commit for each protocol; before them, where it says so, a checkpoint."""
+    log = folder / "_delta_log"
+    log.mkdir(parents=True)
+    first = 0
+    if checkpoint is not None:
+        first = 11
+        rows = [
+            {"protocol": None, "txn": {"appId": "a", "version": 3}},
+            {"protocol": checkpoint, "txn": None},
+        ]
+        parquet.write_table(pa.Table.from_pylist(rows), log / f"{10:020}.checkpoint.parquet")
+        # It is older than the checkpoint, which has something else.
+        (log / f"{9:020}.json").write_text(json.dumps({"protocol": protocol("gone")}))
+    for version, one in enumerate(protocols, first):
+        lines = [{"commitInfo": {"operation": "SET TBLPROPERTIES"}}, *([{"protocol": one}] if one else [])]
+        (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, lines)))
+    return str(folder)
+
+
+def protocol(*writing: str, reading: Sequence[str] = ()) -> dict[str, Any]:
+    versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+    return {**versions, "readerFeatures": list(reading), "writerFeatures": [*writing, *reading]}
+
+
+def features(*writing: str, reading: Sequence[str] = ()) -> Features:
+    return Features(reading=frozenset(reading), writing=frozenset([*writing, *reading]))
+
+
+def test_what_a_table_asks_for(tmp_path: Path) -> None:
+    def found(name: str, *protocols: dict[str, Any], **more: Any) -> Features | None:
+        return CollectionLog(table_of(tmp_path / name, *protocols, **more)).features()
+
+    assert CollectionLog(str(tmp_path / "nowhere")).features() is None
+    assert found("silent", {}) is None
+    assert found("old", {"minReaderVersion": 1, "minWriterVersion": 2}) == features()
+    assert found("newest", protocol("a"), protocol("a", reading=["b"]), {}) == features("a", reading=["b"])
+    kept = protocol("a", reading=["b"])
+    assert found("kept", {}, {}, checkpoint=kept) == features("a", reading=["b"])
+    assert found("later", protocol("c"), {}, checkpoint=kept) == features("c")
+    assert CollectionLog(str(tmp_path / "kept")).last_transaction("a") == 3
+
+
+def refusal(table: str, *, writes: bool) -> Any:
+    with pytest.raises(MzplanError) as caught:
+        require_features(table, ORDERS, OLDEST, writes=writes)
+    (told,) = caught.value.diagnostics
+    assert told.code == "MZ281" and told.address == ORDERS and table in told.detail
+    return told
+
+
+def test_a_table_that_needs_another_delta_is_refused(tmp_path: Path) -> None:
+    (newer, *_) = sorted(NEWEST.features - OLDEST.features)
+    written = table_of(tmp_path / "written", protocol("appendOnly", newer))
+    require_features(written, ORDERS, OLDEST, writes=False)
+    require_features(written, ORDERS, NEWEST, writes=True)
+    told = refusal(written, writes=True)
+    assert "Spark 4.0" in told.summary and f"1 feature that Delta 4.0.0 lacks: {newer}." in told.detail
+    assert f"Spark {NEWEST.spark}" in told.hint and f"pyspark=={NEWEST.tested[-1]}" in told.hint
+    read = table_of(tmp_path / "read", protocol(newer, reading=["ofTomorrow"]))
+    assert "1 feature that Delta 4.0.0 lacks: ofTomorrow" in refusal(read, writes=False).detail
+    told = refusal(read, writes=True)
+    assert "2 features" in told.detail and "pip install" not in told.hint and "DROP FEATURE" in told.hint
+
+
+def test_what_the_tables_of_mzplan_ask_for_each_line_has(tmp_path: Path) -> None:
+    """The fault test of an upgrade makes them on each of two lines."""
+    made = protocol("appendOnly", "invariants", "changeDataFeed", reading=["deletionVectors", "timestampNtz"])
+    for line in LINES:
+        require_features(table_of(tmp_path / line.spark, made), ORDERS, line, writes=True)
 
 
 def status_of(**more: Any) -> Status:

@@ -146,6 +146,14 @@ class Compacts(Protocol):
         Spark raises, such as for a change by somebody else meanwhile."""
 
 
+@runtime_checkable
+class WritesTable(Protocol):
+    """The target of a sink is a Delta table, which may ask for more than the Delta of a runner has."""
+
+    def table(self, query: ResolvedQuery) -> str:
+        """Its path or URI. It need not be there yet."""
+
+
 class Adopts(Protocol):
     """A source of this type can go on from the checkpoint of a query that somebody wrote by hand."""
 

@@ -49,6 +49,10 @@ class DeltaSink:
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
 
+    def table(self, query: ResolvedQuery) -> str:
+        """See WritesTable."""
+        return folder_of(query)
+
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """As far back as the table's log goes; for an upsert only the number of rows."""
         return DeltaRecorded(query, query.checkpoint.log.query_id() if query.checkpoint else None)
