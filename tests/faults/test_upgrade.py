@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
+from confluent_kafka import Producer
 
 from examples.servers import produce_json
 from examples.servers.process import descendants_of, send
-from mzplan.host.failpoints import Failpoint
+from mzplan.connectors.files.manifest import committed_files
 from mzplan.host.spark_lines import SparkLine, installed_line, installed_spark
+from mzplan.warehouse.checkpoints import Checkpoint
 from tests.faults.doomed import Doomed
 from tests.integration.committed import committed
 from tests.integration.spark_lab import read_delta
@@ -36,73 +39,199 @@ from tests.support import (
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer
 
+Make = Callable[..., str]
 EACH = 40
+SECONDS = 150.0
+KEYED = {"latest", "shop", "made"}  # of the targets
+# No key: a row written twice would be there twice. And what the sink does to the table that has one.
+_TABLES = """
+CREATE TABLE from_folder (id bigint, customer text, amount numeric(10,2));
+CREATE TABLE latest (id bigint PRIMARY KEY, v bigint);
+CREATE TABLE writes (v bigint);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN INSERT INTO writes VALUES (NEW.v); RETURN NULL; END $$;
+CREATE TRIGGER noted AFTER INSERT OR UPDATE ON latest FOR EACH ROW EXECUTE FUNCTION note();
+"""
+_SOON = "trigger: {interval: 1s}"
+_VALUES = 'schema: "id BIGINT, v BIGINT"'
 
 
 class Upgraded:
-    """Rows that went in by a topic and a folder, and everything that they are written to."""
+    """Rows and changes that went in by sources of each type, and everything that they are written to."""
 
     def __init__(
-        self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer, topics: tuple[str, str], name: str
+        self, folder: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
     ):
         self.project = Project(folder, "upgrade", {"TEST_PG_PASSWORD": postgres.password})
         self.doomed = Doomed(self.project)
-        self.kafka, self.dsn = kafka, postgres.dsn(name)
-        self.read, self.written = topics
-        self.sent = 0
-        for table in ("from_topic", "from_folder"):  # no key: a row written twice would be there twice
-            execute(self.dsn, f"CREATE TABLE {table} (id bigint, customer text, amount numeric(10,2))")
+        self.kafka = kafka
+        self.read, self.changed, self.written = topic("in"), topic("changed"), topic("out")
+        upstream, target = database("upstream"), database("target")
+        self.upstream, self.target = postgres.dsn(upstream), postgres.dsn(target)
+        self.round = 0
+        self.has_more = False
+        execute(self.target, _TABLES)
+        execute(  # with rows for its snapshot
+            self.upstream,
+            "CREATE TABLE shop (id bigint PRIMARY KEY, v bigint); "
+            f"INSERT INTO shop SELECT g, -1 FROM generate_series(0, {EACH}) g",
+        )
         (folder / "in").mkdir()
         text = "connections:\n" + kafka_connection("k", kafka.bootstrap)
-        text += postgres_connection("pg", postgres, name) + "  here: {type: files, path: .}\n"
+        text += postgres_connection("pg", postgres, target) + postgres_connection("up", postgres, upstream)
+        text += "  here: {type: files, path: .}\n"
         text += "sources:\n" + orders_source("s", "k", self.read)
-        text += "  f:\n    connection: here\n    path: in\n    trigger: {interval: 500ms}\n"
+        text += f"  f:\n    connection: here\n    path: in\n    {_SOON}\n"
         text += '    format: {type: json, schema: "id BIGINT, customer STRING, amount DECIMAL(10,2)"}\n'
+        text += self._upserts("c")
+        text += f"  p:\n    connection: up\n    tables: [public.shop]\n    {_VALUES}\n    key: [id]\n"
+        text += f"    {_SOON}\n"
+        text += f"  l:\n    type: local\n    {_VALUES}\n    {_SOON}\n"
+        text += "sinks:\n" + orders_sink("u", "f", "pg", "from_folder")
+        text += f"  d: {{from: s, connection: here, path: lake, {_SOON}}}\n"
+        text += f"  k: {{from: s, connection: k, topic: {self.written}, {_SOON}}}\n"
+        text += orders_sink("c", "c", "pg", "latest", ", mode: upsert, key: [id]")
+        text += self._merged("p", "p", "shop")
         text += (
-            "sinks:\n"
-            + orders_sink("t", "s", "pg", "from_topic")
-            + orders_sink("u", "f", "pg", "from_folder")
+            f"  o: {{type: files, from: l, connection: here, path: out, format: {{type: json}}, {_SOON}}}\n"
         )
-        text += "  d: {from: s, connection: here, path: lake, trigger: {interval: 500ms}}\n"
-        text += f"  k: {{from: s, connection: k, topic: {self.written}, trigger: {{interval: 500ms}}}}\n"
+        text += f"  shown: {{from: l, type: console, rows: 1000, {_SOON}}}\n"
         self.project.write("upgrade", text)
 
+    def _upserts(self, name: str) -> str:
+        return (
+            f"  {name}:\n    connection: k\n    topic: {self.changed}\n    {_SOON}\n"
+            f"    format: {{type: json, {_VALUES}}}\n    envelope: {{type: upsert, key: [id]}}\n"
+        )
+
+    def _merged(self, name: str, source: str, path: str) -> str:
+        upsert = f"mode: upsert, key: [id], {_SOON}"
+        return f"  {name}: {{from: {source}, connection: here, path: {path}, {upsert}}}\n"
+
+    def declare_more(self) -> None:
+        """Tables that the runner of now makes: a keyed collection, and that of a Delta sink."""
+        text = "sources:\n" + self._upserts("made") + "sinks:\n" + self._merged("made", "made", "made")
+        self.project.write("more", text)
+        self.project.apply()
+        self.has_more = True
+
     def send(self) -> None:
-        """More rows, the same into the topic and into the folder."""
-        more = orders(self.sent, self.sent + EACH)
-        self.sent += EACH
+        """More of everything. Rows without a key are the same everywhere; every key gets a value that none
+        had before, and every fifth one goes."""
+        first, last = self.round * EACH, (self.round + 1) * EACH
+        more = orders(first, last)
         produce_json(self.kafka.bootstrap, self.read, more, key="id")
-        lines = "".join(json.dumps(row) + "\n" for row in more)
-        part = self.project.folder / "in" / f".{self.sent}"
-        part.write_text(lines)
-        part.rename(part.with_name(f"{self.sent}.json"))
+        values = self._file(
+            self.project.folder / f"{first}.jsonl", [{"id": v, "v": v} for v in range(first, last)]
+        )
+        self.project.json("append", "source.l", "--file", str(values), "--id", str(first))
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap})
+        for id_ in range(EACH):
+            producer.produce(self.changed, json.dumps({"id": id_, "v": first + id_}), key=str(id_))
+            if id_ % 5 == self.round % 5:
+                producer.produce(self.changed, None, key=str(id_))
+        assert producer.flush(30) == 0
+        execute(
+            self.upstream,
+            f"INSERT INTO shop SELECT g, {first} + g FROM generate_series(0, {EACH - 1}) g "
+            "ON CONFLICT (id) DO UPDATE SET v = EXCLUDED.v; "
+            f"DELETE FROM shop WHERE id % 5 = {self.round % 5} OR id = {EACH}",
+        )
+        # The last: who waits for these rows begins to look now.
+        self._file(self.project.folder / "in" / f"{first}.json", more)
+        self.round += 1
 
-    def run(self, line: SparkLine, failpoint: str = "") -> subprocess.Popen[bytes]:
+    def _file(self, path: Path, rows: list[dict[str, Any]]) -> Path:
+        """There at once, and whole."""
+        part = path.with_name(f".{path.name}")
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return part.rename(path)
+
+    def run(self, line: SparkLine) -> None:
         """A runner on this line."""
-        self.project.environment.update(environment_of(line) if line is not installed_line() else HERE)
-        started = self.doomed.runner(failpoint)
-        self.project.environment.update(HERE)
-        return started
+        if line is not installed_line():
+            self.project.environment.update(environment_of(line))
+        self.doomed.runner()
+        self.project.environment.pop("PYTHONPATH", None)
 
-    def found(self) -> dict[str, list[int]]:
-        """The ids of what is in each target, sorted."""
-        tables = {t: rows_of(self.dsn, f"SELECT id FROM {t}") for t in ("from_topic", "from_folder")}
-        lake = read_delta(self.project.folder / "lake")
-        there = {table: sorted(row[0] for row in rows) for table, rows in tables.items()}
-        there["lake"] = sorted(row["id"] for row in lake)
-        there["topic"] = sorted(value["id"] for _, _, value in committed(self.kafka.bootstrap, self.written))
-        return there
+    def targets(self) -> dict[str, Callable[[], list[Any]]]:
+        """How to see what is in each target: ids, or keys with their values, sorted."""
+        folder = self.project.folder
+
+        def lake(name: str, *columns: str) -> Callable[[], list[Any]]:
+            return lambda: sorted(
+                row[columns[0]] if len(columns) == 1 else tuple(row[column] for column in columns)
+                for row in read_delta(folder / name)
+            )
+
+        def files() -> list[Any]:
+            texts = [Path(file).read_text() for file in committed_files(folder / "out")]
+            return sorted(json.loads(line)["v"] for text in texts for line in text.splitlines())
+
+        def console() -> list[Any]:  # at least once
+            logs = [folder / "runner.log", folder / ".mzplan" / "local.log"]
+            text = "".join(log.read_text(errors="replace") for log in logs if log.exists())
+            return sorted({int(v) for v in re.findall(r'^sink\.shown step \d+: .*"v":(\d+)}', text, re.M)})
+
+        return {
+            "from_folder": lambda: sorted(i for (i,) in rows_of(self.target, "SELECT id FROM from_folder")),
+            "lake": lake("lake", "id"),
+            "topic": lambda: sorted(v["id"] for _, _, v in committed(self.kafka.bootstrap, self.written)),
+            "files": files,
+            "console": console,
+            "latest": lambda: sorted(rows_of(self.target, "SELECT id, v FROM latest")),
+            "shop": lake("shop", "id", "v"),
+            **({"made": lake("made", "id", "v")} if self.has_more else {}),
+        }
 
     def is_whole(self) -> None:
-        """Each row is everywhere, once."""
-        wanted = list(range(self.sent))
-        eventually(
-            f"{self.sent} rows everywhere",
-            lambda: all(len(ids) >= self.sent for ids in self.found().values()),
-            150,
-        )
-        for where, ids in self.found().items():
-            assert ids == wanted, where
+        """Each row is everywhere, once, and each key has its last value."""
+        rows = list(range(self.round * EACH))
+        last = self.round - 1
+        latest = [(id_, last * EACH + id_) for id_ in range(EACH) if id_ % 5 != last % 5]
+        targets = self.targets()
+        wanted = {where: latest if where in KEYED else rows for where in targets}
+        for where, found in targets.items():  # one after the other: looking takes what the queries need
+            enough = partial(_has, found, wanted[where], exactly=where in KEYED)
+            eventually(f"all {len(wanted[where])} are in {where}", enough, SECONDS)
+        for where, found in targets.items():
+            assert found() == wanted[where], where
+        written = [v for (v,) in rows_of(self.target, "SELECT v FROM writes")]
+        assert len(set(written)) == len(written), "a change was written twice"
+
+    def dies_with_a_row_in_its_target(self) -> None:
+        """kill -9 as soon as rows of a step are in the table that sink.u appends to."""
+        with psycopg.connect(self.target, autocommit=True) as connection:
+            self._dies("sink.u", lambda: connection.execute("SELECT count(*) FROM from_folder").fetchall())
+
+    def dies_in_a_merge(self) -> None:
+        """kill -9 as soon as the changes of a step are merged into the keyed collection."""
+        place = f"collections/{self._id('source.c')}/g1/_delta_log"
+        self._dies("source.c", lambda: list((self.project.folder / "warehouse" / place).glob("*.json")))
+
+    def _dies(self, address: str, look: Callable[[], list[Any]]) -> None:
+        """The runner, once something has come of what is sent: before Spark notes down that the batch is
+        done, or else it is made so."""
+        pid = self.project.lease()["pid"]
+        pids, before = (*descendants_of(pid), pid), look()
+        self.send()
+        until = time.monotonic() + SECONDS
+        while look() == before:
+            assert time.monotonic() < until, f"{address} has done nothing"
+            time.sleep(0.002)
+        for one in pids:
+            send(one, signal.SIGKILL)
+        for process in self.doomed.started:
+            process.wait(30)
+        log = Checkpoint.of(str(self.project.folder / "warehouse"), self._id(address), 1).log
+        if log.unfinished() is None:
+            commits, last = Path(log.spark) / "commits", log.committed()
+            (commits / str(last)).unlink()
+            (commits / f".{last}.crc").unlink(missing_ok=True)
+        assert log.unfinished() is not None
+
+    def _id(self, address: str) -> str:
+        return str(self.project.json("state", "show", address)["id"])
 
     def spark(self) -> str:
         """That of the runner, by its status."""
@@ -112,57 +241,59 @@ class Upgraded:
     def steps(self) -> dict[str, int]:
         return {address: query["step"] for address, query in self.project.queries().items()}
 
+    def count_on(self, begun: dict[str, int]) -> None:
+        """Each query has gone on with the steps after these."""
 
-HERE = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        def all_later() -> bool:
+            now = self.steps()
+            return all(now[address] > step for address, step in begun.items())
+
+        eventually(f"steps after {begun}", all_later)
 
 
 @pytest.fixture
 def upgraded(
-    tmp_path: Path,
-    kafka: KafkaBroker,
-    postgres: PostgresServer,
-    topic: Callable[..., str],
-    database: Callable[..., str],
+    tmp_path: Path, kafka: KafkaBroker, postgres: PostgresServer, topic: Make, database: Make
 ) -> Iterator[Upgraded]:
-    found = Upgraded(tmp_path / "p", kafka, postgres, (topic("in"), topic("out")), database())
+    found = Upgraded(tmp_path / "p", kafka, postgres, topic, database)
     yield found
     found.doomed.close()
 
 
+@pytest.mark.timeout(1200)
 def test_another_line_goes_on_in_the_middle_of_a_batch_and_back(upgraded: Upgraded) -> None:
     here, there = installed_line(), other_line()
-    upgraded.send()
     upgraded.project.apply()  # its runner is of this line
+    upgraded.send()
     upgraded.is_whole()
-    upgraded.project.down()
     begun = upgraded.steps()
 
+    upgraded.dies_with_a_row_in_its_target()
     upgraded.send()
-    killed = upgraded.run(here, Failpoint.SINK_WRITTEN.value)
-    assert killed.wait(150) == -signal.SIGKILL
-    upgraded.send()
-    other = upgraded.run(there)
+    upgraded.run(there)
     upgraded.is_whole()
-    steps = upgraded.steps()
-    assert all(steps[address] > step for address, step in begun.items()), (begun, steps)
+    upgraded.count_on(begun)
     assert upgraded.spark().startswith(f"{there.spark}.")
+    upgraded.declare_more()
+    upgraded.is_whole()
+    begun = upgraded.steps()
 
-    upgraded.send()
-    time.sleep(0.7)
-    _kill(other)
+    upgraded.dies_in_a_merge()
     (told,) = [d for d in upgraded.project.json("plan", code=0)["diagnostics"] if d["code"] == "MZ242"]
     assert f"Spark {installed_spark()}, which is installed here" in told["summary"], told
     upgraded.send()
     upgraded.run(here)
     upgraded.is_whole()
-    assert all(step > steps[address] for address, step in upgraded.steps().items())
+    upgraded.count_on(begun)
     assert upgraded.spark() == installed_spark()
-    for address in steps:
-        done = upgraded.project.run("verify", address, "--json")
-        assert done.returncode == 0, (address, done.stdout, done.stderr)
+    upgraded.project.down()
+    for address in begun:
+        if address != "sink.shown":  # what it has shown is gone
+            found = upgraded.project.json("verify", address)
+            assert found["difference"] is None and found["verified"] > 0, (address, found)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    for pid in (*descendants_of(process.pid), process.pid):
-        send(pid, signal.SIGKILL)
-    process.wait(30)
+def _has(found: Callable[[], list[Any]], wanted: list[Any], exactly: bool) -> bool:
+    """Whether it is all there, or more than that, which never goes again."""
+    there = found()
+    return there == wanted if exactly else len(there) >= len(wanted)
