@@ -54,7 +54,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 test: doctor setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)
 	$(PYTEST) -m "not faults" tests
 
-faults: doctor setup .venv/.jars .venv-lines/.done ## run what is killed, moved and repeated until it would show (15 minutes)
+faults: doctor setup .venv/.jars .venv-lines/.done ## run what is killed, moved, repeated, and every form of a thing (20 minutes)
 	$(PYTEST) -m faults tests
 
 unit: setup ## run the tests that need no server

@@ -25,7 +25,7 @@ from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import leave, record_release, remove
 from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
-from mzplan.host.spark_lines import line_of
+from mzplan.host.spark_lines import SparkLine
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import Counters, Versions
@@ -47,7 +47,7 @@ from mzplan.spark.streams import (
     trigger_interval,
 )
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.spark.versions import require_features, require_readable, take_over
+from mzplan.spark.versions import line_with_delta, require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
@@ -84,6 +84,7 @@ class SparkExecutor:
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
+        self._line: SparkLine | None = None
         self._versions: Versions | None = None
         self._unlisten: Callable[[], Any] | None = None
         self._running: dict[QueryName, Running] = {}
@@ -105,7 +106,7 @@ class SparkExecutor:
                 self._context.packages,
             )
             self._listen(spark)
-            line = line_of(spark.version)
+            self._line = line = line_with_delta(spark)
             self._versions = Versions(
                 mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
             )
@@ -231,8 +232,9 @@ class SparkExecutor:
         )
         lacking = self._lacking_jars(description, secrets)
         unreadable = self._unreadable(description)
-        tables = self._unsupported(description, secrets)
-        diagnostics = (*found.diagnostics, *lacking, *unreadable, *tables)
+        diagnostics = (*found.diagnostics, *lacking, *unreadable)
+        if not any(found.severity == "error" for found in diagnostics):
+            diagnostics += self._unsupported(description, secrets)
         return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
 
     def _unreadable(self, description: Description) -> tuple[Diagnostic, ...]:
@@ -246,8 +248,9 @@ class SparkExecutor:
         return ()
 
     def _unsupported(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
-        """MZ281, before anything is stopped for a query that could not go on with its tables."""
-        if description.address.kind == "connection":
+        """MZ281, before anything is stopped for a query that could not go on with its tables. One that runs
+        with these tables fails by itself."""
+        if self._spark is None or description.address.kind == "connection" or self._runs(description):
             return ()
         try:
             self._require_features(self._resolve(description, secrets))
@@ -255,16 +258,21 @@ class SparkExecutor:
             return tuple(d for d in problem.diagnostics if d.code == "MZ281")
         return ()
 
+    def _runs(self, description: Description) -> bool:
+        with self._lock:
+            names = [(name.address, name.generation) for name in self._running]
+        return (description.address, description.generation) in names
+
     def _require_features(self, query: ResolvedQuery) -> None:
         """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
-        line = line_of(self._versions.spark) if self._versions is not None else current_line()
+        assert self._line is not None  # since the session is open
         connector, collection = self._connector(query), self._collection(query.description)
         tables = {collection: query.address.kind == "source"}
-        if isinstance(connector, WritesTable):
-            tables[connector.table(query)] = True
+        if isinstance(connector, WritesTable) and (target := connector.target_table(query)) is not None:
+            tables[target] = True
         for table, writes in tables.items():
-            with suppress(OSError):  # what can't be seen, the start tells
-                require_features(table, query.address, line, writes=writes)
+            with suppress(OSError, ValueError):  # what can't be seen, the start tells
+                require_features(table, query.address, self._line, writes=writes)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return prepare_target(

@@ -3,13 +3,22 @@ are here can go on from there."""
 
 from __future__ import annotations
 
-from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from mzplan.host.spark_lines import LINES, NEWEST, SparkLine, line_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Versions
 from mzplan.model.words import count
+from mzplan.secrets.resolved import shortened
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.collection_log import CollectionLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SHOWN = 10  # features
 
 
 def take_over(checkpoint: Checkpoint, address: Address, ours: Versions | None) -> Versions | None:
@@ -46,6 +55,18 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
     )
 
 
+def line_with_delta(spark: SparkSession) -> SparkLine:
+    """The line of this session, with the features of the Delta that it has: on somebody's cluster that may be
+    another than ours."""
+    line, java = line_of(spark.version), cast("Any", spark._jvm)
+    try:
+        known = java.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap().values().toSeq()
+    except Exception:  # of a vendor's own Delta, which has no such thing
+        return line
+    features = java.scala.jdk.javaapi.CollectionConverters.asJava(known)
+    return replace(line, features=frozenset(one.name() for one in features))
+
+
 def require_features(table: str, address: Address, ours: SparkLine, *, writes: bool) -> None:
     """Raise MzplanError MZ281 for a Delta table with a feature that the Delta of this line lacks, before a
     query that reads it, or also `writes` it, is stopped or started. Raises OSError."""
@@ -61,12 +82,13 @@ def require_features(table: str, address: Address, ours: SparkLine, *, writes: b
 def _unsupported(
     table: str, address: Address, ours: SparkLine, lacking: list[str], able: SparkLine | None
 ) -> MzplanError:
+    shown = [shortened(name, 80) for name in lacking[:_SHOWN]] + ["…"] * (len(lacking) > _SHOWN)
     they = "it" if len(lacking) == 1 else "them"
     drop = "with what gave the table that (ALTER TABLE … DROP FEATURE), or use another table."
     return error(
         "MZ281",
         f"{address} needs another Delta than that of Spark {ours.spark}",
-        f"{table} has {count(len(lacking), 'feature')} that Delta {ours.delta} lacks: {', '.join(lacking)}. "
+        f"{table} has {count(len(lacking), 'feature')} that Delta {ours.delta} lacks: {', '.join(shown)}. "
         "Neither the table nor the checkpoint was touched.",
         f"run it on Spark {able.spark}, whose Delta {able.delta} has {they}: pip install "
         f"'pyspark=={able.tested[-1]}'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,6 +13,7 @@ from mzplan.warehouse.folder import file_system, open_folder
 from mzplan.warehouse.paths import is_uri
 
 _CACHED = 4096  # commits
+_LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,33 +110,41 @@ class CollectionLog:
         # The log was cut off: Delta keeps of each writer the newest in its checkpoints.
         if not versions or versions[0] == 0:
             return None
-        kept = [one for one in self._checkpointed("txn") if one["appId"] == application]
+        kept = [one for one in self._actions(self._checkpoint()[1], "txn") if one["appId"] == application]
         return max((int(one["version"]) for one in kept), default=None)
 
     def features(self) -> Features | None:
         """What the newest version asks for; None where there is no table, or its log does not say. Raises
         OSError."""
-        checkpoint = self._checkpoint()
-        for version in reversed(self.versions()):
-            if version <= checkpoint:
-                break
-            commit = self.commit(version)
-            if commit is not None and commit.features is not None:
-                return commit.features
-        return next(map(_features, self._checkpointed("protocol")), None)
+        version, names = self._last_checkpoint() or self._checkpoint()
+        found = next(map(_features, self._actions(names, "protocol")), None)
+        for commit in islice(self.after(version), _LOOKED_THROUGH):
+            found = commit.features or found
+        return found
 
-    def _checkpoint(self) -> int:
-        """The version of Delta's newest checkpoint; -1 without one."""
-        return max((int(name.partition(".")[0]) for name in self._checkpoints()), default=-1)
+    def _last_checkpoint(self) -> tuple[int, list[str]] | None:
+        """What Delta notes as its newest checkpoint: its version and files; None where they take a listing.
+        A newer one may be there: what it has, the commits have too."""
+        try:
+            note = json.loads(self._folder.read("_last_checkpoint") or b"")
+            if note.get("parts") or note.get("v2Checkpoint"):
+                return None
+            return int(note["version"]), [f"{int(note['version']):020}.checkpoint.parquet"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
 
-    def _checkpoints(self) -> list[str]:
-        found = (name for name in self._folder.names() if ".checkpoint." in name and name[:20].isdecimal())
-        return [name for name in found if name.endswith(".parquet")]
+    def _checkpoint(self) -> tuple[int, list[str]]:
+        """Delta's newest checkpoint: its version and files; (-1, []) without one."""
+        found: dict[int, list[str]] = {}
+        for name in self._folder.names():
+            stem, _, kind = name.partition(".")
+            if _is_version(stem) and kind.startswith("checkpoint.") and kind.endswith(".parquet"):
+                found.setdefault(int(stem), []).append(name)
+        newest = max(found, default=-1)
+        return newest, found.get(newest, [])
 
-    def _checkpointed(self, action: str) -> list[dict[str, Any]]:
-        """What the newest checkpoint has of one kind of action."""
-        newest = f"{self._checkpoint():020}."
-        names = [name for name in self._checkpoints() if name.startswith(newest)]
+    def _actions(self, names: list[str], action: str) -> list[dict[str, Any]]:
+        """What these files of a checkpoint have of one kind of action."""
         return [row for name in names for row in _actions(f"{self.collection}/_delta_log/{name}", action)]
 
     def place(self, name: str) -> str:
@@ -148,7 +158,11 @@ class CollectionLog:
     def versions(self) -> list[int]:
         """The versions whose entries are there."""
         stems = (name.removesuffix(".json") for name in self._folder.names() if name.endswith(".json"))
-        return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
+        return sorted(int(stem) for stem in stems if _is_version(stem))
+
+
+def _is_version(stem: str) -> bool:
+    return len(stem) == 20 and stem.isdecimal()
 
 
 def _actions(place: str, action: str) -> list[dict[str, Any]]:
@@ -161,7 +175,7 @@ def _actions(place: str, action: str) -> list[dict[str, Any]]:
         table = parquet.read_table(path, filesystem=system, columns=[action])
     except pa.ArrowException as problem:
         raise OSError(f"{place} is damaged: {problem}") from None
-    return [row for row in table.column(action).to_pylist() if row is not None]
+    return list(table.column(action).drop_null().to_pylist())
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:
@@ -251,7 +265,7 @@ def _commit(collection: str, version: int, data: bytes) -> Commit:
 def _features(protocol: Mapping[str, Any]) -> Features:
     """Of a table's `protocol`; one of the time before features has none, and each Delta can read it."""
     reading, writing = protocol.get("readerFeatures"), protocol.get("writerFeatures")
-    return Features(reading=frozenset(reading or ()), writing=frozenset(writing or ()))
+    return Features(reading=frozenset(map(str, reading or ())), writing=frozenset(map(str, writing or ())))
 
 
 def _step(info: dict[str, Any], transaction: tuple[str, int] | None) -> int | None:

@@ -20,6 +20,7 @@ from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.host.spark_lines import line_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.spark.executor import SparkExecutor
+from mzplan.spark.versions import line_with_delta
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -296,6 +297,7 @@ def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab:
     write_deltalake(str(tmp_path / "lake"), pa.table({"id": pa.array([1], pa.int64())}))
     source = lab.files_source(tmp_path / "in", schema="id BIGINT")
     sink = lab.sink(source, "delta", {"type": "files", "path": str(tmp_path)}, path="lake")
+    lab.executor.open()
     assert lab.codes(sink) == []
     commit = tmp_path / "lake" / "_delta_log" / f"{1:020}.json"
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "ofTomorrow"]}
@@ -314,7 +316,5 @@ def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab:
 def test_the_features_of_a_line_are_those_of_its_delta(lab: Lab) -> None:
     lab.executor.open()
     session = lab.executor._session()
-    java: Any = session._jvm
-    known = java.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()
-    names = {feature.name() for feature in java.scala.jdk.javaapi.CollectionConverters.asJava(known).values()}
-    assert line_of(session.version).features == names
+    found = line_with_delta(session)
+    assert found == line_of(session.version) and found is not line_of(session.version)

@@ -39,7 +39,6 @@ def test_tasks_run_with_the_packages_of_the_driver(lab: Lab) -> None:
     assert found == pyspark.__file__
 
 
-@pytest.mark.faults
 def test_append_is_exactly_once_over_stops_and_a_repeated_batch(
     lab: Lab, topic: Make, database: Make
 ) -> None:

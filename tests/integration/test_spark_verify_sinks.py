@@ -278,7 +278,6 @@ def test_the_content_of_tables(lab: Lab, topic: Make, database: Make, tmp_path: 
         assert numbers(found) == (2, 1, 1), (kind, found)
 
 
-@pytest.mark.faults
 def test_the_content_of_files(lab: Lab, topic: Make, tmp_path: Path) -> None:
     orders = Filled(lab, topic())
     source, disk = orders.source, {"type": "files", "path": str(tmp_path)}

@@ -102,6 +102,30 @@ def test_what_a_table_asks_for(tmp_path: Path) -> None:
     assert CollectionLog(str(tmp_path / "kept")).last_transaction("a") == 3
 
 
+def test_what_lies_beside_a_checkpoint_is_none(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
+    for name in (f"{12:020}-old.checkpoint.parquet", f"{13:020}.checkpoint.json", "x.checkpoint.parquet"):
+        (log / name).write_bytes(b"")
+    assert table.features() == features("a")
+
+
+@pytest.mark.parametrize(
+    "note", ["", "[]", "{}", '{"version": "x"}', '{"version": 10, "parts": 2}', '{"version": 10}']
+)
+def test_where_the_newest_checkpoint_is(tmp_path: Path, note: str) -> None:
+    """Delta's note saves a listing; without it, or with one that says too little, the log is listed."""
+    table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
+    (tmp_path / "_delta_log" / "_last_checkpoint").write_text(note)
+    assert table.features() == features("a")
+
+
+def test_names_of_features_that_are_none(tmp_path: Path) -> None:
+    names = [7, "x" * 100, *(f"of{number:02}" for number in range(12))]
+    told = refusal(table_of(tmp_path, {"minWriterVersion": 7, "writerFeatures": names}), writes=True)
+    assert "14 features" in told.detail and "7, of00" in told.detail and "of08, …. " in told.detail
+
+
 def refusal(table: str, *, writes: bool) -> Any:
     with pytest.raises(MzplanError) as caught:
         require_features(table, ORDERS, OLDEST, writes=writes)

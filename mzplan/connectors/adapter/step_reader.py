@@ -108,7 +108,8 @@ class StepReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Step]:  # noqa: N802
         return self._explained(lambda: {"step": self._made().steps().start})
 
-    def latestOffset(self) -> dict[str, Step]:  # noqa: N802
+    # Without the two arguments that it has since Spark 4.2: each line of Spark calls this one.
+    def latestOffset(self) -> dict[str, Step]:  # type: ignore[override]  # noqa: N802
         return self._explained(self._latest)
 
     def partitions(self, start: dict[str, Step], end: dict[str, Step]) -> Sequence[InputPartition]:

@@ -150,8 +150,8 @@ class Compacts(Protocol):
 class WritesTable(Protocol):
     """The target of a sink is a Delta table, which may ask for more than the Delta of a runner has."""
 
-    def table(self, query: ResolvedQuery) -> str:
-        """Its path or URI. It need not be there yet."""
+    def target_table(self, query: ResolvedQuery) -> str | None:
+        """Its path or URI; it need not be there yet. None where its log can't be read without Spark."""
 
 
 class Adopts(Protocol):

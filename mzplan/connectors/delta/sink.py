@@ -22,6 +22,7 @@ from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.merges import merge
 from mzplan.connectors.frames.types import ddl_of, quoted
 from mzplan.connectors.frames.written import observed
+from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
 from mzplan.model.diagnostics import Diagnostic
@@ -49,9 +50,9 @@ class DeltaSink:
     def route(self, query: ResolvedQuery) -> str:
         return route(query)
 
-    def table(self, query: ResolvedQuery) -> str:
-        """See WritesTable."""
-        return folder_of(query)
+    def target_table(self, query: ResolvedQuery) -> str | None:
+        """See WritesTable. With credentials of its connection, only Spark has them."""
+        return None if AWS in query.link.connections else folder_of(query)
 
     def recorded(self, query: ResolvedQuery, outputs: Sequence[Output]) -> Recorded:
         """As far back as the table's log goes; for an upsert only the number of rows."""
