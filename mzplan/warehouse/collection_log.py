@@ -172,10 +172,10 @@ def _actions(place: str, action: str) -> list[dict[str, Any]]:
 
     system, path = file_system(place)
     try:
-        table = parquet.read_table(path, filesystem=system, columns=[action])
-    except pa.ArrowException as problem:
+        actions = parquet.read_table(path, filesystem=system, columns=[action]).column(action)
+    except (pa.ArrowException, KeyError) as problem:
         raise OSError(f"{place} is damaged: {problem}") from None
-    return list(table.column(action).drop_null().to_pylist())
+    return list(actions.drop_null().to_pylist())
 
 
 def versions_between(start: Any, end: Any, collection: CollectionLog) -> tuple[int, int] | None:

@@ -120,6 +120,17 @@ def test_where_the_newest_checkpoint_is(tmp_path: Path, note: str) -> None:
     assert table.features() == features("a")
 
 
+def test_a_checkpoint_that_is_damaged_is_named(tmp_path: Path) -> None:
+    table = CollectionLog(table_of(tmp_path, {}, checkpoint=protocol("a")))
+    checkpoint = tmp_path / "_delta_log" / f"{10:020}.checkpoint.parquet"
+    parquet.write_table(pa.table({"add": [None]}), checkpoint)
+    with pytest.raises(OSError, match="parquet is damaged"):
+        table.features()
+    checkpoint.write_bytes(b"PAR1")
+    with pytest.raises(OSError, match="parquet is damaged"):
+        table.features()
+
+
 def test_names_of_features_that_are_none(tmp_path: Path) -> None:
     names = [7, "x" * 100, *(f"of{number:02}" for number in range(12))]
     told = refusal(table_of(tmp_path, {"minWriterVersion": 7, "writerFeatures": names}), writes=True)
