@@ -241,8 +241,8 @@ class Follower:
             code, reason = "MZ060", f"no runner of instance {self.instance} is alive"
         found = {}
         for address, condition in waiting.items():
-            told = condition not in ("starting", "stopping", "to be started", "in the first batch")
-            detail = f"{condition}: {reason}" if told else reason
+            notable = condition not in ("starting", "stopping", "to be started", "in the first batch")
+            detail = f"{condition}: {reason}" if notable else reason
             found[address] = Outcome(
                 address=address, status="pending", seconds=seconds, reason=detail, code=code
             )

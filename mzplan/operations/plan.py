@@ -158,5 +158,5 @@ def plan_configuration(
             plan = replace(plan, canaries=choose_canaries(plan, state, canary))
     plan = replace(with_stored_data(plan, project), environment=project.settings.environment)
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
-    told = tuple(filter(None, (rotations.notice(), *version_notices(project, state, statuses))))
-    return replace(plan, diagnostics=(*plan.diagnostics, *told)) if told else plan
+    notices = tuple(filter(None, (rotations.notice(), *version_notices(project, state, statuses))))
+    return replace(plan, diagnostics=(*plan.diagnostics, *notices)) if notices else plan

@@ -34,8 +34,8 @@ def resumed_queries(
     until = time.monotonic() + PATIENCE
     while True:
         found = _observed(store, state, wanted)
-        told = all(one.run_rows is not None and one.lag == 0 for one in found.values())
-        if told or time.monotonic() >= until:
+        complete = all(one.run_rows is not None and one.lag == 0 for one in found.values())
+        if complete or time.monotonic() >= until:
             return found
         time.sleep(store.backend.look)
 

@@ -110,13 +110,13 @@ def _by_runner(
     handed: Handed,
     prepares: bool = False,
 ) -> list[Diagnostic]:
-    told: list[str] = []
+    announced: list[str] = []
 
     def wake(proposal: str) -> None:
         heard = runners.wake(instance, replace(handed, proposal=proposal)) is not None
-        if not told:
-            told.append(asking + whose_values(descriptions, handed if heard else NOTHING_HANDED))
-            reporter.stage(told[0])
+        if not announced:
+            announced.append(asking + whose_values(descriptions, handed if heard else NOTHING_HANDED))
+            reporter.stage(announced[0])
 
     return request_validation(
         project.store,

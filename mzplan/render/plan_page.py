@@ -59,8 +59,8 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
             search_field("Search the changes"),
             element("div", [_change(change, lines) for change, lines in changes]),
         ]
-    if on_serial and (told := "\n".join(rest).strip()):
-        parts += [element("h2", "Beside the changes"), element("pre", told, class_="box")]
+    if on_serial and (beside := "\n".join(rest).strip()):
+        parts += [element("h2", "Beside the changes"), element("pre", beside, class_="box")]
     return joined(parts)
 
 

@@ -243,7 +243,7 @@ class SparkExecutor:
             require_readable(Checkpoint.of(self._warehouse, *description.place), description.address)
         except MzplanError as problem:
             return problem.diagnostics
-        except OSError:  # what is wrong with it, the start tells
+        except OSError:  # what is wrong with it, the start says
             pass
         return ()
 
@@ -271,7 +271,7 @@ class SparkExecutor:
         if isinstance(connector, WritesTable) and (target := connector.target_table(query)) is not None:
             tables[target] = True
         for table, writes in tables.items():
-            with suppress(OSError, ValueError):  # what can't be seen, the start tells
+            with suppress(OSError, ValueError):  # what can't be seen, the start says
                 require_features(table, query.address, self._line, writes=writes)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:

@@ -129,8 +129,8 @@ class StepRecorder:
             if query is None:
                 return
             step = int(progress["batchId"])
-            told = query.reported.get(step)
-            rows = told.rows if told is not None and told.rows is not None else _written(progress)
+            reported = query.reported.get(step)
+            rows = reported.rows if reported is not None and reported.rows is not None else _written(progress)
             query.reported[step] = _Reported(
                 hash=of_progress(progress),
                 rows=rows,

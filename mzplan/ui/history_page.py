@@ -86,7 +86,7 @@ def origin(entry: HistoryEntry | None) -> Content:
 
 def _row(entry: HistoryEntry) -> Markup:
     commit = entry.commit
-    told = [str(entry.serial), _who(commit), commit.message if commit else "", commit.time if commit else ""]
+    words = [str(entry.serial), _who(commit), commit.message if commit else "", commit.time if commit else ""]
     return element(
         "tr",
         element("th", element("a", str(entry.serial), href=f"/history/{entry.serial}"), scope="row"),
@@ -95,7 +95,7 @@ def _row(entry: HistoryEntry) -> Markup:
         element("td", _what(commit)),
         element("td", commit.message if commit else "", class_="wide"),
         element("td", _ended(entry)),
-        data_name=" ".join(told),
+        data_name=" ".join(words),
     )
 
 

@@ -55,7 +55,7 @@ def check_backfills(
                 range_of_backfill(connector, query, backfill, checkpoint.position())
     except MzplanError as problem:
         return problem.diagnostics
-    except OSError:  # what is wrong with it, the start tells
+    except OSError:  # what is wrong with it, the start says
         pass
     return ()
 

@@ -17,9 +17,9 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 
 
-def warn_repeated(run: SinkRun, told: Iterable[str]) -> None:
+def warn_repeated(run: SinkRun, texts: Iterable[str]) -> None:
     """Report what the replay of a step has warned of, in the log and the status."""
-    for text in told:
+    for text in texts:
         run.warn(later_steps(run, text) if LATER in text else differs(run.query.address, text))
 
 

@@ -46,8 +46,8 @@ def merge(
         )
     else:
         actions = f"{_when('MATCHED', *newer)} UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-    told = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}").collect()
-    changed = int(told[0]["num_affected_rows"]) if told else 0
+    counted = session.sql(f"MERGE INTO {table} AS t USING {_VIEW} AS s ON {same} {actions}").collect()
+    changed = int(counted[0]["num_affected_rows"]) if counted else 0
     return changed if changed or rows.isEmpty() else None
 
 
