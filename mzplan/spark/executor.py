@@ -25,7 +25,7 @@ from mzplan.connectors.network.aws_spark import require_packages
 from mzplan.connectors.network.tunnels import close_forwards
 from mzplan.connectors.releases import leave, record_release, remove
 from mzplan.controller.executor import CheckResult, ExecutorContext, Measured, QueryName, QueryReport
-from mzplan.host.spark_lines import SparkLine
+from mzplan.host.spark_lines import line_of
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import Counters, Versions
@@ -47,7 +47,7 @@ from mzplan.spark.streams import (
     trigger_interval,
 )
 from mzplan.spark.unfinished import UnfinishedSteps
-from mzplan.spark.versions import line_with_delta, require_features, require_readable, take_over
+from mzplan.spark.versions import delta_features, require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
 from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
@@ -84,7 +84,7 @@ class SparkExecutor:
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
-        self._line: SparkLine | None = None
+        self._delta_features: frozenset[str] | None = None
         self._versions: Versions | None = None
         self._unlisten: Callable[[], Any] | None = None
         self._running: dict[QueryName, Running] = {}
@@ -106,7 +106,8 @@ class SparkExecutor:
                 self._context.packages,
             )
             self._listen(spark)
-            self._line = line = line_with_delta(spark)
+            self._delta_features = delta_features(spark)
+            line = line_of(spark.version)
             self._versions = Versions(
                 mzplan=__version__, spark=spark.version, delta=line.delta, kafka=line.connector
             )
@@ -233,7 +234,7 @@ class SparkExecutor:
         lacking = self._lacking_jars(description, secrets)
         unreadable = self._unreadable(description)
         diagnostics = (*found.diagnostics, *lacking, *unreadable)
-        if not any(found.severity == "error" for found in diagnostics):
+        if not any(one.severity == "error" for one in diagnostics):
             diagnostics += self._unsupported(description, secrets)
         return CheckResult(diagnostics=diagnostics, upstream=found.upstream, makes=found.makes)
 
@@ -265,14 +266,16 @@ class SparkExecutor:
 
     def _require_features(self, query: ResolvedQuery) -> None:
         """Raise MZ281 for a table that the Delta of here can't read, or write where the query does."""
-        assert self._line is not None  # since the session is open
+        ours = self._delta_features
+        if ours is None:  # it then says so itself
+            return
         connector, collection = self._connector(query), self._collection(query.description)
         tables = {collection: query.address.kind == "source"}
         if isinstance(connector, WritesTable) and (target := connector.target_table(query)) is not None:
             tables[target] = True
         for table, writes in tables.items():
             with suppress(OSError, ValueError):  # what can't be seen, the start says
-                require_features(table, query.address, self._line, writes=writes)
+                require_features(table, query.address, ours, writes=writes)
 
     def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
         return prepare_target(

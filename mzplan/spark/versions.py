@@ -3,10 +3,9 @@ are here can go on from there."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from mzplan.host.spark_lines import LINES, NEWEST, SparkLine, line_of
+from mzplan.host.spark_lines import LINES, NEWEST, SparkLine
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Versions
@@ -55,44 +54,42 @@ def _unreadable(address: Address, before: Versions) -> MzplanError:
     )
 
 
-def line_with_delta(spark: SparkSession) -> SparkLine:
-    """The line of this session, with the features of the Delta that it has: on somebody's cluster that may be
-    another than ours."""
-    line, java = line_of(spark.version), cast("Any", spark._jvm)
+def delta_features(spark: SparkSession) -> frozenset[str] | None:
+    """The features of tables that the Delta of this session has, which on somebody's cluster may be another
+    than ours; None where it does not say."""
+    java: Any = spark._jvm
     try:
         known = java.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap().values().toSeq()
-    except Exception:  # of a vendor's own Delta, which has no such thing
-        return line
-    features = java.scala.jdk.javaapi.CollectionConverters.asJava(known)
-    return replace(line, features=frozenset(one.name() for one in features))
+        features = java.scala.jdk.javaapi.CollectionConverters.asJava(known)
+        return frozenset(one.name() for one in features)
+    except Exception:  # a vendor's own Delta, which has no such thing
+        return None
 
 
-def require_features(table: str, address: Address, ours: SparkLine, *, writes: bool) -> None:
-    """Raise MzplanError MZ281 for a Delta table with a feature that the Delta of this line lacks, before a
-    query that reads it, or also `writes` it, is stopped or started. Raises OSError."""
+def require_features(table: str, address: Address, ours: frozenset[str], *, writes: bool) -> None:
+    """Raise MzplanError MZ281 for a Delta table with a feature that is not among ours, before a query that
+    reads it, or also `writes` it, is stopped or started. Raises OSError."""
     found = CollectionLog(table).features()
     if found is None:
         return
     wanted = found.reading | found.writing if writes else found.reading
-    if lacking := sorted(wanted - ours.features):
+    if lacking := sorted(wanted - ours):
         able = [line for line in LINES if wanted <= line.features]
-        raise _unsupported(table, address, ours, lacking, able[-1] if able else None)
+        raise _unsupported(table, address, lacking, able[-1] if able else None)
 
 
-def _unsupported(
-    table: str, address: Address, ours: SparkLine, lacking: list[str], able: SparkLine | None
-) -> MzplanError:
+def _unsupported(table: str, address: Address, lacking: list[str], able: SparkLine | None) -> MzplanError:
     shown = [shortened(name, 80) for name in lacking[:_SHOWN]] + ["…"] * (len(lacking) > _SHOWN)
-    they = "it" if len(lacking) == 1 else "them"
-    drop = "with what gave the table that (ALTER TABLE … DROP FEATURE), or use another table."
+    features = "that feature" if len(lacking) == 1 else "those features"
     return error(
         "MZ281",
-        f"{address} needs another Delta than that of Spark {ours.spark}",
-        f"{table} has {count(len(lacking), 'feature')} that Delta {ours.delta} lacks: {', '.join(shown)}. "
+        f"{address} needs another Delta than that of its runner",
+        f"{table} has {count(len(lacking), 'feature')} that this runner's Delta lacks: {', '.join(shown)}. "
         "Neither the table nor the checkpoint was touched.",
-        f"run it on Spark {able.spark}, whose Delta {able.delta} has {they}: pip install "
-        f"'pyspark=={able.tested[-1]}'"
+        f"Delta {able.delta} has {features}: run it on Spark {able.spark} (pip install "
+        f"'pyspark=={able.tested[-1]}'; where spark-submit starts it, with the --packages of docs/deploy.md)"
         if able is not None
-        else f"no Delta of this mzplan has {they}: take {they} away again {drop}",
+        else f"no Delta of this mzplan has {features}: remove {features} from the table (ALTER TABLE … DROP "
+        "FEATURE), or have another table",
         address=address,
     )

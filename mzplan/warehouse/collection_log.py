@@ -13,7 +13,7 @@ from mzplan.warehouse.folder import file_system, open_folder
 from mzplan.warehouse.paths import is_uri
 
 _CACHED = 4096  # commits
-_LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10
+_LOOKED_THROUGH = 1000  # commits after a checkpoint; Delta makes one every 10, of collections every 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +114,15 @@ class CollectionLog:
         return max((int(one["version"]) for one in kept), default=None)
 
     def features(self) -> Features | None:
-        """What the newest version asks for; None where there is no table, or its log does not say. Raises
-        OSError."""
+        """What the newest version asks for (at most 1,000 after the last checkpoint are looked at).
+
+        None where there is no table, or its log does not say. Raises OSError."""
         version, names = self._last_checkpoint() or self._checkpoint()
-        found = next(map(_features, self._actions(names, "protocol")), None)
+        protocols = self._actions(names, "protocol")
+        try:
+            found = _features(protocols[-1]) if protocols else None
+        except (TypeError, AttributeError) as problem:
+            raise OSError(f"the checkpoint {version} of {self.collection} is damaged: {problem}") from None
         for commit in islice(self.after(version), _LOOKED_THROUGH):
             found = commit.features or found
         return found

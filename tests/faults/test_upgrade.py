@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -51,6 +54,13 @@ CREATE TABLE writes (v bigint);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
   $$ BEGIN INSERT INTO writes VALUES (NEW.v); RETURN NULL; END $$;
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON latest FOR EACH ROW EXECUTE FUNCTION note();
+"""
+_FEATURES = """
+from mzplan.spark.session import open_session
+from mzplan.spark.versions import delta_features
+session = open_session("features", {})
+print(*sorted(delta_features(session)))
+session.stop()
 """
 _SOON = "trigger: {interval: 1s}"
 _VALUES = 'schema: "id BIGINT, v BIGINT"'
@@ -297,3 +307,12 @@ def _has(found: Callable[[], list[Any]], wanted: list[Any], exactly: bool) -> bo
     """Whether it is all there, or more than that, which never goes again."""
     there = found()
     return there == wanted if exactly else len(there) >= len(wanted)
+
+
+def test_the_features_of_the_other_line_are_those_of_its_delta() -> None:
+    line = other_line()
+    environment = {**os.environ, **environment_of(line)}
+    ran = subprocess.run(
+        [sys.executable, "-c", _FEATURES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert set(ran.stdout.splitlines()[-1].split()) == line.features

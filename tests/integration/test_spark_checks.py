@@ -20,7 +20,7 @@ from mzplan.connectors.kafka.probe import KafkaProbe
 from mzplan.host.spark_lines import line_of
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.spark.executor import SparkExecutor
-from mzplan.spark.versions import line_with_delta
+from mzplan.spark.versions import delta_features
 
 if TYPE_CHECKING:
     from mzplan.schema.description import Description
@@ -316,5 +316,4 @@ def test_a_target_that_needs_another_delta_is_refused_before_anything_stops(lab:
 def test_the_features_of_a_line_are_those_of_its_delta(lab: Lab) -> None:
     lab.executor.open()
     session = lab.executor._session()
-    found = line_with_delta(session)
-    assert found == line_of(session.version) and found is not line_of(session.version)
+    assert delta_features(session) == line_of(session.version).features

@@ -14,7 +14,7 @@ import yaml
 
 from mzplan import __version__
 from mzplan.config.loader import load_project
-from mzplan.host.spark_lines import OLDEST
+from mzplan.host.spark_lines import NEWEST
 from mzplan.secrets.policy import POLICY_VARIABLE, read_policy
 from mzplan.spark.session import _configuration, _spark_defaults
 from tests.integration.test_instances import RUN
@@ -113,6 +113,6 @@ def test_every_runner_of_the_page_has_a_policy(tmp_path: Path) -> None:
 def test_the_commands_are_those_that_are_tested() -> None:
     assert f'```python title="driver: run.py"\n{RUN}```' in PAGE
     submits = re.findall(r"--packages (\S+)", PAGE)
-    assert submits == [",".join(OLDEST.packages)] * 2
+    assert submits == [",".join(NEWEST.packages)] * 2
     entrypoint = (KUBERNETES / "entrypoint.sh").read_text()
     assert "KubernetesExecutorBackend" in entrypoint and 'exec mzplan "$@"' in entrypoint
