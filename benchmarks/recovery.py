@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,8 +186,13 @@ def _standing_by(project: Project) -> Iterator[None]:
 
 def _feed(kafka: KafkaBroker, size: Size) -> None:
     rows = [{"id": i, "name": f"m{i}", "amount": "1.00"} for i in range(RECORDS)]
-    for i in range(size.queries.sources):
-        produce_json(kafka.bootstrap, f"{NAME}{i}", rows, key="id")
+
+    def feed(number: int) -> None:
+        produce_json(kafka.bootstrap, f"{NAME}{number}", rows, key="id")
+
+    # Each waits for its own producer, half a second: one after the other would hold up what follows them.
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(feed, range(size.queries.sources)))
 
 
 def _recovered(

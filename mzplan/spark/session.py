@@ -180,6 +180,9 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
         "spark.sql.streaming.numRecentProgressUpdates": "5",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # Else PySpark may have the JVM note which line of ours made each expression, for Spark's errors (the
+        # thread that asks first decides): the rows of a Kafka source then take 1,100 calls and not 400.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 
 
