@@ -25,7 +25,7 @@ KUBERNETES = ROOT / "examples" / "kubernetes"
 
 
 def manifests() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((KUBERNETES / "mzplan.yaml").read_text()))
+    return list(yaml.safe_load_all((KUBERNETES / "manifests.yaml").read_text()))
 
 
 def test_the_manifests_are_what_kubernetes_takes() -> None:
