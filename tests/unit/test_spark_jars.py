@@ -124,3 +124,11 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
     conf = session._configuration("a", given, {}, line=OLDEST)
     session._start(conf, OLDEST)
     assert paths[-1] == f"{jar}:/own" and len(paths) == (1 if there else 2) and len(ended) == len(paths) - 1
+
+
+def test_java_options_come_after_our_own() -> None:
+    """Ours hold a stack that is deep enough to stop queries; of what both name, the last one counts."""
+    given = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+    options = session._configuration("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
+    assert options.startswith("-Xss8m ") and options.endswith(" -XX:+UseSerialGC")
+    assert options.count("-Xss8m") == 1
