@@ -110,6 +110,8 @@ class Follower:
         declared = state.instances.get(instance)
         self.is_dry = declared is not None and declared.type == "dry"  # led only for a moment
         self.touched = touched
+        self._version: str | None = None  # of the status that was read last
+        self._status: Status | None = None
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
             for address, resource in state.resources.items()
@@ -179,7 +181,7 @@ class Follower:
         counts as None: its queries ended with it."""
         try:
             leader = self.store.leases.leader(self.instance)
-            status = self.store.read_status(self.instance)
+            status = self._newest()
         except MzplanError as problem:
             return None, False, problem
         if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
@@ -187,6 +189,14 @@ class Follower:
         if status is not None and status.epoch == self.taken[0] and status.handed < self.taken[1]:
             status = None  # of before: what has failed for want of a value is tried again
         return status, leader is not None, None
+
+    def _newest(self) -> Status | None:
+        """The status, read where there is a new one: to decode hundreds of queries takes what they need."""
+        version = self.store.status_version(self.instance)
+        if version is None or version != self._version:
+            self._status = self.store.read_status(self.instance)
+            self._version = version
+        return self._status
 
     def _is_superseded(self, address: Address, status: Status | None) -> bool:
         """Whether a later serial decides about a query that this command has not touched: its outcome is then

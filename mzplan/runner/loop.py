@@ -100,6 +100,7 @@ class Runner:
         self._began_at = time.time()  # by the calendar; the engine opens from then on
         self._opened_in: float | None = None
         self._written: Status | None = None
+        self._counted: frozenset[str] = frozenset()  # runs of which it says how many rows they have read
         self._written_at = float("-inf")
 
     # --- one round
@@ -324,11 +325,15 @@ class Runner:
         now = self.clock()
         self.observed, self.observed_at = status, now
         due = now - self._written_at >= STATUS_EVERY
-        if self._written is not None and not differs(self._written, status, rates_too=due):
+        # Commands wait for the first count of a run, and only for that one.
+        counted = frozenset(o.run_id for o in observations.values() if o.run_id and o.run_rows is not None)
+        first = not counted <= self._counted
+        if self._written is not None and not first and not differs(self._written, status, rates_too=due):
             return
         failpoint(Failpoint.RUNNER_BEFORE_STATUS)
         self.store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
         self._written, self._written_at = status, now
+        self._counted = counted | (self._counted & {o.run_id for o in observations.values() if o.run_id})
 
     def _opened(self) -> float | None:
         """How many seconds the engine took to open, if it was seen to."""

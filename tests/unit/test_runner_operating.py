@@ -7,6 +7,7 @@ import io
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,7 +17,8 @@ from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.resources import MetricsPlace, Retries
-from mzplan.model.state import Counters, Observation, ProjectStatus, QueryStatus
+from mzplan.model.state import Counters, Observation, ProjectStatus, QueryStatus, Status
+from mzplan.operations.follower import Follower
 from mzplan.plan.drift import drift_between, drift_of_instance
 from mzplan.render.status import status_to_json
 from mzplan.runner.logs import JsonFormatter
@@ -146,6 +148,31 @@ def test_metrics_and_health(world: World) -> None:
         assert 'mzplan_instance_leader{instance="local"} 0.0' in asked(server.port, "/metrics")[1]
     finally:
         server.close()
+
+
+def test_the_first_count_of_a_run_is_told_at_once(world: World) -> None:
+    """A command waits for it, to prove what a repair has brought; later counts are told with rates."""
+    world.commit(make_state(1))
+    assert world.settle().observations[ORDERS].run_rows is None
+    name = world.executor.running()[ORDERS].name
+    for rows, told in ((0, 0), (None, 0), (7, 0)):
+        world.executor.progress(name, run_rows=rows)
+        assert world.settle().observations[ORDERS].run_rows == told
+    world.now += STATUS_EVERY
+    assert world.settle().observations[ORDERS].run_rows == 7
+
+
+def test_a_command_that_follows_reads_what_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To decode the status of hundreds of queries at each look would take what their runner needs."""
+    state = make_state(1)
+    read: list[str] = []
+    world.commit(state)
+    world.store.write_status(Status(instance="local", epoch=9, serial=0, heartbeat=0.0))
+    monkeypatch.setattr(world.store, "read_status", read.append)
+    looks = SimpleNamespace(waiting=lambda *given: looked.append(given), outcome=lambda given: None)
+    looked: list[object] = []
+    Follower(world.store, state, "local", {ORDERS}).follow(0.5, looks, lambda: None)  # type: ignore[arg-type]
+    assert len(looked) > 2 and read == ["local"]
 
 
 def test_counters_outlive_runs_and_failures(world: World) -> None:
