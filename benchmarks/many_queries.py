@@ -16,6 +16,7 @@ import statistics
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,10 @@ def resident(project: Project) -> dict[str, float]:
 
 def java_of(pid: int) -> list[int]:
     """The JVMs that a process has started."""
-    threads = Path(f"/proc/{pid}/task").iterdir()  # whichever of them has
-    children = [int(one) for thread in threads for one in (thread / "children").read_text().split()]
+    children: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():  # whichever of them has
+        with suppress(FileNotFoundError):  # it has ended
+            children += map(int, (thread / "children").read_text().split())
     return [one for one in children if "java" in Path(f"/proc/{one}/comm").read_text()]
 
 

@@ -5,8 +5,10 @@ when it is past a first trigger of the new run, as the Status says.
 
 - restart: a Kafka connection that 40 of the sources use moves; `mzplan apply`, from the start of its process
   to its end.
-- up: kill -9 of the runner's Python (its JVM ends by itself), records for each source meanwhile, then
-  `mzplan up`, from the start of its process. Caught up: each query has done a micro-batch with them, too.
+- up: kill -9 of the runner's Python (its JVM ends by itself), then `mzplan up`, from its start.
+- up, records: the same, with records for each source meanwhile, so that each first trigger of a source is a
+  micro-batch. Caught up: each query has done one with them.
+- up, records, Java: the same, with the Java options that docs/deploy.md has for many small queries.
 - standby: the runner's processes are frozen, so that nobody sees that they have ended, as where their machine
   is gone. A second runner stands by, and leads when the lease has lapsed.
 
@@ -44,6 +46,8 @@ NAME = "recovery"
 INSTANCE = "local"
 RECORDS = 10  # of each topic, while nothing runs
 LIMIT = 900.0  # seconds
+MANY_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+SUBMIT = {"PYSPARK_SUBMIT_ARGS": f'--conf "spark.driver.extraJavaOptions={MANY_SMALL}" pyspark-shell'}
 
 UP_AIM, STANDBY_AIM, RESTART_AIM = 90.0, LEASE_TTL + 5.0, 6.0  # seconds
 
@@ -94,8 +98,14 @@ def measure(stage: Stage) -> Table:
         rows += _limits(project, size)
         moving = Move("moving", "brokers", ([kafka.bootstrap], [kafka.bootstrap2]), size.queries.moving)
         rows += _restarts(project, moving, size)
-        rows += _shown("up", _up(project, kafka, size), "running", UP_AIM)
+        rows += _shown("up", _up(project, kafka, size, fed=False), "running", UP_AIM)
         time.sleep(size.rest_s)
+        rows += _shown("up, records", _up(project, kafka, size, fed=True), "running", UP_AIM)
+        time.sleep(size.rest_s)
+        project.environment |= SUBMIT
+        rows += _shown("up, records, Java", _up(project, kafka, size, fed=True), "running", UP_AIM)
+        time.sleep(size.rest_s)
+        project.environment.pop("PYSPARK_SUBMIT_ARGS")
         rows += _shown("standby", _standby(project, kafka, size), "leads", STANDBY_AIM)
         return Table(("what", "figure", "aim"), rows)
     finally:
@@ -143,14 +153,15 @@ def _restarts(project: Project, move: Move, size: Size) -> list[tuple[str, ...]]
     ]
 
 
-def _up(project: Project, kafka: KafkaBroker, size: Size) -> Recovered:
+def _up(project: Project, kafka: KafkaBroker, size: Size, *, fed: bool) -> Recovered:
     store = _store(project)
     before, led = _steps(store), _lease(store)
     os.kill(led.pid, signal.SIGKILL)
-    _feed(kafka, size)
+    if fed:
+        _feed(kafka, size)
     began = time.monotonic()
     project.run("up")
-    return _recovered(store, began, led, before, size)
+    return _recovered(store, began, led, before if fed else dict.fromkeys(before, -1), size)
 
 
 def _standby(project: Project, kafka: KafkaBroker, size: Size) -> Recovered:
@@ -198,7 +209,7 @@ def _feed(kafka: KafkaBroker, size: Size) -> None:
 def _recovered(
     store: Store, began: float, led: Lease, before: Mapping[Address, int], size: Size
 ) -> Recovered:
-    """Follow a runner that comes after the one that has `led`."""
+    """Follow a runner that comes after the one that has `led`, until each query is past the step `before`."""
     marks: dict[str, float] = {}
     cpu: dict[str, float] = {}
 

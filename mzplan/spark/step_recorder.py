@@ -86,6 +86,7 @@ class StepRecorder:
         self._counters: dict[Address, Counters] = {}
         self._latencies = Latencies()
         self._stopping = threading.Event()
+        self._woken = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begins(self, name: str, history: StepHistory) -> None:
@@ -106,6 +107,7 @@ class StepRecorder:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
                 self._thread.start()
+        self._woken.set()  # so that its rows are counted when it runs: commands wait for that
 
     def recorded(self, name: str) -> Recorded:
         """What is written down of a query by now."""
@@ -157,11 +159,14 @@ class StepRecorder:
     def close(self) -> None:
         """Write down what there is, and end."""
         self._stopping.set()
+        self._woken.set()
         if self._thread is not None:
             self._thread.join(CLOSING)
 
     def _run(self) -> None:
-        while not self._stopping.wait(EVERY):
+        while not self._stopping.is_set():
+            self._woken.wait(EVERY)
+            self._woken.clear()
             self._look()
         self._look()
 
