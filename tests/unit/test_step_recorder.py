@@ -80,6 +80,19 @@ def test_the_last_steps_are_at_hand_and_bounded(
     assert found[0].rows == 3 and found == source.history.index.recent()
 
 
+def test_what_a_query_begins_after_is_at_hand_at_once(
+    tmp_path: Path, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command waits for the first count of a run."""
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
+    recorder.begins("other", StoredSource(tmp_path / "other").history)  # its thread waits since
+    source = StoredSource(tmp_path)
+    source.run(named(0, 2))
+    recorder.begins(NAME, source.history)
+    eventually("it is recorded", lambda: [r.step for r in recorder.recorded(NAME).recent] == [0])
+    assert recorder.recorded(NAME).rows == 0
+
+
 def test_a_step_waits_for_its_report(tmp_path: Path, recorder: StepRecorder) -> None:
     source = StoredSource(tmp_path)
     recorder.begins(NAME, source.history)
@@ -177,10 +190,20 @@ def timed(at: float, took: float, oldest: float | None = None) -> dict[str, Any]
     }
 
 
+def looks_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread looks when it is closed, and only then."""
+
+    def run(recorder: StepRecorder) -> None:
+        recorder._stopping.wait()
+        recorder._look()
+
+    monkeypatch.setattr(StepRecorder, "_run", run)
+
+
 def test_a_latency_is_from_the_oldest_record_to_the_end_of_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)  # looks are ours
+    looks_are_ours(monkeypatch)
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
@@ -215,7 +238,7 @@ def test_a_latency_is_from_the_oldest_record_to_the_end_of_the_step(
 def test_a_sink_asks_the_index_for_what_ran_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
+    looks_are_ours(monkeypatch)
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
     source.run(named(0, 2))
@@ -236,7 +259,7 @@ def test_a_sink_asks_the_index_for_what_ran_elsewhere(
 
 
 def test_counters_go_on_over_the_runs_of_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
+    looks_are_ours(monkeypatch)
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
