@@ -8,7 +8,6 @@ when it is past a first trigger of the new run, as the Status says.
 - up: kill -9 of the runner's Python (its JVM ends by itself), then `mzplan up`, from its start.
 - up, records: the same, with records for each source meanwhile, so that each first trigger of a source is a
   micro-batch. Caught up: each query has done one with them.
-- up, records, Java: the same, with the Java options that docs/deploy.md has for many small queries.
 - standby: the runner's processes are frozen, so that nobody sees that they have ended, as where their machine
   is gone. A second runner stands by, and leads when the lease has lapsed.
 
@@ -46,8 +45,6 @@ NAME = "recovery"
 INSTANCE = "local"
 RECORDS = 10  # of each topic, while nothing runs
 LIMIT = 900.0  # seconds
-MANY_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-SUBMIT = {"PYSPARK_SUBMIT_ARGS": f'--conf "spark.driver.extraJavaOptions={MANY_SMALL}" pyspark-shell'}
 
 UP_AIM, STANDBY_AIM, RESTART_AIM = 90.0, LEASE_TTL + 5.0, 6.0  # seconds
 
@@ -102,10 +99,6 @@ def measure(stage: Stage) -> Table:
         time.sleep(size.rest_s)
         rows += _shown("up, records", _up(project, kafka, size, fed=True), "running", UP_AIM)
         time.sleep(size.rest_s)
-        project.environment |= SUBMIT
-        rows += _shown("up, records, Java", _up(project, kafka, size, fed=True), "running", UP_AIM)
-        time.sleep(size.rest_s)
-        project.environment.pop("PYSPARK_SUBMIT_ARGS")
         rows += _shown("standby", _standby(project, kafka, size), "leads", STANDBY_AIM)
         return Table(("what", "figure", "aim"), rows)
     finally:

@@ -180,9 +180,8 @@ def _defaults(application: str) -> dict[str, str]:
         "spark.databricks.delta.checksumDVMetrics.enabled": "false",
         # Also in an object store: by it, verify tells files that VACUUM has removed from lost ones.
         "spark.databricks.delta.vacuum.logging.enabled": "true",
-        # Spark checks its own optimizer after each rule, and writes each plan down in full for a UI.
+        # Else Spark checks its own optimizer after each rule.
         "spark.sql.lightweightPlanChangeValidation": "false",
-        "spark.sql.ui.explainMode": "simple",
         # Streaming queries can't use it, and each start would warn of that.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.streaming.stopTimeout": f"{STOP_TIMEOUT_S}s",
