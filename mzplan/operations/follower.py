@@ -87,6 +87,24 @@ def request_validation(
     )
 
 
+class NewestStatus:
+    """The status of an instance for those that look at it again and again: read where there is a new one, for
+    to decode that of hundreds of queries takes what their runner needs."""
+
+    def __init__(self, store: Store, instance: str):
+        self.store = store
+        self.instance = instance
+        self._version: str | None = None
+        self._status: Status | None = None
+
+    def read(self) -> Status | None:
+        version = self.store.status_version(self.instance)
+        if version is None or version != self._version:
+            self._status = self.store.read_status(self.instance)
+            self._version = version
+        return self._status
+
+
 class Follower:
     """Follows the status of one instance until each of its queries is as the state requires.
 
@@ -110,8 +128,7 @@ class Follower:
         declared = state.instances.get(instance)
         self.is_dry = declared is not None and declared.type == "dry"  # led only for a moment
         self.touched = touched
-        self._version: str | None = None  # of the status that was read last
-        self._status: Status | None = None
+        self.newest = NewestStatus(store, instance)
         self.wanted: dict[Address, ResourceState | None] = {
             address: resource
             for address, resource in state.resources.items()
@@ -181,7 +198,7 @@ class Follower:
         counts as None: its queries ended with it."""
         try:
             leader = self.store.leases.leader(self.instance)
-            status = self._newest()
+            status = self.newest.read()
         except MzplanError as problem:
             return None, False, problem
         if not self.is_dry and status is not None and (leader is None or status.epoch < leader.epoch):
@@ -189,14 +206,6 @@ class Follower:
         if status is not None and status.epoch == self.taken[0] and status.handed < self.taken[1]:
             status = None  # of before: what has failed for want of a value is tried again
         return status, leader is not None, None
-
-    def _newest(self) -> Status | None:
-        """The status, read where there is a new one: to decode hundreds of queries takes what they need."""
-        version = self.store.status_version(self.instance)
-        if version is None or version != self._version:
-            self._status = self.store.read_status(self.instance)
-            self._version = version
-        return self._status
 
     def _is_superseded(self, address: Address, status: Status | None) -> bool:
         """Whether a later serial decides about a query that this command has not touched: its outcome is then

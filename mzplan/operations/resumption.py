@@ -4,12 +4,12 @@ read since."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mzplan.model.address import Address
 from mzplan.model.plan import Plan
 from mzplan.model.state import Observation, State
-from mzplan.operations.follower import Outcome
+from mzplan.operations.follower import NewestStatus, Outcome
 from mzplan.store.store import Store
 
 PATIENCE = 6.0  # seconds for the runner to tell: it counts what is durable, and reports every two
@@ -31,19 +31,23 @@ def resumed_queries(
         for address, outcome in outcomes.items()
         if outcome.status == "applied" and outcome.run_id not in (None, before.get(address))
     }
+    instances = sorted({state.resources[a].instance for a in wanted if a in state.resources})
+    statuses = [NewestStatus(store, name) for name in instances]
     until = time.monotonic() + PATIENCE
     while True:
-        found = _observed(store, state, wanted)
+        found = _observed(statuses, wanted)
         complete = all(one.run_rows is not None and one.lag == 0 for one in found.values())
         if complete or time.monotonic() >= until:
             return found
         time.sleep(store.backend.look)
 
 
-def _observed(store: Store, state: State, wanted: Mapping[Address, str | None]) -> dict[Address, Observation]:
+def _observed(
+    statuses: Sequence[NewestStatus], wanted: Mapping[Address, str | None]
+) -> dict[Address, Observation]:
     found: dict[Address, Observation] = {}
-    for name in sorted({state.resources[a].instance for a in wanted if a in state.resources}):
-        status = store.read_status(name)
+    for one_of in statuses:
+        status = one_of.read()
         seen = status.observations if status is not None else {}
         found |= {
             address: one

@@ -325,8 +325,9 @@ class Runner:
         now = self.clock()
         self.observed, self.observed_at = status, now
         due = now - self._written_at >= STATUS_EVERY
-        # Commands wait for the first count of a run, and only for that one.
-        counted = frozenset(o.run_id for o in observations.values() if o.run_id and o.run_rows is not None)
+        # Commands wait for the first count of a run that is past a trigger; later ones come with the rates.
+        running = [o for o in observations.values() if o.condition == "running"]
+        counted = frozenset(o.run_id for o in running if o.run_id and o.run_rows is not None)
         first = not counted <= self._counted
         if self._written is not None and not first and not differs(self._written, status, rates_too=due):
             return

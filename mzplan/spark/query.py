@@ -111,8 +111,13 @@ class Running:
         if progress is None and not self.was_idle:
             # Spark reports a trigger without data to its listeners only after ten idle seconds, but its
             # status says so at once, until data comes.
-            self.was_idle = self.java.status().message() in _IDLE_MESSAGES
+            self.was_idle = self.java.status().message() in _IDLE_MESSAGES and not self._has_to_tell()
         return False
+
+    def _has_to_tell(self) -> bool:
+        """Whether the report of a trigger with data is on its way to us: that one tells what was read."""
+        last = self.java.lastProgress()
+        return last is not None and bool(last.durationMs().containsKey("addBatch"))
 
     def report(self, progress: Progress | None, recorded: Recorded = _NOTHING) -> QueryReport:
         """What is reported to the controller, with the newest progress (None: no trigger has finished), and

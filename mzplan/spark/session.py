@@ -221,7 +221,7 @@ def _configuration(
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
     excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))
     wanted["spark.jars.excludes"] = _joined(wanted.get("spark.jars.excludes"), excluded)
-    wanted[_JAVA_OPTIONS] = " ".join(dict.fromkeys((defaults[_JAVA_OPTIONS], wanted[_JAVA_OPTIONS])))
+    wanted[_JAVA_OPTIONS] = _java_options(defaults[_JAVA_OPTIONS], wanted[_JAVA_OPTIONS])
     wanted["spark.sql.extensions"] = _joined(wanted.get("spark.sql.extensions"), (_DELTA_EXTENSION,))
     wanted.setdefault("spark.sql.catalog.spark_catalog", _DELTA_CATALOG)
     # Options of a Kafka sink or dead letters hold a key: Spark prints the options of a write.
@@ -231,6 +231,14 @@ def _configuration(
     for key, value in wanted.items():
         conf.set(key, value)
     return conf
+
+
+def _java_options(ours: str, wanted: str) -> str:
+    """Ours, then what is given: of two, Java takes the last. Only Log4j prefers our name of its file."""
+    if wanted == ours:
+        return ours
+    logs = "configurationFile" in wanted
+    return " ".join([*(one for one in ours.split() if not (logs and "configurationFile" in one)), wanted])
 
 
 def _joined(given: str | None, ours: tuple[str, ...]) -> str:

@@ -86,7 +86,6 @@ class StepRecorder:
         self._counters: dict[Address, Counters] = {}
         self._latencies = Latencies()
         self._stopping = threading.Event()
-        self._woken = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begins(self, name: str, history: StepHistory) -> None:
@@ -96,6 +95,12 @@ class StepRecorder:
         except OSError as problem:
             log.warning("%s: its steps are not recorded: %s", name, problem)
             return
+        # So that its rows are counted from its first trigger on: commands wait for that. Nothing is written
+        # yet: the last step of the run before may still be reported.
+        try:
+            recent = history.index.recent()
+        except Exception:  # told by the thread, which tries again
+            recent = ()
         parsed = QueryName.parse(name)
         address = parsed.address if parsed is not None else None
         with self._lock:
@@ -104,10 +109,10 @@ class StepRecorder:
             query.latency = None
             query.begun = False  # somebody else may have written since
             query.base, query.rows = finished, 0
+            query.recent = recent or query.recent
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
                 self._thread.start()
-        self._woken.set()  # so that its rows are counted when it runs: commands wait for that
 
     def recorded(self, name: str) -> Recorded:
         """What is written down of a query by now."""
@@ -159,14 +164,11 @@ class StepRecorder:
     def close(self) -> None:
         """Write down what there is, and end."""
         self._stopping.set()
-        self._woken.set()
         if self._thread is not None:
             self._thread.join(CLOSING)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.wait(EVERY)
-            self._woken.clear()
+        while not self._stopping.wait(EVERY):
             self._look()
         self._look()
 

@@ -43,12 +43,25 @@ def test_a_run_that_was_idle_has_triggered_while_it_writes_its_first_rows() -> N
     assert said == ["Processing new data"]  # it is not asked any more
 
 
-def a_run(said: list[str], run_id: str = "r") -> Running:
+def test_a_run_whose_report_is_on_its_way_was_not_idle() -> None:
+    """Else it would be said that it has read nothing, and its command would end with that."""
+    running = a_run(["Waiting for next trigger"] * 3)
+    assert not running.look(None) and running.report(None).triggered
+    for durations, triggered in (("addBatch", False), ("latestOffset", True)):  # Spark keeps idle ones, too
+        told = SimpleNamespace(containsKey=durations.__eq__)
+        last = SimpleNamespace(durationMs=lambda told=told: told)
+        running = a_run(["Waiting for next trigger"] * 3, last=last)
+        assert not running.look(None) and running.report(None).triggered == triggered
+        assert running.report(Progress(step=1)).triggered
+
+
+def a_run(said: list[str], run_id: str = "r", last: object = None) -> Running:
     """A query of which Spark says that, one after the other; it has ended when nothing is left."""
     status = SimpleNamespace(message=lambda: said.pop(0))
     java = SimpleNamespace(
         isActive=lambda: bool(said),
         status=lambda: status,
+        lastProgress=lambda: last,
         exception=lambda: SimpleNamespace(isEmpty=lambda: True),
     )
     name = QueryName(project="shop", address=Address("sink", run_id), generation=1, digest="1:a")

@@ -39,7 +39,11 @@ def proof(*seen: Observation) -> str:
             yield Status(instance="local", epoch=1, serial=2, heartbeat=0.0, observations={SINK: one})
 
     given = statuses()
-    store: Any = SimpleNamespace(backend=SimpleNamespace(look=0.001), read_status=lambda name: next(given))
+    store: Any = SimpleNamespace(
+        backend=SimpleNamespace(look=0.001),
+        read_status=lambda name: next(given),
+        status_version=lambda name: None,
+    )
     record = ResourceState(address=SINK, id="o", type="postgres", body={}, digest="1:a")
     state = State(project="p", serial=2, resources={SINK: record})
     change = Change(address=CONNECTION, action="update", effect="restart", reason="host changed")

@@ -81,16 +81,24 @@ def test_the_last_steps_are_at_hand_and_bounded(
 
 
 def test_what_a_query_begins_after_is_at_hand_at_once(
-    tmp_path: Path, recorder: StepRecorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command waits for the first count of a run."""
-    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
-    recorder.begins("other", StoredSource(tmp_path / "other").history)  # its thread waits since
+    """A command waits for the first count of a run. A step that is not indexed yet is left to its report."""
+    looks_are_ours(monkeypatch)
+    recorder = StepRecorder()
     source = StoredSource(tmp_path)
     source.run(named(0, 2))
     recorder.begins(NAME, source.history)
-    eventually("it is recorded", lambda: [r.step for r in recorder.recorded(NAME).recent] == [0])
-    assert recorder.recorded(NAME).rows == 0
+    recorder._look()
+    recorder.ended(NAME)
+    changed = NAME.replace(":1:a", ":1:b")
+    recorder.begins(changed, source.history)
+    found = recorder.recorded(changed)
+    assert [step.step for step in found.recent] == [0] and found.rows == 0
+    source.run(named(2, 5))
+    recorder.begins(NAME, source.history)
+    assert [step.step for step in recorder.recorded(NAME).recent] == [0] and len(indexed(source)) == 1
+    recorder.close()
 
 
 def test_a_step_waits_for_its_report(tmp_path: Path, recorder: StepRecorder) -> None:
