@@ -52,11 +52,18 @@ def holder_of(port: int) -> tuple[int, str] | None:
         return None
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if any(str(fd.readlink()) in inodes for fd in (process / "fd").iterdir()):
+            if any(_target(fd) in inodes for fd in (process / "fd").iterdir()):
                 return int(process.name), (process / "comm").read_text().strip()
         except OSError:  # it has ended, or it is not ours to look into
             continue
     return None
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:  # closed meanwhile, which says nothing of the others
+        return ""
 
 
 def _bind_error(port: int) -> str | None:

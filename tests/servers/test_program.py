@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from examples.servers import KafkaBroker, PostgresServer, ServerError, create_topic, delete_topic
+from examples.servers.ports import holder_of
 from examples.servers.process import began
 from examples.servers.server import write_private
 
@@ -34,6 +35,20 @@ class TestErrors:
             KafkaBroker(tmp_path / "k", [taken_port, 20_001]).start()
         with pytest.raises(ServerError, match=holder % "PostgreSQL"):
             PostgresServer(tmp_path / "p", taken_port).start()
+
+    def test_a_holder_that_opens_and_closes_files_is_named(
+        self, taken_port: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file that it closes while we look is no reason to look no further."""
+        readlink = Path.readlink
+
+        def closing(path: Path) -> Path:
+            if path.name == "0":
+                raise FileNotFoundError(path)
+            return readlink(path)
+
+        monkeypatch.setattr(Path, "readlink", closing)
+        assert holder_of(taken_port) == (os.getpid(), Path("/proc/self/comm").read_text().strip())
 
     @pytest.mark.parametrize(
         ("script", "message"),
