@@ -15,6 +15,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.schema.description import Description
+from mzplan.store.newest_status import NewestStatus
 from mzplan.store.proposals import new_proposal_id
 from mzplan.store.store import Store
 
@@ -85,24 +86,6 @@ def request_validation(
         "Nothing was committed.",
         "look at its log; or apply with --no-live, then the runner validates before it stops anything.",
     )
-
-
-class NewestStatus:
-    """The status of an instance for those that look at it again and again: read where there is a new one, for
-    to decode that of hundreds of queries takes what their runner needs."""
-
-    def __init__(self, store: Store, instance: str):
-        self.store = store
-        self.instance = instance
-        self._version: str | None = None
-        self._status: Status | None = None
-
-    def read(self) -> Status | None:
-        version = self.store.status_version(self.instance)
-        if version is None or version != self._version:
-            self._status = self.store.read_status(self.instance)
-            self._version = version
-        return self._status
 
 
 class Follower:

@@ -14,9 +14,10 @@ from mzplan.model.diagnostics import error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import DriftItem, Pending
-from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState, State, Status
+from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState, State
 from mzplan.operations.project import Project
 from mzplan.operations.status import find_drift, status_of_project
+from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
 HISTORY = 100  # serials, at most, that are compared to find where a resource comes from
@@ -43,7 +44,7 @@ class OverviewReader:
         self._project = project
         self._store = project.store
         self._state: tuple[str | None, State, DependencyGraph] | None = None
-        self._statuses: dict[str, tuple[str | None, Status | None]] = {}
+        self._statuses: dict[str, NewestStatus] = {}
         self._last: tuple[object, Overview] | None = None
 
     @property
@@ -66,12 +67,10 @@ class OverviewReader:
         _, state, graph = self._state
         names = sorted({*self._project.settings.instances, *state.instances})
         for name in names:
-            seen = self._store.status_version(name)
-            if name not in self._statuses or self._statuses[name][0] != seen:
-                self._statuses[name] = (seen, self._store.read_status(name))
+            self._statuses.setdefault(name, NewestStatus(self._store, name)).read()
         leases = [self._store.leases.leader(name) for name in names]
         alive = tuple(lease.epoch if lease is not None else None for lease in leases)
-        seen_now = (version, tuple(self._statuses[name][0] for name in names), alive)
+        seen_now = (version, tuple(self._statuses[name].version for name in names), alive)
         # Whether a query has stalled is a matter of time alone, so now and then it is compared again.
         now = time.time()
         if self._last is None or self._last[0] != seen_now or now - self._last[1].read_at > 30:
@@ -94,7 +93,7 @@ class OverviewReader:
     def _made(self, state: State, graph: DependencyGraph, now: float) -> Overview:
         from mzplan.plan.pending import find_pending
 
-        statuses = {name: found for name, (_, found) in self._statuses.items() if found is not None}
+        statuses = {name: one.status for name, one in self._statuses.items() if one.status is not None}
         status = status_of_project(self._project, state, statuses)
         return Overview(
             state=state,

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from mzplan.model.address import Address
 from mzplan.model.plan import Plan
 from mzplan.model.state import Observation, State
-from mzplan.operations.follower import NewestStatus, Outcome
+from mzplan.operations.follower import Outcome
+from mzplan.store.newest_status import NewestStatus
 from mzplan.store.store import Store
 
 PATIENCE = 6.0  # seconds for the runner to tell: it counts what is durable, and reports every two
@@ -46,8 +47,8 @@ def _observed(
     statuses: Sequence[NewestStatus], wanted: Mapping[Address, str | None]
 ) -> dict[Address, Observation]:
     found: dict[Address, Observation] = {}
-    for one_of in statuses:
-        status = one_of.read()
+    for newest in statuses:
+        status = newest.read()
         seen = status.observations if status is not None else {}
         found |= {
             address: one

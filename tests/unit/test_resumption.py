@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,11 +39,11 @@ def proof(*seen: Observation) -> str:
         for one in (*seen, *[seen[-1]] * 1000):
             yield Status(instance="local", epoch=1, serial=2, heartbeat=0.0, observations={SINK: one})
 
-    given = statuses()
+    given, versions = statuses(), count()
     store: Any = SimpleNamespace(
         backend=SimpleNamespace(look=0.001),
         read_status=lambda name: next(given),
-        status_version=lambda name: None,
+        status_version=lambda name: str(next(versions)),
     )
     record = ResourceState(address=SINK, id="o", type="postgres", body={}, digest="1:a")
     state = State(project="p", serial=2, resources={SINK: record})

@@ -128,8 +128,8 @@ def test_lz4_is_on_the_class_path_before_spark_s_own(
 
 def test_java_options_come_after_our_own() -> None:
     """Ours hold a stack that is deep enough to stop queries; of what both name, the last one counts."""
-    given = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
     pytest.importorskip("pyspark")
+    given = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
     options = session._configuration("a", {}, given, line=OLDEST).get("spark.driver.extraJavaOptions") or ""
     assert options.startswith("-Xss8m -Dlog4j2.configurationFile=") and options.endswith(" -XX:+UseSerialGC")
     given = {"spark.driver.extraJavaOptions": "-Dlog4j.configurationFile=/own.xml"}

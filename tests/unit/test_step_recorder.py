@@ -84,7 +84,7 @@ def test_what_a_query_begins_after_is_at_hand_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command waits for the first count of a run. A step that is not indexed yet is left to its report."""
-    looks_are_ours(monkeypatch)
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)  # looks are ours
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     source.run(named(0, 2))
@@ -198,20 +198,10 @@ def timed(at: float, took: float, oldest: float | None = None) -> dict[str, Any]
     }
 
 
-def looks_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread looks when it is closed, and only then."""
-
-    def run(recorder: StepRecorder) -> None:
-        recorder._stopping.wait()
-        recorder._look()
-
-    monkeypatch.setattr(StepRecorder, "_run", run)
-
-
 def test_a_latency_is_from_the_oldest_record_to_the_end_of_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks_are_ours(monkeypatch)
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)  # looks are ours
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
@@ -246,7 +236,7 @@ def test_a_latency_is_from_the_oldest_record_to_the_end_of_the_step(
 def test_a_sink_asks_the_index_for_what_ran_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks_are_ours(monkeypatch)
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
     source.run(named(0, 2))
@@ -267,7 +257,7 @@ def test_a_sink_asks_the_index_for_what_ran_elsewhere(
 
 
 def test_counters_go_on_over_the_runs_of_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks_are_ours(monkeypatch)
+    monkeypatch.setattr(step_recorder, "EVERY", 3600.0)
     recorder = StepRecorder()
     source = StoredSource(tmp_path)
     sink = StoredSink(source)
