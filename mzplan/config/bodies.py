@@ -8,8 +8,7 @@ from typing import Any
 
 from mzplan.config.checks.checker import Checker
 from mzplan.config.declared import Declared
-from mzplan.config.files import SourceFile
-from mzplan.config.findings import Findings, Path
+from mzplan.config.findings import Findings, Path, SourceFile
 from mzplan.config.locations import diagnose
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic

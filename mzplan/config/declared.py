@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mzplan.config.files import SECTIONS, SourceFile
-from mzplan.config.findings import Location, Path
+from mzplan.config.files import SECTIONS
+from mzplan.config.findings import Location, Path, SourceFile
 from mzplan.config.text import shown
 from mzplan.model.address import Address, is_valid_name
 

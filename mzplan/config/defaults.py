@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mzplan.config.declared import Declared, value_at
-from mzplan.config.files import SECTIONS, SourceFile
-from mzplan.config.findings import EnoughError, Findings, Location, Path
+from mzplan.config.files import SECTIONS
+from mzplan.config.findings import EnoughError, Findings, Location, Path, SourceFile
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import MAX_NODES, Document, size_of
 from mzplan.model.address import Address, Kind

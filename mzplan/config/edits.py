@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.declared import value_at
-from mzplan.config.files import SECTIONS, SourceFile, find_files, is_allowed, project_file, read_bytes
-from mzplan.config.findings import Findings
+from mzplan.config.files import SECTIONS, find_files, is_allowed, project_file, read_bytes
+from mzplan.config.findings import Findings, SourceFile
 from mzplan.config.locations import locate
 from mzplan.config.project import excluded_folders, read_settings
 from mzplan.config.text import LINE_BREAK

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mzplan.config.declared import Declared
-from mzplan.config.findings import HERE, Path
-from mzplan.config.references import EACH
+from mzplan.config.findings import HERE, Findings, Location, Path
+from mzplan.config.references import EACH, check_references
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.config.variables import as_text
-from mzplan.config.yaml.builder import size_of
+from mzplan.config.variables import MAX_FILLED, as_text
+from mzplan.config.yaml.builder import MAX_NODES, size_of
 from mzplan.model.address import MAX_NAME, Address, is_valid_name
-
-if TYPE_CHECKING:
-    from mzplan.config.templates import Templates
 
 _REFERENCE = re.compile(r"\$\{each\.(key|value(?:\.[A-Za-z_][A-Za-z0-9_-]*)*)\}")
 _OWN = ("for_each", "name")
 _KEYS_SHOWN = 3
+MAX_MADE = 100_000  # resources of a project that `for_each` makes
 
 
 class TooMuchError(Exception):
@@ -62,12 +60,32 @@ class _Branch:
     inner: dict[Any, _Text | _Branch]
 
 
+class Limits:
+    """What all templates of a project may make together, and which references may stand in it."""
+
+    def __init__(self, findings: Findings):
+        self.findings = findings
+        self._made = self._characters = 0
+        self._providers: dict[str, bool] = {}
+
+    def check(self, text: str, location: Location) -> bool:
+        return check_references(text, lambda: location, self._providers, self.findings)
+
+    def count(self, made: int, nodes: int, characters: int) -> None:
+        """Before it is made. Raises TooMuchError beyond a limit."""
+        self._made += made
+        self._characters += characters
+        self.findings.nodes += nodes
+        if self._made > MAX_MADE or self._characters > MAX_FILLED or self.findings.nodes > MAX_NODES:
+            raise TooMuchError
+
+
 class Expansion:
     """Of one template."""
 
-    def __init__(self, templates: Templates, template: Declared, keys: list[Key]):
-        self.templates, self.template, self.keys = templates, template, keys
-        self.findings = templates.findings
+    def __init__(self, limits: Limits, template: Declared, keys: list[Key]):
+        self.limits, self.template, self.keys = limits, template, keys
+        self.findings = limits.findings
         self.texts: list[_Text] = []
         self.nodes = 0
         body = {key: value for key, value in template.body.items() if key not in _OWN}
@@ -79,7 +97,7 @@ class Expansion:
     def resources(self) -> list[Declared]:
         if self.name is None or any(text.broken for text in self.texts):
             return []
-        self.templates.count(len(self.keys), self.nodes * len(self.keys), 0)
+        self.limits.count(len(self.keys), self.nodes * len(self.keys), 0)
         found: dict[str, Declared] = {}
         first: dict[str, Key] = {}
         invalid: list[tuple[Key, str]] = []
@@ -170,15 +188,15 @@ class Expansion:
         if text.whole:
             (value,) = values
             if isinstance(value, dict | list):
-                self.templates.count(0, size_of(value), 0)
+                self.limits.count(0, size_of(value), 0)
             return value
         if any(isinstance(value, dict | list) for value in values):
             self._lacks(text, "is no text, so it can only stand alone, as the whole value", key)
         words = iter([as_text(value) for value in values])
         parts = [part if isinstance(part, str) else next(words) for part in text.parts]
-        self.templates.count(0, 0, sum(map(len, parts)))
+        self.limits.count(0, 0, sum(map(len, parts)))
         filled = "".join(parts)
-        if "${" in filled and not self.templates.check(filled, self.template.location(text.path)):
+        if "${" in filled and not self.limits.check(filled, self.template.location(text.path)):
             raise _LacksError
         return filled
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mzplan.config.findings import Findings
+from mzplan.config.findings import Findings, SourceFile
 from mzplan.model.address import Kind
 
 PROJECT_FILE = "mzplan.yaml"
@@ -32,34 +31,6 @@ MAX_TOTAL_BYTES = 256 * 1024 * 1024
 MAX_FILES = 20_000
 MAX_ENTRIES = 500_000  # folder entries looked at: a link into a large tree must not take forever
 MAX_FOLDER_DEPTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """A configuration file: where it is, and how messages name it (relative to the project, with `/`).
-
-    In a `private` one any value may be a secret: messages show none. `root` is the folder that the file must
-    be in, links followed ("": anywhere). `content` stands for what is on the disk: an edit
-    that is not written yet.
-    """
-
-    full_path: str
-    path: str
-    private: bool = False
-    root: str = ""
-    content: bytes | None = field(default=None, repr=False)
-
-    @classmethod
-    def within(cls, directory: str, full_path: str) -> SourceFile:
-        relative = os.path.relpath(full_path, directory)
-        # File names are bytes: what is not UTF-8 in them is shown escaped.
-        shown = os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/")
-        return cls(full_path, shown, root=directory)
-
-    def as_edited(self, edited: Mapping[str, bytes]) -> SourceFile:
-        """This file with the content that an edit gives it, if one does (by its real path)."""
-        content = edited.get(os.path.realpath(self.full_path)) if edited else None
-        return self if content is None else replace(self, content=content)
 
 
 def project_file(directory: str) -> SourceFile:

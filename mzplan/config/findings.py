@@ -6,22 +6,47 @@ again to find *where* (mzplan.config.yaml.positions).
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from mzplan.config.text import shown
 from mzplan.model.address import Address
 from mzplan.model.suggestions import nearest
-
-if TYPE_CHECKING:
-    from mzplan.config.files import SourceFile
 
 Path = tuple[str | int, ...]
 MAX_FINDINGS = 1000
 MAX_COMPARED = 1_000_000  # names that unknown ones are compared with, in a run
 # Stands in a text for the position of `Finding.related`; no value from a file can hold it.
 HERE = "\x00here\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A configuration file: where it is, and how messages name it (relative to the project, with `/`).
+
+    In a `private` one any value may be a secret: messages show none. `root` is the folder that the file must
+    be in, links followed ("": anywhere). `content` stands for what is on the disk: an edit
+    that is not written yet.
+    """
+
+    full_path: str
+    path: str
+    private: bool = False
+    root: str = ""
+    content: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def within(cls, directory: str, full_path: str) -> SourceFile:
+        relative = os.path.relpath(full_path, directory)
+        # File names are bytes: what is not UTF-8 in them is shown escaped.
+        shown = os.fsencode(relative).decode("utf-8", "backslashreplace").replace(os.sep, "/")
+        return cls(full_path, shown, root=directory)
+
+    def as_edited(self, edited: Mapping[str, bytes]) -> SourceFile:
+        """This file with the content that an edit gives it, if one does (by its real path)."""
+        content = edited.get(os.path.realpath(self.full_path)) if edited else None
+        return self if content is None else replace(self, content=content)
 
 
 @dataclass(frozen=True, slots=True)

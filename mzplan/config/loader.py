@@ -15,8 +15,8 @@ from mzplan.config.declarations import check_top_level, collect, is_of_variables
 from mzplan.config.declared import Declared
 from mzplan.config.defaults import Defaults
 from mzplan.config.environments import Others, check_apart, choose, entries_of, set_apart
-from mzplan.config.files import SECTIONS, SourceFile, find_files, project_file
-from mzplan.config.findings import EnoughError, Findings
+from mzplan.config.files import SECTIONS, find_files, project_file
+from mzplan.config.findings import EnoughError, Findings, SourceFile
 from mzplan.config.places import places_of
 from mzplan.config.project import Settings, check_settings, excluded_folders, open_project
 from mzplan.config.state_settings import read_state_config

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from mzplan.config.declared import Declared
-from mzplan.config.expansion import Expansion, Key, TooMuchError
+from mzplan.config.expansion import MAX_MADE, Expansion, Key, Limits, TooMuchError
 from mzplan.config.findings import Findings, Location, Path
-from mzplan.config.references import EACH, check_references
+from mzplan.config.references import EACH
 from mzplan.config.text import kind_of, shown
 from mzplan.config.variables import MAX_FILLED, as_text
 from mzplan.config.yaml.builder import MAX_NODES
-
-MAX_MADE = 100_000  # resources of a project that `for_each` makes
 
 
 class Templates:
@@ -21,8 +19,7 @@ class Templates:
 
     def __init__(self, findings: Findings):
         self.findings = findings
-        self.made = self.characters = 0
-        self.providers: dict[str, bool] = {}
+        self.limits = Limits(findings)
 
     def expand(self, template: Declared) -> list[Declared]:
         """The resources that a declaration with `for_each` makes: those without a mistake in what depends on
@@ -33,7 +30,7 @@ class Templates:
             return []
         before = self.findings.met
         try:
-            found = Expansion(self, template, keys).resources()
+            found = Expansion(self.limits, template, keys).resources()
         except TooMuchError:
             self._too_much(template, len(keys))
             found = []
@@ -44,18 +41,7 @@ class Templates:
     def check_written_out(self, resource: Declared) -> None:
         """Report a `${each…}` in a resource without `for_each`."""
         for path, text in _texts(resource.body):
-            self.check(text, resource.location(path))
-
-    def check(self, text: str, location: Location) -> bool:
-        return check_references(text, lambda: location, self.providers, self.findings)
-
-    def count(self, made: int, nodes: int, characters: int) -> None:
-        """Before it is made. Raises TooMuchError beyond a limit."""
-        self.made += made
-        self.characters += characters
-        self.findings.nodes += nodes
-        if self.made > MAX_MADE or self.characters > MAX_FILLED or self.findings.nodes > MAX_NODES:
-            raise TooMuchError
+            self.limits.check(text, resource.location(path))
 
     def _too_much(self, template: Declared, keys: int) -> None:
         self.findings.add(
@@ -76,7 +62,7 @@ class Templates:
             return None
         before = self.findings.met
         for path, text in _texts(given, ("for_each",)):
-            self.check(text, template.location(path))
+            self.limits.check(text, template.location(path))
         if isinstance(given, dict):
             keys = [Key(key, value, key) for key, value in given.items()]
         elif isinstance(given, list):

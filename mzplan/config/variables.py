@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from mzplan.config.files import SourceFile
-from mzplan.config.findings import Findings, Location, Path
+from mzplan.config.findings import Findings, Location, Path, SourceFile
 from mzplan.config.references import EACH, check_references
 from mzplan.config.text import kind_of, listed, shown
 from mzplan.config.yaml.builder import Document, containers_below

@@ -11,17 +11,25 @@ Texts in quotation marks are the seed's contract.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from mzplan.endpoints.replay import Written
-
 Step: TypeAlias = int
 """The number of a step: "type Step = u64". Steps of an endpoint count up from 0, without gaps."""
 
 MAX_STEP: Step = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What an output records of a step: how many rows, and the text of their ContentHash (None: not known).
+    One that this version does not know is not compared."""
+
+    rows: int
+    digest: str | None = None
 
 
 class StepError(ValueError):

@@ -19,10 +19,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mzplan.endpoints.interface import Step, StepError, checked_step
+from mzplan.endpoints.interface import Step, StepError, Written, checked_step
 from mzplan.warehouse.content_hash import ContentHash, hash_of
 
 if TYPE_CHECKING:
@@ -33,15 +32,6 @@ log = logging.getLogger("mzplan.endpoints")
 Compare = Literal["warn", "fail", "off"]
 LATER = "and the output already has steps up to "
 """In each warning of a step that is not the last one; the number of that follows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What an output records of a step: how many rows, and the text of their ContentHash (None: not known).
-    One that this version does not know is not compared."""
-
-    rows: int
-    digest: str | None = None
 
 
 def total(parts: Iterable[Written]) -> Written:

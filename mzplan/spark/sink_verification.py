@@ -15,7 +15,7 @@ from mzplan.connectors.api.protocols import Recorded, ResolvedQuery, SinkConnect
 from mzplan.connectors.catalogue import Connectors
 from mzplan.connectors.frames.latest import latest_rows
 from mzplan.connectors.frames.types import ddl
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description

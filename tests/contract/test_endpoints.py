@@ -11,7 +11,8 @@ from pyarrow import RecordBatch
 
 from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps
 from mzplan.endpoints import OutputEndpoint, Step, StepError, checked_step
-from mzplan.endpoints.replay import StepReplay, Written
+from mzplan.endpoints.interface import Written
+from mzplan.endpoints.replay import StepReplay
 from mzplan.endpoints.testing import (
     InputSubject,
     OutputSubject,

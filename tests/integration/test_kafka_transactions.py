@@ -27,7 +27,7 @@ from mzplan.connectors.kafka.output import report
 from mzplan.connectors.kafka.problems import FENCED
 from mzplan.connectors.kafka.step_record import KEPT_STEPS, StepRecord
 from mzplan.connectors.kafka.transaction import Transaction
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.warehouse.content_hash import HASH
 from tests.integration.committed import committed, step_record
 from tests.support import eventually

@@ -18,7 +18,8 @@ from examples.servers import create_topic, delete_topic
 from mzplan.connectors.adapter.sink import EndpointSink
 from mzplan.connectors.files.manifest import committed_files
 from mzplan.endpoints import Step
-from mzplan.endpoints.replay import StepReplay, Written
+from mzplan.endpoints.interface import Written
+from mzplan.endpoints.replay import StepReplay
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.warehouse.content_hash import ContentHash, content_hash
 from tests.integration.committed import committed

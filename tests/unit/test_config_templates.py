@@ -189,7 +189,7 @@ def test_a_list_can_be_shared_by_an_alias_and_nobody_changes_it(tmp_path: Path) 
 
 def test_what_was_parsed_stays_as_it_was() -> None:
     from mzplan.config.declared import Declared
-    from mzplan.config.files import SourceFile
+    from mzplan.config.findings import SourceFile
 
     value = {"deep": [1, {"x": "y"}]}
     body = {

@@ -30,7 +30,7 @@ from mzplan.connectors.postgres.types import (
     staged_type,
     why_not,
 )
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.schema.kinds import resource_kind

@@ -20,7 +20,8 @@ from mzplan.connectors.local.endpoint import LocalFactory, LocalSteps, StaleStep
 from mzplan.endpoints import StepError
 from mzplan.endpoints.arrays import build
 from mzplan.endpoints.arrow import FitError, arrow_schema, fit
-from mzplan.endpoints.replay import Compare, StepReplay, Written, collected_warnings
+from mzplan.endpoints.interface import Written
+from mzplan.endpoints.replay import Compare, StepReplay, collected_warnings
 from mzplan.endpoints.steplog import StepLog
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.content_hash import HASH, row_hashes

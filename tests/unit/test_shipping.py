@@ -24,7 +24,7 @@ from mzplan.connectors.postgres.sink import output as postgres_output
 from mzplan.connectors.postgres.sink import tasks as postgres_tasks
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.endpoints.arrow import arrow_schema
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.schema.columns import parse_columns
 from tests.executors import run_elsewhere
 

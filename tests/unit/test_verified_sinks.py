@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.model.address import Address
 from mzplan.operations.steps import Verified, _compare, _with_target
 from mzplan.render.steps import render_verified, verified_to_json

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mzplan.endpoints import Step, StepError, checked_step
-from mzplan.endpoints.replay import StepReplay, Written
+from mzplan.endpoints.interface import Written
+from mzplan.endpoints.replay import StepReplay
 
 from .database import columns, connect, quoted
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from mzplan.config.files import SECTIONS, SourceFile
-from mzplan.config.findings import HERE, Findings, Location, Path
+from mzplan.config.files import SECTIONS
+from mzplan.config.findings import HERE, Findings, Location, Path, SourceFile
 from mzplan.config.text import shown
 from mzplan.config.yaml.events import (
     AliasEvent,

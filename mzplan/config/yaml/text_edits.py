@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from mzplan.config.files import SourceFile
-from mzplan.config.findings import Findings
+from mzplan.config.findings import Findings, SourceFile
 from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.builder import Builder, StopError
 from mzplan.config.yaml.events import YamlError

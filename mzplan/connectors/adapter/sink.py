@@ -26,8 +26,9 @@ from mzplan.endpoints.interface import (
     ParallelOutputFactory,
     Probes,
     Step,
+    Written,
 )
-from mzplan.endpoints.replay import Written, collected_warnings, total
+from mzplan.endpoints.replay import collected_warnings, total
 from mzplan.schema.columns import POSITION
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mzplan.connectors.api.protocols import ResolvedQuery
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.warehouse.content_hash import content_hash
 from mzplan.warehouse.damage import GoneError

@@ -5,8 +5,7 @@ from __future__ import annotations
 from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.api.recorded_steps import held
 from mzplan.connectors.network.folders import folder_of
-from mzplan.endpoints.interface import Step
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Step, Written
 from mzplan.warehouse.collection_log import CollectionLog
 
 

@@ -9,8 +9,7 @@ from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.api.recorded_steps import held
 from mzplan.connectors.files.manifest import COMPACT, files_of, open_list
 from mzplan.connectors.network.folders import folder_of
-from mzplan.endpoints.interface import Step
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Step, Written
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import read_text
 

@@ -6,8 +6,7 @@ from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.api.recorded_steps import nothing_recorded
 from mzplan.connectors.kafka.problems import Problems, transaction_of
 from mzplan.connectors.kafka.step_record import StepRecord
-from mzplan.endpoints.interface import Step
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Step, Written
 
 
 class KafkaRecorded(Recorded):

@@ -59,7 +59,7 @@ from mzplan.connectors.postgres.sink.tasks import REPORT, run_here, straight_tas
 from mzplan.connectors.postgres.sink.writer import Writer, writer_of
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.diagnostics import MzplanError
 from mzplan.schema.columns import CHANGE, POSITION

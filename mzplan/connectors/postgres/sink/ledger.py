@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mzplan.connectors.postgres.types import literal, quoted
-from mzplan.endpoints.interface import Step
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Step, Written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

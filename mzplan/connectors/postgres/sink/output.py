@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mzplan.connectors.postgres.elsewhere import Elsewhere
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.ledger import Ledger
-from mzplan.endpoints.interface import Step, StepError, checked_step
-from mzplan.endpoints.replay import Compare, StepReplay, Written
+from mzplan.endpoints.interface import Step, StepError, Written, checked_step
+from mzplan.endpoints.replay import Compare, StepReplay
 from mzplan.host.failpoints import Failpoint, failpoint
 
 if TYPE_CHECKING:

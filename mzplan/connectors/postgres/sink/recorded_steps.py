@@ -10,8 +10,7 @@ from mzplan.connectors.api.protocols import Recorded, ResolvedQuery
 from mzplan.connectors.postgres.client import connect, reached
 from mzplan.connectors.postgres.problems import Problem, connect_problem, reason
 from mzplan.connectors.postgres.sink.writer import writer_of
-from mzplan.endpoints.interface import Step
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Step, Written
 from mzplan.model.diagnostics import MzplanError
 
 _SILENCE_S = 30.0

@@ -13,8 +13,8 @@ from mzplan.connectors.postgres.sink.staging import Move
 from mzplan.connectors.postgres.sink.tasks import Part, Task, staging_task
 from mzplan.connectors.postgres.sink.writer import Writer
 from mzplan.connectors.postgres.tables import Connection
-from mzplan.endpoints.interface import Step, StepError, checked_step
-from mzplan.endpoints.replay import Compare, StepReplay, Written, total
+from mzplan.endpoints.interface import Step, StepError, Written, checked_step
+from mzplan.endpoints.replay import Compare, StepReplay, total
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

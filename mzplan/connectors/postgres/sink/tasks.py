@@ -13,8 +13,8 @@ from mzplan.connectors.frames.task_code import one_row, ship
 from mzplan.connectors.frames.whole import CutShortError, until_end
 from mzplan.connectors.postgres.sink.copy import Copy, Session
 from mzplan.connectors.postgres.sink.output import FencedError, PostgresOutput, Target, copy_into
-from mzplan.endpoints.interface import Step
-from mzplan.endpoints.replay import Compare, DiffersError, StepReplay, Written
+from mzplan.endpoints.interface import Step, Written
+from mzplan.endpoints.replay import Compare, DiffersError, StepReplay
 from mzplan.host.failpoints import Failpoint, failpoint
 
 if TYPE_CHECKING:

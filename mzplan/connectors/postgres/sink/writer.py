@@ -14,7 +14,7 @@ from mzplan.connectors.api.protocols import ResolvedQuery
 from mzplan.connectors.postgres.sink.ledger import Ledger
 from mzplan.connectors.postgres.tables import Connection, Table
 from mzplan.connectors.postgres.types import quoted
-from mzplan.endpoints.replay import Written
+from mzplan.endpoints.interface import Written
 from mzplan.model.diagnostics import MzplanError, error
 
 # An advisory lock's number: who creates mzplan's own tables does so alone.
