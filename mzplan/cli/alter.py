@@ -23,6 +23,7 @@ from mzplan.cli.apply import (
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.plan import show_plan
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
+from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -162,7 +163,7 @@ def _show_edit(invocation: Invocation, altered: Altered) -> int:
         through = f", for {count(len(reached.queries), 'query', 'queries')}" if reached.queries else ""
         whole = "Valid" if not reached.left_out else "Valid where it was reached"
         invocation.out(f"{whole}: {reached.address}{through}")
-        for query, why in sorted(reached.left_out.items()):
+        for query, why in sorted(reached.left_out.items(), key=natural_item):
             invocation.out(f"Not reached: {reached.address} for {query}: {why}")
     if altered.edits:
         _show_diff(invocation, altered.edits)

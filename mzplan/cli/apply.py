@@ -14,7 +14,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
 from mzplan.cli.output import is_interactive
 from mzplan.cli.policy import chosen_guard, policy_option
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural_item
 from mzplan.model.canary import DEFAULT_WAIT
 from mzplan.model.words import count
 from mzplan.render.text import safe
@@ -245,14 +245,14 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         invocation.out(f"\nCommitted serial {applied.serial}: {counts}.{converged}")
     elif not bad:
         invocation.out(f"No changes: serial {applied.serial} is what is wanted, and every query is there.")
-    for address, seen in sorted(applied.resumed.items()):
+    for address, seen in sorted(applied.resumed.items(), key=natural_item):
         from mzplan.render.resumption import render_resumed
 
         invocation.out(f"  {safe(render_resumed(address, seen))}")
     if bad:
         number = count(len(bad), "query has", "queries have")
         invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
-        for address, outcome in sorted(bad.items()):
+        for address, outcome in sorted(bad.items(), key=natural_item):
             code = f"[{safe(outcome.code)}] " if outcome.code else ""
             invocation.out(f"  {address}: {outcome.status}: {code}{safe(outcome.reason)}")
     return applied.exit_code
@@ -287,7 +287,7 @@ def applied_to_json(applied: Applied) -> dict[str, Any]:
                 shown["warning"] = outcome.warning
     document["pending"] = [
         {"address": str(address), "condition": outcome.status, "reason": _reason(outcome)}
-        for address, outcome in sorted(applied.outcomes.items())
+        for address, outcome in sorted(applied.outcomes.items(), key=natural_item)
         if outcome.status != "applied"
     ]
     return document

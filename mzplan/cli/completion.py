@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 
 from mzplan.cli.context import Invocation, command
 from mzplan.host.files import read_regular
+from mzplan.model.address import natural
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.resources import ENVIRONMENT_VARIABLE
 
@@ -80,7 +81,7 @@ def environments(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """Those that begin so."""
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in sorted(names, key=natural) if name.startswith(incomplete)]
 
 
 def _state(ctx: click.Context) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from mzplan.cli.arguments import ADDRESS, QUERY
 from mzplan.cli.context import Invocation, command, global_options
 from mzplan.cli.output import write_bytes
 from mzplan.host.files import read_bounded
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.history import HistoryEntry
@@ -60,7 +60,7 @@ def state_list(invocation: Invocation) -> int:
                 "serial": state.serial,
                 "resources": [
                     {"address": str(a), "type": r.type, "id": r.id, "generation": r.generation}
-                    for a, r in sorted(state.resources.items())
+                    for a, r in sorted(state.resources.items(), key=natural_item)
                 ],
                 "forgotten": [
                     {"address": str(a), "id": id_, "generation": generation}
@@ -69,7 +69,7 @@ def state_list(invocation: Invocation) -> int:
             }
         )
         return ExitCode.OK
-    for address in sorted(state.resources):
+    for address in sorted(state.resources, key=natural):
         invocation.out(str(address))
     for id_, (address, generation) in sorted(state.forgotten.items()):
         invocation.note(f"Forgotten, and kept: {address} ({id_}, generation {generation})")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Kind = Literal["connection", "source", "sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -39,6 +40,28 @@ class Address(NamedTuple):
             shown = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
             raise ValueError(f"{shown!r} is not an address: write connection.NAME, source.NAME or sink.NAME")
         return cls(kind, name)
+
+
+_DIGITS = re.compile(r"[0-9]+")
+
+
+@lru_cache(maxsize=1 << 16)
+def natural(name: Address | str) -> str:
+    """The key that sorts addresses, and other names, as people count: s2 before s10, and equal for none that
+    differ. What is stored, or goes into a digest, is sorted without it: that stays as it was written."""
+    text = str(name)
+    counted = _DIGITS.sub(lambda digits: digits[0].zfill(MAX_NAME), text)
+    return text if counted == text else f"{counted}\0{text}"
+
+
+def natural_item(item: tuple[Address | str, Any]) -> str:
+    """The same of an item of a mapping by address or name."""
+    return natural(item[0])
+
+
+def is_glob(text: str) -> bool:
+    """Whether it is a pattern over addresses, such as `sink.pg_*`, and no address."""
+    return any(wildcard in text for wildcard in "*?[")
 
 
 def is_valid_name(name: object) -> bool:

@@ -13,7 +13,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Protocol
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 
 if TYPE_CHECKING:
     import networkx
@@ -82,7 +82,7 @@ class DependencyGraph:
         import networkx
 
         graph: networkx.DiGraph[Address] = networkx.DiGraph()
-        for address in sorted(self._dependencies):
+        for address in sorted(self._dependencies, key=natural):
             graph.add_node(address)
             graph.add_edges_from((needed, address) for needed in self._dependencies[address])
         return graph
@@ -125,7 +125,9 @@ class DependencyGraph:
 
         needed = self._graph.subgraph(chosen | self.requirements(chosen))
         generations = networkx.topological_generations(needed)
-        return [address for found in generations for address in sorted(chosen.intersection(found))]
+        return [
+            address for found in generations for address in sorted(chosen.intersection(found), key=natural)
+        ]
 
     def cycles(self) -> list[tuple[Address, ...]]:
         """One cycle of each group of addresses that depend on each other, each from its first address.
@@ -163,7 +165,7 @@ class DependencyGraph:
         holders = {address, *(user for _, user in networkx.edge_bfs(inlined, [address]))}
         restarts = {holder for holder in holders if holder.kind != "connection"}
         downstream = self.reach(restarts) - restarts
-        return Impact(address, tuple(sorted(restarts)), tuple(sorted(downstream)))
+        return Impact(address, tuple(sorted(restarts, key=natural)), tuple(sorted(downstream, key=natural)))
 
     def chains(self, cause: Address) -> dict[Address, list[Address]]:
         """For everything that a cause reaches, one of the shortest chains from the cause to it, both

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural_item
 from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.resources import Instance
@@ -60,7 +60,10 @@ class Change:
 
     def ways_to_json(self) -> dict[str, list[str]]:
         """`ways` as JSON values."""
-        return {str(cause): [str(address) for address in way] for cause, way in sorted(self.ways.items())}
+        return {
+            str(cause): [str(address) for address in way]
+            for cause, way in sorted(self.ways.items(), key=natural_item)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

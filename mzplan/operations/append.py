@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, SourceRange, error
 from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count
@@ -176,7 +176,9 @@ def _local_source(address: Address, state: State) -> ResourceState:
         raise unknown_address(address, state)
     if (address.kind, resource.type) != ("source", LOCAL):
         what = f"of type {resource.type}" if address.kind == "source" else f"a {address.kind}"
-        local = sorted(str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL))
+        local = sorted(
+            (str(a) for a, r in state.resources.items() if (a.kind, r.type) == ("source", LOCAL)), key=natural
+        )
         raise error(
             "MZ070",
             f"{address} can't be appended to",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.local_folder import refuse_unused
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.history import CommitRecord
 from mzplan.model.plan import Plan
@@ -221,9 +221,9 @@ def _commit(
     if new.canaries:
         new = without_passed(new, store.read_statuses())
     needed, touched, handed = _instances_used(new), _touched(plan, new), _handed(new)
-    for name in sorted(needed):  # also those that `_follow` starts after the commit
+    for name in sorted(needed, key=natural):  # also those that `_follow` starts after the commit
         runners.require(_instance(new, name))
-    for name in sorted(needed & touched):  # no Spark is started just to find nothing to stop
+    for name in sorted(needed & touched, key=natural):  # no Spark is started just to find nothing to stop
         runners.ensure(_instance(new, name), packages_of(new.resources))
     if options.live is not False:
         here = guard_to_commit(options.chosen) if options.live else None
@@ -234,7 +234,7 @@ def _commit(
             reporter.stage(f"{notice.severity}: {notice.summary}")
     failpoint(Failpoint.APPLY_VALIDATED)
     # Before the commit, as a runner may see that before it hears of it; taken over only with this very state.
-    for name in sorted(needed | touched):
+    for name in sorted(needed | touched, key=natural):
         runners.wake(_instance(new, name), replace(handed, state=digest_of_state(new)))
     with limiting(store, new.serial, options.parallelism), around(new), committing(reporter, new.serial):
         store.commit(new, state)
@@ -247,7 +247,7 @@ def _hand_over(store: Store, runners: Runners, state: State, touched: set[str]) 
     committed, as a query may have failed for want of one. Returns by instance the epoch, and the `handed` of
     its Status, from which on they are in use."""
     taken, handed = {}, _handed(state)
-    for name in sorted(_instances_used(state) | touched):
+    for name in sorted(_instances_used(state) | touched, key=natural):
         lease = store.leases.leader(name)
         number = runners.wake(_instance(state, name), handed)
         if lease is not None and number is not None:
@@ -271,7 +271,7 @@ def _follow(
     needed = _instances_used(state)
     left = {c.before.instance for c in plan.changes if c.before is not None and c.address in touched}
     outcomes: dict[Address, Outcome] = {}
-    for name in sorted(needed | left):
+    for name in sorted(needed | left, key=natural):
         instance = _instance(state, name)
         if name in needed:
             runners.ensure(instance)

@@ -3,7 +3,7 @@ not."""
 
 from __future__ import annotations
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.operations.guards import guard_to_look
 from mzplan.operations.project import Project, Reporter, Runners, read_state
@@ -46,7 +46,7 @@ def validate_connection(
 
 
 def _nothing(address: Address, reach: Reach) -> Diagnostic:
-    queries = "".join(f"\n{query}: {why}" for query, why in sorted(reach.left_out.items()))
+    queries = "".join(f"\n{query}: {why}" for query, why in sorted(reach.left_out.items(), key=natural_item))
     return Diagnostic(
         code="MZ143",
         summary=f"Nothing of {address} could be reached",

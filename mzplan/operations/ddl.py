@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mzplan.connectors.api.ddl import Ddl
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.suggestions import did_you_mean
 from mzplan.operations.plan import validate
@@ -41,7 +41,9 @@ def make_ddl(project: Project, reporter: Reporter, address: Address | None = Non
             did_you_mean(str(address), sorted(map(str, resources))) or "`mzplan graph` shows every resource.",
             exit_code=ExitCode.USAGE,
         )
-    chosen = [address] if address is not None else sorted(resources, key=lambda a: (a.kind == "sink", a))
+    chosen = (
+        [address] if address is not None else sorted(resources, key=lambda a: (a.kind == "sink", natural(a)))
+    )
     found: list[QueryDdl] = []
     problems: list[Diagnostic] = []
     for one in chosen:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.state import Observation, ResourceState, State, Status
 from mzplan.schema.description import Description
@@ -125,7 +125,7 @@ class Follower:
     ) -> dict[Address, Outcome]:
         """Wait at most `wait` seconds. Returns the outcomes, but none for untouched queries as before."""
         began = time.monotonic()
-        waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted), "starting")
+        waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted, key=natural), "starting")
         outcomes: dict[Address, Outcome] = {}
         first: float | None = None
         leaderless: float | None = None

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mzplan.host.local_folder import runtime_file
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.state import Lease
 from mzplan.operations.project import TO_RUN, Project, unknown_address
@@ -47,7 +47,8 @@ def read_logs(project: Project, address: Address | None, since: float | None) ->
         if address is not None
         else sorted(
             {r.instance for a, r in state.resources.items() if a.kind != "connection"}
-            or set(project.settings.instances)
+            or set(project.settings.instances),
+            key=natural,
         )
     )
     places = {name: runtime_file(project.settings, name, "log") for name in names}

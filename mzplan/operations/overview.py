@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.history import HistoryEntry
@@ -65,7 +65,7 @@ class OverviewReader:
             state = self._there(self._store.read_state())
             self._state = (version, state, DependencyGraph.of(state.resources))
         _, state, graph = self._state
-        names = sorted({*self._project.settings.instances, *state.instances})
+        names = sorted({*self._project.settings.instances, *state.instances}, key=natural)
         for name in names:
             self._statuses.setdefault(name, NewestStatus(self._store, name)).read()
         leases = [self._store.leases.leader(name) for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.description import InlinedConnection, describe
@@ -26,7 +26,7 @@ def unused(state: State) -> list[Address]:
     """The connections that nothing uses, at any depth."""
     queries = [a for a in state.resources if a.kind != "connection"]
     used = DependencyGraph.of(state.resources).requirements(queries)
-    return sorted(a for a in state.resources if a.kind == "connection" and a not in used)
+    return sorted((a for a in state.resources if a.kind == "connection" and a not in used), key=natural)
 
 
 def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]:
@@ -34,10 +34,10 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
     from mzplan.connectors.checks import is_reached_alone
 
     alone = set(unused(state))
-    connections = [a for a in sorted(state.resources) if a.kind == "connection"]
+    connections = [a for a in sorted(state.resources, key=natural) if a.kind == "connection"]
     through: dict[Address, set[Address]] = {a: set() for a in connections}
     left_out: dict[Address, dict[Address, str]] = {a: {} for a in connections}
-    for query in sorted(queries, key=lambda one: one.address):
+    for query in sorted(queries, key=lambda one: natural(one.address)):
         instance = state.instances.get(query.instance)
         for connection in _connections(describe(query, state.resources).connections):
             if instance is not None and instance.type == "dry":
@@ -55,7 +55,7 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
         return "" if is_reached_alone(type_) else lacks
 
     return tuple(
-        Reach(address=a, queries=tuple(sorted(through[a])), why=why(a), left_out=left_out[a])
+        Reach(address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), left_out=left_out[a])
         for a in connections
     )
 
@@ -72,7 +72,7 @@ def users_of(state: State, connection: Address) -> list[ResourceState]:
         }
         grew = not using <= found
         found |= using
-    return [state.resources[a] for a in sorted(found) if a.kind != "connection"]
+    return [state.resources[a] for a in sorted(found, key=natural) if a.kind != "connection"]
 
 
 def _connections(inlined: Mapping[str, InlinedConnection]) -> Iterator[Address]:

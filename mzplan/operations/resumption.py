@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.plan import Plan
 from mzplan.model.state import Observation, State
 from mzplan.operations.follower import Outcome
@@ -32,7 +32,7 @@ def resumed_queries(
         for address, outcome in outcomes.items()
         if outcome.status == "applied" and outcome.run_id not in (None, before.get(address))
     }
-    instances = sorted({state.resources[a].instance for a in wanted if a in state.resources})
+    instances = sorted({state.resources[a].instance for a in wanted if a in state.resources}, key=natural)
     statuses = [NewestStatus(store, name) for name in instances]
     until = time.monotonic() + PATIENCE
     while True:

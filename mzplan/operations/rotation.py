@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import State, Status
@@ -74,7 +74,10 @@ def find_rotations(directory: str, state: State, statuses: Mapping[str, Status])
             if resource.instance == instance and not resource.paused and not held:
                 queries.setdefault(address, set()).add(reference)
     return Rotations(
-        queries={address: tuple(sorted(found)) for address, found in sorted(queries.items())},
+        queries={
+            address: tuple(sorted(found, key=natural))
+            for address, found in sorted(queries.items(), key=natural_item)
+        },
         unresolved=tuple(sorted(unresolved)),
     )
 

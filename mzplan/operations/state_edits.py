@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import Plan
@@ -115,7 +115,7 @@ def plan_import(
                 "MZ039",
                 f"What {address} is to adopt is not known",
                 f"The state remembers {len(known)} forgotten checkpoints of this name"
-                + (f": {', '.join(sorted(known))}." if known else "."),
+                + (f": {', '.join(sorted(known, key=natural))}." if known else "."),
                 "name it: mzplan import ADDRESS --id ID, the folder's name under checkpoints/.",
                 address=address,
                 exit_code=ExitCode.REFUSED,
@@ -148,7 +148,9 @@ def pull(project: Project, serial: int | None = None) -> tuple[bytes, bytes | No
         place = project.store.backend.describe()
         raise error("MZ030", f"There is no state in {place}", "Nothing was applied yet.", "apply first.")
     state = decode_state(blob.data, f"{place_of(project)}")
-    led = [name for name in sorted(state.instances) if project.store.leases.leader(name) is not None]
+    led = [
+        name for name in sorted(state.instances, key=natural) if project.store.leases.leader(name) is not None
+    ]
     return blob.data, collect_records(project.store, state.lineage), led
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus, State, Status
@@ -29,7 +29,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
     instances = {**project.settings.instances, **state.instances}
     alive: dict[str, bool] = {}
     shown = []
-    for name in sorted(instances):
+    for name in sorted(instances, key=natural):
         lease = store.leases.read(name)
         is_dry = instances[name].type == "dry"
         alive[name] = is_dry or store.leases.leader(name) is not None
@@ -49,7 +49,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
         )
     heartbeats = {one.name: one.heartbeat for one in shown}
     queries = []
-    for address, resource in sorted(state.resources.items()):
+    for address, resource in sorted(state.resources.items(), key=natural_item):
         if address.kind == "connection":
             continue
         status = statuses.get(resource.instance)
@@ -79,7 +79,7 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
             generation=entry.generation,
             dropped_at=entry.dropped_at,
         )
-        for name in sorted(instances)
+        for name in sorted(instances, key=natural)
         for entry in store.read_journal(name)
     )
     return ProjectStatus(
@@ -159,7 +159,9 @@ def find_all_drift(project: Project) -> tuple[int, tuple[DriftItem, ...]]:
         drift = find_drift(project, state, statuses)
     reported = {(item.address, item.kind) for item in drift}
     stored = [i for i in _missing_storage(project, state, statuses) if (i.address, i.kind) not in reported]
-    return state.serial, tuple(sorted((*edits, *drift, *stored), key=lambda item: (item.address, item.kind)))
+    return state.serial, tuple(
+        sorted((*edits, *drift, *stored), key=lambda item: (natural(item.address), item.kind))
+    )
 
 
 def _is_on_its_way(

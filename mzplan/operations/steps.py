@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from mzplan.endpoints.interface import Written
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address, why_nothing_runs
@@ -274,7 +274,7 @@ def expire(project: Project, address: Address, before: int, reporter: Reporter) 
 
 def _refuse_needed(project: Project, state: State, resource: ResourceState, before: int) -> None:
     found: list[Diagnostic] = []
-    for address, sink in sorted(state.resources.items()):
+    for address, sink in sorted(state.resources.items(), key=natural_item):
         if sink.references.get("from") != resource.address:
             continue
         needed = needed_by(_history(project, state, sink))

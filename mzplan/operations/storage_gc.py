@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mzplan.model.address import Address, Place
+from mzplan.model.address import Address, Place, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import State
 from mzplan.operations.apply import LOCK_WAIT
@@ -157,7 +157,7 @@ def _ensure_quiet(store: Store, state: State) -> None:
             "So nothing tells what in the warehouse is garbage.",
             "look at `state` in mzplan.yaml: is it the one that the warehouse belongs to?",
         )
-    for name in sorted({*state.instances, *recorded_instances(store)}):
+    for name in sorted({*state.instances, *recorded_instances(store)}, key=natural):
         prepared = store.read_prepared(name)
         if prepared:
             raise _refused(

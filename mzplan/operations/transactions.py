@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.graph import DependencyGraph
@@ -58,7 +58,7 @@ class Transaction:
 
         there = {} if self.files.is_whole else {a: one.declared for a, one in new.resources.items()}
         differing = find_difference({**there, **self.files.resources}, new.resources).all
-        return tuple(sorted(differing | self.files.mistaken))
+        return tuple(sorted(differing | self.files.mistaken, key=natural))
 
 
 def transaction(
@@ -229,7 +229,9 @@ class _Reading:
         if touched:
             graph = DependencyGraph.of(resources)
             reached = {*touched, *graph.reach(touched)}
-            bodies = {a: resources[a].body for a in sorted(reached | graph.requirements(reached))}
+            bodies = {
+                a: resources[a].body for a in sorted(reached | graph.requirements(reached), key=natural)
+            }
             checked, mistakes = check_bodies(bodies, self.state.instances)
             if mistakes:
                 raise MzplanError([self._at_edit(*mistake) for mistake in mistakes])

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from mzplan.host.extras import MISSING, missing_extras_reported
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Plan
@@ -69,7 +69,7 @@ def reach(
     for query in queries:
         by_instance.setdefault(query.instance, []).append(query)
     found: list[Diagnostic] = []
-    for name, resources in sorted(by_instance.items()):
+    for name, resources in sorted(by_instance.items(), key=natural_item):
         instance = state.instances.get(name) or Instance(name=name, type="embedded")
         if instance.type == "dry":
             reporter.detail(f"instance {name} is dry: its queries reach nothing, so nothing is validated")
@@ -170,7 +170,9 @@ def reach_changed(
     nothing uses. `prepares`: see reach."""
     queries = queries_to_validate(plan, new)
     looks = here is not None
-    unreached = [_dry(name, new) for name in sorted({q.instance for q in queries})] if looks else []
+    unreached = (
+        [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
+    )
     found = [notice for notice in unreached if notice is not None]
     found += reach(project, runners, reporter, new, queries, handed, here=here, prepares=prepares)
     alone = _changed_alone(plan, new, looks)
@@ -300,7 +302,7 @@ def _together(alike: Sequence[Diagnostic]) -> Diagnostic:
     first = alike[0]
     if first.code == MISSING:
         return replace(first, address=None)
-    addresses = tuple(sorted({one.address for one in alike if one.address is not None}))
+    addresses = tuple(sorted({one.address for one in alike if one.address is not None}, key=natural))
     if len(addresses) < 2:
         return first
     shown = ", ".join(map(str, addresses[:SHOWN])) + (" …" if len(addresses) > SHOWN else "")

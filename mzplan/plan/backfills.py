@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from mzplan.connectors.catalogue import find_connector
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.instants import instant_text
@@ -104,10 +104,10 @@ def _plan(
     )
     downstream = DependencyGraph.of(state.resources).reach([before.address]) - {before.address}
     appends: dict[bool, list[Address]] = {True: [], False: []}
-    for address in sorted(downstream):
+    for address in sorted(downstream, key=natural):
         appends[state.resources[address].body.get("mode", "append") == "append"].append(address)
     notices = _rows_again(before.address, appends[True], appends[False]) if backfills else ()
-    return plan_of(state, [change], statuses, tuple(sorted(downstream)), notices)
+    return plan_of(state, [change], statuses, tuple(sorted(downstream, key=natural)), notices)
 
 
 def _rows_again(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Plan
@@ -74,7 +74,9 @@ class _Choice:
             Canary(
                 address=address,
                 wait=wait,
-                holds=tuple(sorted(held for held, waits in self.waits.items() if address in waits)),
+                holds=tuple(
+                    sorted((held for held, waits in self.waits.items() if address in waits), key=natural)
+                ),
             )
             for address in self.first
         )
@@ -109,7 +111,7 @@ def _can_wait(change: Change) -> bool:
 
 
 def _groups(resource: ResourceState) -> Iterator[Group]:
-    connections = sorted({a for a in resource.references.values() if a.kind == "connection"})
+    connections = sorted({a for a in resource.references.values() if a.kind == "connection"}, key=natural)
     for connection in connections or (None,):
         yield (resource.instance, connection)
 
@@ -125,7 +127,7 @@ def held_back(
         if verdict is not None and not verdict.passed:
             found |= {canary.address, *canary.holds}
     found &= state.resources.keys()
-    return tuple(sorted(found & set(targets) if targets else found))
+    return tuple(sorted(found & set(targets) if targets else found, key=natural))
 
 
 def verdict_of(canary: Canary, state: State, statuses: Mapping[str, Status]) -> Verdict | None:
@@ -170,9 +172,11 @@ def _merged(canaries: Iterable[Canary]) -> list[Canary]:
     found: dict[Address, Canary] = {}
     for canary in canaries:
         earlier = found.get(canary.address)
-        holds = canary.holds if earlier is None else tuple(sorted({*earlier.holds, *canary.holds}))
+        holds = (
+            canary.holds if earlier is None else tuple(sorted({*earlier.holds, *canary.holds}, key=natural))
+        )
         found[canary.address] = dataclasses.replace(canary, holds=holds)
-    return [found[address] for address in sorted(found)]
+    return [found[address] for address in sorted(found, key=natural)]
 
 
 def without_passed(state: State, statuses: Mapping[str, Status]) -> State:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.plan import Change, Effect, FieldChange, heaviest
 from mzplan.model.state import ResourceState
 from mzplan.plan.comparison import compare_resources
@@ -104,7 +104,9 @@ def ways_to(
     found: dict[Address, tuple[Address, ...]] = {}
     seen: set[Address] = set()
     level: list[tuple[Address, tuple[Address, ...]]] = [
-        (address, ()) for address in sorted(set(resource.references.values())) if address.kind == "connection"
+        (address, ())
+        for address in sorted(set(resource.references.values()), key=natural)
+        if address.kind == "connection"
     ]
     while level:
         below = []
@@ -114,7 +116,7 @@ def ways_to(
             seen.add(address)
             if way and wanted(address):
                 found[address] = way
-            nested = sorted(set(world[address].references.values()))
+            nested = sorted(set(world[address].references.values()), key=natural)
             below += [(one, (*way, address)) for one in nested]
         level = below
     return found

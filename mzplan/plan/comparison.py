@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mzplan.model.address import natural
 from mzplan.model.plan import Effect, FieldChange
 from mzplan.model.resources import Body
 from mzplan.model.state import ResourceState
@@ -68,7 +69,7 @@ def compare_resources(before: ResourceState, after: ResourceState) -> tuple[Fiel
             effect=kind.effect(("type",), "changed"),
         )
     )
-    return tuple(sorted(changes, key=lambda change: change.path))
+    return tuple(sorted(changes, key=lambda change: natural(change.path)))
 
 
 def all_fields(resource: ResourceState) -> tuple[FieldChange, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
@@ -76,7 +76,7 @@ def _referred(addresses: Iterable[Address], resources: Wanted) -> set[Address]:
 
 def check_known(addresses: Iterable[Address], known: Iterable[Address], option: str, why: str) -> None:
     """Raises MzplanError MZ070 (usage), with `why`, for an unknown address that `option` names."""
-    for address in sorted(set(addresses).difference(known)):
+    for address in sorted(set(addresses).difference(known), key=natural):
         raise error(
             "MZ070",
             f"{option}: there is no {address}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.durations import seconds
 from mzplan.model.plan import DriftItem
 from mzplan.model.state import Observation, ResourceState, State, Status
@@ -58,7 +58,7 @@ def drift_between(
             found.append(DriftItem(address=str(resource.address), kind="secret-rotated", detail=detail_of))
         if kind:
             found.append(DriftItem(address=str(resource.address), kind=kind, detail=detail))
-    return tuple(sorted(found, key=lambda item: (item.address, item.kind)))
+    return tuple(sorted(found, key=lambda item: (natural(item.address), item.kind)))
 
 
 def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftItem, ...]:
@@ -74,7 +74,7 @@ def drift_of_instance(state: State, status: Status, now: float) -> tuple[DriftIt
 def edits_by_hand(state: State) -> tuple[DriftItem, ...]:
     """The edits in the file of this state, whose checksum does not match."""
     found = []
-    for address, record in sorted(state.resources.items()):
+    for address, record in sorted(state.resources.items(), key=natural_item):
         same_version = record.digest.startswith(f"{DIGEST_VERSION}:")
         if same_version and digest_of(record, state.resources) != record.digest:
             detail = "its committed record, or that of what it uses, was edited by hand"

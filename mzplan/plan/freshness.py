@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, DriftItem, Plan
@@ -70,7 +70,7 @@ def ensure_declared(plan: Plan, configuration: Configuration) -> None:
     if plan.instances_changed:
         found += [
             f"instance {name} is declared otherwise"
-            for name in sorted(plan.instances.keys() | configuration.instances.keys())
+            for name in sorted(plan.instances.keys() | configuration.instances.keys(), key=natural)
             if plan.instances.get(name) != configuration.instances.get(name)
         ]
     refuse_stale(found, "The files have changed since the plan was made")
@@ -117,7 +117,7 @@ def _changed_reach(plan: Plan, state: State) -> Iterator[str]:
     touched = {change.address: change for change in plan.changes}
     graph = DependencyGraph.of(new.resources)
     memo: dict[Address, object] = {}
-    for address in sorted({*graph.reach(touched), *(touched.keys() & new.resources.keys())}):
+    for address in sorted({*graph.reach(touched), *(touched.keys() & new.resources.keys())}, key=natural):
         resource = new.resources[address]
         if address.kind == "connection":
             continue
@@ -127,7 +127,9 @@ def _changed_reach(plan: Plan, state: State) -> Iterator[str]:
         if address not in touched:
             yield f"{address} would restart too"
         else:
-            used = ", ".join(str(a) for a in sorted(graph.requirements([address]) - touched.keys()))
+            used = ", ".join(
+                str(a) for a in sorted(graph.requirements([address]) - touched.keys(), key=natural)
+            )
             yield f"what {address} uses was changed ({used})" if used else f"{address} was planned otherwise"
 
 
@@ -155,7 +157,7 @@ def _rebased(plan: Plan, state: State, then: State | None) -> Plan:
         instances = plan.instances
         as_planned = then is not None and dict(then.instances) == dict(state.instances)
         changed = set() if as_planned else plan.instances.keys() | state.instances.keys()
-    found = [f"instance {name} was changed" for name in sorted(changed)]
+    found = [f"instance {name} was changed" for name in sorted(changed, key=natural)]
     if state.resources and plan.warehouse != state.warehouse:
         found.append("the warehouse was changed")
     refuse_stale(found, _serials(plan, state))

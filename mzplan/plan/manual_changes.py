@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, FieldChange, Plan
@@ -58,7 +58,7 @@ def plan_restart(
             diagnostics.append(_still_paused(before.address))
     reached = DependencyGraph.of(state.resources).reach(change.address for change in changes)
     downstream = reached - {change.address for change in changes}
-    return plan_of(state, changes, statuses, tuple(sorted(downstream)), tuple(diagnostics))
+    return plan_of(state, changes, statuses, tuple(sorted(downstream, key=natural)), tuple(diagnostics))
 
 
 OVERRIDES: Mapping[str, Callable[[State, Iterable[Address]], Plan]] = {

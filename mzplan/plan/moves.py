@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.plan import FieldChange
 from mzplan.model.resources import Resource
@@ -24,7 +24,7 @@ def find_moves(
     committed and no longer declared; and a diagnostic for an address that several name."""
     moves: dict[Address, Address] = {}
     problems = []
-    for address in sorted(created):
+    for address in sorted(created, key=natural):
         old = earlier_address(wanted[address])
         if old is None or old not in committed or old in wanted:
             continue

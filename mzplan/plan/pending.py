@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mzplan.model.address import natural
 from mzplan.model.plan import Pending
 from mzplan.model.state import Observation, ResourceState, State, Status
 
@@ -24,7 +25,7 @@ def find_pending(state: State, statuses: Mapping[str, Status]) -> tuple[Pending,
             if reason:
                 condition = "held" if observation.held else observation.condition
                 found.append(Pending(address=address, condition=condition, reason=reason))
-    return tuple(sorted(found, key=lambda pending: pending.address))
+    return tuple(sorted(found, key=lambda pending: natural(pending.address)))
 
 
 def _why_pending(resource: ResourceState, seen: Observation) -> str:

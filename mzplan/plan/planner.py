@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
@@ -169,7 +169,7 @@ class _Planner:
             if change.before is not None and _runs(change.after) and change.effect in ("restart", "replace")
         ]
         changed = {change.address for change in changes}
-        return tuple(sorted(self.graph.reach(stopped) - changed)) if stopped else ()
+        return tuple(sorted(self.graph.reach(stopped) - changed, key=natural)) if stopped else ()
 
     def feeds(
         self, changed: Collection[Address], downstream: tuple[Address, ...]
@@ -179,7 +179,7 @@ class _Planner:
         return tuple(
             (used, user)
             for user in downstream
-            for used in sorted(set(self.after[user].references.values()))
+            for used in sorted(set(self.after[user].references.values()), key=natural)
             if used in involved
         )
 
@@ -195,7 +195,9 @@ class _Planner:
             fields = weigh_references(compare_resources(before, after), reached.repointed)
         original = self.originals.get(address)
         if original is not None:
-            fields = tuple(sorted((*fields, *moved_references(original, before)), key=lambda f: f.path))
+            fields = tuple(
+                sorted((*fields, *moved_references(original, before)), key=lambda f: natural(f.path))
+            )
         change = self._change(before, after, fields, reached)
         if change is not None:
             self._record(change if original is None else _as_moved(change, original))
@@ -237,7 +239,7 @@ class _Planner:
             effect="forbidden" if own == "forbidden" else effect,
             fields=fields,
             reason=reason_for(fields, causes, ways, forced, rotated, holders),
-            triggered_by=tuple(sorted(causes)),
+            triggered_by=tuple(sorted(causes, key=natural)),
             ways=ways,
             before=before,
             after=after,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Effect, FieldChange
 
 MAX_NAMED = 3
@@ -29,18 +29,28 @@ def reason_for(
     if fields:
         parts.append(f"{_listed(_names(fields))} changed")
     # Only a query is replaced; a connection changes, even where that replaces the queries that use it.
-    replaced = [str(a) for a in sorted(causes) if a.kind != "connection" and causes[a] == "replace"]
-    changed = [str(a) for a in sorted(causes) if str(a) not in replaced]
+    replaced = [
+        str(a) for a in sorted(causes, key=natural) if a.kind != "connection" and causes[a] == "replace"
+    ]
+    changed = [str(a) for a in sorted(causes, key=natural) if str(a) not in replaced]
     by_way: dict[tuple[Address, ...], list[str]] = {}
-    for cause in sorted(causes):
+    for cause in sorted(causes, key=natural):
         if str(cause) in changed:
             by_way.setdefault(ways.get(cause, ()), []).append(str(cause))
-    parts += [f"{_listed(by_way[way])} changed{_through(way)}" for way in sorted(by_way)]
+    parts += [
+        f"{_listed(by_way[way])} changed{_through(way)}"
+        for way in sorted(by_way, key=lambda way: [*map(natural, way)])
+    ]
     if replaced:
         parts.append(f"{_listed(replaced)} replaced")
     if rotated:
-        where = ", ".join(f"{holder}{_through(way)}" for holder, way in sorted(holders.items()))
-        parts.append(f"the value of {_listed(sorted(rotated))} changed" + (f", in {where}" if where else ""))
+        where = ", ".join(
+            f"{holder}{_through(way)}" for holder, way in sorted(holders.items(), key=natural_item)
+        )
+        parts.append(
+            f"the value of {_listed(sorted(rotated, key=natural))} changed"
+            + (f", in {where}" if where else "")
+        )
     return "; ".join(parts) or "its description changed"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.plan import Change, Plan
 from mzplan.model.resources import Configuration
@@ -66,7 +66,7 @@ def _other_changes(plan: Plan, computed: Plan) -> Iterator[str]:
     found: Mapping[Address, Change] = {change.address: change for change in computed.changes}
     if len(claimed) != len(plan.changes):
         yield "a resource is in it twice"
-    for address in sorted(claimed.keys() | found.keys()):
+    for address in sorted(claimed.keys() | found.keys(), key=natural):
         if address not in found:
             yield f"{address} would stay as it is"
         elif address not in claimed:

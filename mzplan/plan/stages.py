@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import Action, Change, Plan
 from mzplan.model.state import ResourceState
 from mzplan.schema.description import collection_columns
@@ -87,7 +87,9 @@ def _validate(plan: Plan) -> Stage | None:
         summary="have each instance's runner reach, authenticate and find what these queries need",
         on_failure="nothing is committed and every query runs on: exit 1, or 7 for another upstream. Where "
         "no runner is alive this is left to it: it looks before it stops anything",
-        instances=tuple((name, tuple(addresses)) for name, addresses in sorted(instances.items())),
+        instances=tuple(
+            (name, tuple(addresses)) for name, addresses in sorted(instances.items(), key=natural_item)
+        ),
     )
 
 

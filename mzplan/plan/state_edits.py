@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, Plan
@@ -100,7 +100,7 @@ def plan_adopt(
             f"take it from there first: mzplan state rm {taken.address}, or mv.",
         )
     needed = DependencyGraph.of(configuration.resources).requirements([address])
-    missing = sorted(a for a in needed if a not in state.resources)
+    missing = sorted((a for a in needed if a not in state.resources), key=natural)
     for other in missing:
         if other.kind != "connection":
             raise _refused(
@@ -178,7 +178,7 @@ def _back(
 
 def _check_generations(state: State, then: State) -> None:
     """Refuse to restore a replaced generation: its storage may be gone, and its targets are fenced."""
-    for address, record in sorted(then.resources.items()):
+    for address, record in sorted(then.resources.items(), key=natural_item):
         now = state.resources.get(address)
         if now is not None and now.id == record.id and now.generation > record.generation:
             raise _refused(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.graph import DependencyGraph, Impact
 from mzplan.model.resources import Configuration
 from mzplan.model.words import count
@@ -44,7 +44,9 @@ class _Drawing:
             self.impact = self.graph.impact(impact)
             shown = {impact, *self.graph.reach([impact])}
         self.nodes = self.graph.order(shown)
-        self.edges = [(b, a) for a in self.nodes for b in sorted(self.graph.dependencies(a)) if b in shown]
+        self.edges = [
+            (b, a) for a in self.nodes for b in sorted(self.graph.dependencies(a), key=natural) if b in shown
+        ]
 
     def mermaid(self) -> Iterator[str]:
         if self.impact:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from mzplan.model.address import natural_item
 from mzplan.model.codec import encode
 from mzplan.model.history import CommitOutcome, CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
@@ -61,7 +62,9 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
         if commit.digest:
             lines.append(f"Digest:  {safe(commit.digest)}")
     lines.append(f"Ended:   {_ended(entry.outcome)}")
-    for address, left in sorted((entry.outcome.open if entry.outcome is not None else {}).items()):
+    for address, left in sorted(
+        (entry.outcome.open if entry.outcome is not None else {}).items(), key=natural_item
+    ):
         code = f"[{safe(left.code)}] " if left.code else ""
         lines.append(f"  {address}: {left.status}: {code}{safe(left.reason)}".rstrip(": "))
     return "\n".join(lines) + "\n"

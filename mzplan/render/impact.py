@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import Change, Plan
 from mzplan.render.markup import many
 
@@ -46,7 +46,7 @@ def impact_graph(plan: Plan) -> str:
         return ""
     fates = {change.address: fate_of(change) for change in plan.changes}
     fates |= dict.fromkeys(plan.downstream, "running")
-    edges = sorted(edges_of(plan, fates))
+    edges = edges_of(plan, fates)
     nodes = _grouped(fates) if len(fates) > MAX_NODES else _single(fates)
     return "\n".join(_lines(nodes, edges, {fate for _, fate in nodes.values()}))
 
@@ -58,21 +58,22 @@ def fate_of(change: Change) -> str:
     return change.action
 
 
-def edges_of(plan: Plan, fates: Mapping[Address, str]) -> set[tuple[Address, Address]]:
-    """What uses what among these, as (used, user)."""
+def edges_of(plan: Plan, fates: Mapping[Address, str]) -> list[tuple[Address, Address]]:
+    """What uses what among these, as (used, user), sorted."""
     found = {(cause, change.address) for change in plan.changes for cause in change.triggered_by}
     for change in plan.changes:
         record = change.after or change.before
         if record is not None:
             found |= {(target, change.address) for target in record.references.values()}
     found |= set(plan.feeds)
-    return {(used, user) for used, user in found if used in fates and user in fates}
+    shown = [(used, user) for used, user in found if used in fates and user in fates]
+    return sorted(shown, key=lambda edge: (natural(edge[0]), natural(edge[1])))
 
 
 def _single(fates: Mapping[Address, str]) -> dict[Address, Node]:
     return {
         address: (f"{address}<br/>{VERBS[fate]}" if VERBS[fate] else str(address), fate)
-        for address, fate in sorted(fates.items())
+        for address, fate in sorted(fates.items(), key=natural_item)
     }
 
 
@@ -81,7 +82,7 @@ def _grouped(fates: Mapping[Address, str]) -> dict[Address, Node]:
     sizes = Counter((address.kind, fate) for address, fate in fates.items())
     connections = sum(number for (kind, _), number in sizes.items() if kind == "connection")
     nodes: dict[Address, Node] = {}
-    for address, fate in sorted(fates.items()):
+    for address, fate in sorted(fates.items(), key=natural_item):
         number = sizes[address.kind, fate]
         if number == 1 or (address.kind == "connection" and connections <= MAX_CONNECTIONS):
             nodes[address] = (f"{address}<br/>{VERBS[fate]}", fate)

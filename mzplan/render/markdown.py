@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from mzplan.model.address import natural_item
 from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
@@ -108,7 +109,9 @@ def _verdict(plan: Plan) -> str:
 
 def _digest(plan: Plan) -> str:
     """What binds the comment to what is applied: the digest, and the places that it covers."""
-    instances = (f"{code(name)} ({one.type})" for name, one in sorted(plan.instances.items()))
+    instances = (
+        f"{code(name)} ({one.type})" for name, one in sorted(plan.instances.items(), key=natural_item)
+    )
     places = f"warehouse {code(plan.warehouse)}, instances: {', '.join(instances)}"
     return f"Digest: {code(digest_of_plan(plan))}, with {places}."
 

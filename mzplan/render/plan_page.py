@@ -9,7 +9,7 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural_item
 from mzplan.model.plan import ACTIONS, Change, Plan
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Markup, element, inlined, joined, static_text
@@ -96,7 +96,7 @@ def _graph(plan: Plan) -> Markup:
         for used in record.references.values() if record is not None else ():
             fates.setdefault(used, "kept")  # what a change stands on, though it stays as it is
             references.setdefault(used, [])
-    edges = sorted(edges_of(plan, fates))
+    edges = edges_of(plan, fates)
     for used, user in edges:
         references[user].append(used)
     columns = columns_of(references)
@@ -110,7 +110,7 @@ def _graph(plan: Plan) -> Markup:
             href=f"#{address}" if fate not in ("running", "kept") else "",
             weight=_WEIGHTS.get(fate, _HEAVY.get(fate, 0)),
         )
-        for address, fate in sorted(fates.items())
+        for address, fate in sorted(fates.items(), key=natural_item)
     }
     if len(nodes) > COLLAPSED:
         nodes = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.plan import ACTIONS, Action, Change, FieldChange, Plan
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
@@ -75,7 +75,9 @@ def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
 
 def variables_of(plan: Plan) -> list[str]:
     """`region=eu`, for each variable that the plan was made with."""
-    return [f"{safe(name)}={value(found)}" for name, found in sorted(plan.variables.items())]
+    return [
+        f"{safe(name)}={value(found)}" for name, found in sorted(plan.variables.items(), key=natural_item)
+    ]
 
 
 def turns(plan: Plan) -> str:
@@ -109,7 +111,7 @@ class _Renderer:
 
     def _undisturbed(self) -> Iterator[str]:
         if self.plan.instances_changed:
-            yield f"Instances: {', '.join(safe(name) for name in sorted(self.plan.instances))}"
+            yield f"Instances: {', '.join(safe(name) for name in sorted(self.plan.instances, key=natural))}"
         if self.plan.downstream:
             yield f"Keeps running, downstream: {_shortened(self.plan.downstream)}"
         if self.plan.changes and self.plan.unaffected:
@@ -271,7 +273,10 @@ def _after(field: FieldChange) -> str:
 
 def _instances(plan: Plan) -> str:
     """`instances local (embedded), west (cluster)`: all of them."""
-    shown = [f"{safe(name)} ({instance.type})" for name, instance in sorted(plan.instances.items())]
+    shown = [
+        f"{safe(name)} ({instance.type})"
+        for name, instance in sorted(plan.instances.items(), key=natural_item)
+    ]
     return f"instance{'' if len(shown) == 1 else 's'} {', '.join(shown)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mzplan.model.address import natural_item
 from mzplan.model.codec import encode
 from mzplan.model.state import ResourceState, State
 
@@ -33,10 +34,14 @@ def state_to_json(state: State) -> dict[str, Any]:
         "serial": state.serial,
         **({"environment": state.environment} if state.environment else {}),
         "warehouse": state.warehouse,
-        "instances": {name: {"type": i.type} for name, i in sorted(state.instances.items())},
+        "instances": {
+            name: {"type": i.type} for name, i in sorted(state.instances.items(), key=natural_item)
+        },
         "forgotten": [
             {"id": id_, "address": str(address), "generation": generation}
             for id_, (address, generation) in sorted(state.forgotten.items())
         ],
-        "resources": [resource_to_json(resource) for _, resource in sorted(state.resources.items())],
+        "resources": [
+            resource_to_json(resource) for _, resource in sorted(state.resources.items(), key=natural_item)
+        ],
     }

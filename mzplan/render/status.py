@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mzplan.model.address import natural_item
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.codec import encode
 from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
@@ -42,7 +43,9 @@ def reach_to_json(reach: Reach) -> dict[str, Any]:
         "queries": [str(query) for query in reach.queries],
     }
     if reach.left_out:
-        found["left_out"] = {str(query): why for query, why in sorted(reach.left_out.items())}
+        found["left_out"] = {
+            str(query): why for query, why in sorted(reach.left_out.items(), key=natural_item)
+        }
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.state import QueryStatus
 from mzplan.operations.overview import Overview
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
@@ -69,7 +69,7 @@ def drawing(
 ) -> Markup:
     """The graph of these. `looks`: of some, another look and note than what their condition gives."""
     graph, state = overview.graph, overview.state
-    addresses = sorted(address for address in shown if address in state.resources)
+    addresses = sorted((address for address in shown if address in state.resources), key=natural)
     inside = set(addresses)
     references = {a: [used for used in graph.dependencies(a) if used in inside] for a in addresses}
     faults = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, natural
 from mzplan.model.state import QueryStatus
 from mzplan.model.words import count
 from mzplan.render.html import Content, Markup, element
@@ -22,7 +22,7 @@ def queries_page(view: View, only: str = "") -> Content:
     """Every query, or those in one condition."""
     assert view.overview is not None
     queries = [one for one in view.overview.status.queries if not only or condition(one) == only]
-    queries.sort(key=lambda one: (CONDITIONS.index(condition(one)), one.resource.address))
+    queries.sort(key=lambda one: (CONDITIONS.index(condition(one)), natural(one.resource.address)))
     head = element(
         "thead",
         element(

@@ -16,7 +16,7 @@ from mzplan.config.declared import Declared
 from mzplan.config.defaults import Defaults
 from mzplan.config.findings import Findings, Path
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.model.address import MAX_NAME, Address, is_valid_name
+from mzplan.model.address import MAX_NAME, Address, is_valid_name, natural
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.resources import DEFAULT_INSTANCE, Instance, Resource
@@ -55,7 +55,7 @@ class Checker:
         if self.defaults:
             self.defaults.fill_in(self.declared.values())
         checked: dict[Address, Resource] = {}
-        for address in sorted(self.declared):
+        for address in sorted(self.declared, key=natural):
             resource = self.declared[address]
             self._name(resource)
             if resource.type is not None and self._body(resource):

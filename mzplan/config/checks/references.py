@@ -9,7 +9,7 @@ from typing import Any
 from mzplan.config.declared import Declared
 from mzplan.config.findings import HERE, Findings, Path
 from mzplan.config.text import kind_of, listed, shown
-from mzplan.model.address import KINDS, Address, Kind
+from mzplan.model.address import KINDS, Address, Kind, natural
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.resources import Resource
 from mzplan.model.suggestions import nearest
@@ -154,9 +154,12 @@ class References:
         if wanted not in self.able:
             self.able[wanted] = listed(
                 sorted(
-                    address.name
-                    for address, other in self.declared.items()
-                    if address.kind == reference.kind and other.type in reference.types
+                    (
+                        address.name
+                        for address, other in self.declared.items()
+                        if address.kind == reference.kind and other.type in reference.types
+                    ),
+                    key=natural,
                 )
             )
         able = self.able[wanted]
