@@ -400,13 +400,6 @@ class Controller:
         secrets.permit(description)
         return self.executor.check(description, secrets)
 
-    def prepare(
-        self, description: Description, values: Mapping[str, str] | None = None
-    ) -> tuple[Diagnostic, ...]:
-        secrets = self.secrets.proposed(values)
-        secrets.permit(description)
-        return self.executor.prepare(description, secrets)
-
     def renew_values(self, values: Mapping[str, str]) -> None:
         environment = self.secrets.environment
         changed = {f"${{env:{name}}}" for name in values if environment.get(name) != values[name]}

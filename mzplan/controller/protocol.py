@@ -198,12 +198,6 @@ class StorageController(Protocol):
         `${env:NAME}` references by name, for this check alone. (Not in the seed: its caller validates before
         it commands.)"""
 
-    def prepare(
-        self, description: Description, values: Mapping[str, str] | None = None
-    ) -> tuple[Diagnostic, ...]:
-        """Make what the target of a sink lacks, where its description says so; why that can't be done,
-        nothing if it is. As `validate`, which says whether there is anything to make. (Not in the seed.)"""
-
     def renew_values(self, values: Mapping[str, str]) -> None:
         """Use these values of `${env:NAME}` references, by name, from now on. What has failed and refers to
         one that is another now is tried again at once. (Not in the seed.)"""

@@ -204,8 +204,8 @@ class Queries:
             return Decision(command=None, memory=memory, condition=condition, shown=shown)
         instead = replace(desired, description=held.description)
         decision = decide(address, instead, reports, memory, now, self.pace)
-        if isinstance(decision.command, Switch) and not held.check:
-            return replace(decision, command=replace(decision.command, check=False))
+        if isinstance(decision.command, Switch):
+            return replace(decision, command=replace(decision.command, check=held.check, makes=False))
         return decision
 
     def forgive(self, references: Set[str]) -> None:
@@ -311,7 +311,7 @@ class Queries:
         if command.check:
             result = self.executor.check(command.description, self.secrets)
             errors = [d for d in result.diagnostics if d.severity == "error"]
-            if not errors and result.makes:
+            if not errors and result.makes and command.makes:
                 errors = list(self.executor.prepare(command.description, self.secrets))
             if errors:
                 return Done(command=command, problem=errors[0], checked=False, upstream=result.upstream)

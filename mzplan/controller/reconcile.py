@@ -80,12 +80,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """Check the description (where `check` says so), then stop what runs, then start it."""
+    """Check the description (where `check` says so), then stop what runs, then start it. `makes`: what its
+    target lacks is made, where it says so; only for what is committed."""
 
     address: Address
     description: Description
     stop: tuple[QueryName, ...]
     check: bool
+    makes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,7 @@ def _commit(
         runners.ensure(_instance(new, name), packages_of(new.resources))
     if options.live is not False:
         here = guard_to_commit(options.chosen) if options.live else None
-        found = reach_changed(project, runners, reporter, plan, new, handed, here=here, prepares=True)
+        found = reach_changed(project, runners, reporter, plan, new, handed, here=here)
         if any(d.severity == "error" for d in found):
             raise MzplanError(found)
         for notice in found:

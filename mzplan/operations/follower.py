@@ -57,14 +57,13 @@ def request_validation(
     *,
     wake: Callable[[str], object],
     ended: Callable[[], MzplanError | None],
-    prepares: bool = False,
 ) -> list[Diagnostic]:
     """Have an instance's runner validate descriptions. `wake` is given the id of the proposal: to hand over
-    values for it before it is there, and again to have it looked at. `prepares`: see Proposal. Raises MZ060
-    when there is no answer in time."""
+    values for it before it is there, and again to have it looked at. Raises MZ060 when there is no answer in
+    time."""
     id_ = new_proposal_id()
     wake(id_)
-    proposal = store.proposals.make(instance, descriptions, id_, prepares=prepares)
+    proposal = store.proposals.make(instance, descriptions, id_)
     failpoint(Failpoint.APPLY_PROPOSED)
     try:
         wake(id_)

@@ -1,5 +1,4 @@
-"""Live validation: what queries need is reached, where they will run or from here. Changes nothing, but
-what `reach` is told to have prepared.
+"""Live validation: what queries need is reached, where they will run or from here. Changes nothing.
 
 A live runner of the instance validates: it has the network, the secrets and the checkpoints.
 """
@@ -55,14 +54,12 @@ def reach(
     handed: Handed | None = None,
     *,
     here: Guard | None,
-    prepares: bool = False,
 ) -> list[Diagnostic]:
     """Have queries of a state validated by the runners of their instances. Returns all their findings.
 
     Where no runner is alive: by this process, if `here` says which secrets it may send, else not at all (the
     runner will do it before it stops anything). `handed`: to runners of this machine, for these questions; by
-    default the values that are known here. `prepares`: they are about to be committed, so a runner makes what
-    their targets lack, where they say so; this process makes nothing.
+    default the values that are known here.
     """
     handed = handed or values_here(state)
     by_instance: dict[str, list[ResourceState]] = {}
@@ -81,9 +78,7 @@ def reach(
             reporter.detail(f"its runner is process {lease.pid} on {lease.host}, epoch {lease.epoch}")
             with reporter.working(f"the runner of instance {name} validates {number}"):
                 asking = f"Validating {number} on instance {name}"
-                answers = _by_runner(
-                    project, runners, reporter, asking, instance, descriptions, handed, prepares
-                )
+                answers = _by_runner(project, runners, reporter, asking, instance, descriptions, handed)
             left = [d for d in descriptions if here is not None and _is_left_out(d.address, answers)]
             found += [one for one in answers if one.address not in {d.address for d in left}]
             if left and here is not None:
@@ -108,7 +103,6 @@ def _by_runner(
     instance: Instance,
     descriptions: tuple[Description, ...],
     handed: Handed,
-    prepares: bool = False,
 ) -> list[Diagnostic]:
     announced: list[str] = []
 
@@ -124,7 +118,6 @@ def _by_runner(
         descriptions,
         wake=wake,
         ended=lambda: runners.ended(instance),
-        prepares=prepares,
     )
 
 
@@ -164,17 +157,16 @@ def reach_changed(
     handed: Handed | None = None,
     *,
     here: Guard | None,
-    prepares: bool = False,
 ) -> list[Diagnostic]:
     """Validate what a plan changes, as it will be in the state `new`: its queries, and connections that
-    nothing uses. `prepares`: see reach."""
+    nothing uses."""
     queries = queries_to_validate(plan, new)
     looks = here is not None
     unreached = (
         [_dry(name, new) for name in sorted({q.instance for q in queries}, key=natural)] if looks else []
     )
     found = [notice for notice in unreached if notice is not None]
-    found += reach(project, runners, reporter, new, queries, handed, here=here, prepares=prepares)
+    found += reach(project, runners, reporter, new, queries, handed, here=here)
     alone = _changed_alone(plan, new, looks)
     found += reach_alone(project, runners, reporter, new, alone, handed, here=here)
     return by_cause(found)

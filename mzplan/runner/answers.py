@@ -1,9 +1,9 @@
-"""Answering proposals: live validation where the queries will run."""
+"""Answering proposals: live validation where the queries will run. A proposal is only looked at: who writes
+one need not be one who may commit, so nothing is made or changed for it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -58,18 +58,11 @@ class Answering:
         checks = [(d, self.pool.submit(self._check, d, values)) for d in proposal.descriptions]
         diagnostics: list[Diagnostic] = []
         upstreams: dict[Address, Any] = {}
-        making: list[Description] = []
         for description, future in checks:
             result = future.result()
             diagnostics.extend(result.diagnostics)
             if result.upstream is not None:
                 upstreams[description.address] = result.upstream
-            if result.makes:
-                making.append(description)
-        # Only once nothing stands in the way of all the rest: what is made here, no later error takes back.
-        if proposal.prepares and not any(d.severity == "error" for d in diagnostics):
-            made = [self.pool.submit(self._prepare, d, values) for d in making]
-            diagnostics += [problem for future in made for problem in future.result().diagnostics]
         answer = Answer(id=proposal.id, diagnostics=tuple(diagnostics), upstreams=upstreams)
         try:
             self.store.proposals.answer(answer)
@@ -79,16 +72,8 @@ class Answering:
         self.controller.wake()
 
     def _check(self, description: Description, values: Values) -> CheckResult:
-        return self._asked(description, lambda: self.controller.validate(description, values))
-
-    def _prepare(self, description: Description, values: Values) -> CheckResult:
-        return self._asked(
-            description, lambda: CheckResult(diagnostics=self.controller.prepare(description, values))
-        )
-
-    def _asked(self, description: Description, ask: Callable[[], CheckResult]) -> CheckResult:
         try:
-            return ask()
+            return self.controller.validate(description, values)
         except MzplanError as problem:
             return CheckResult(diagnostics=problem.diagnostics)
         except Exception as problem:  # a defect in a connector must not silence the answer

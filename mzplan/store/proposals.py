@@ -12,7 +12,7 @@ from typing import Any
 from mzplan.model.address import Address
 from mzplan.model.codec import encode
 from mzplan.model.diagnostics import Diagnostic, MzplanError
-from mzplan.model.stored import SPARSE, Id, InstanceName
+from mzplan.model.stored import Id, InstanceName
 from mzplan.schema.description import Description
 from mzplan.secrets.resolved import scrubbed
 from mzplan.store.backends.backend import Backend
@@ -23,14 +23,13 @@ LIFETIME = 120.0  # seconds; a proposal without an answer by then is removed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Descriptions, as they would be committed, for one instance. `created` in seconds since the epoch.
-    `prepares`: they are about to be committed, so what their targets lack is made, where they say so."""
+    """Descriptions, as they would be committed, for one instance: they are only looked at. `created` in
+    seconds since the epoch."""
 
     id: Id
     instance: InstanceName
     created: float
     descriptions: tuple[Description, ...]
-    prepares: bool = field(default=False, metadata=SPARSE)
 
     def encode(self) -> bytes:
         return (canonical(encode(self)) + "\n").encode()
@@ -65,21 +64,13 @@ class Proposals:
     def __init__(self, backend: Backend):
         self._backend = backend
 
-    def make(
-        self,
-        instance: str,
-        descriptions: tuple[Description, ...],
-        id_: str = "",
-        *,
-        prepares: bool = False,
-    ) -> Proposal:
-        """`id_`: from new_proposal_id, where it had to be known before. `prepares`: see Proposal."""
+    def make(self, instance: str, descriptions: tuple[Description, ...], id_: str = "") -> Proposal:
+        """`id_`: from new_proposal_id, where it had to be known before."""
         proposal = Proposal(
             id=id_ or new_proposal_id(),
             instance=instance,
             created=time.time(),
             descriptions=descriptions,
-            prepares=prepares,
         )
         self._backend.write(f"proposals/{proposal.id}.json", proposal.encode(), durable=False)
         return proposal

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mzplan.connectors.api.outputs import outputs_without_spark
 from mzplan.connectors.api.protocols import Output, Probe, ResolvedQuery
+from mzplan.connectors.catalogue import Connectors
+from mzplan.connectors.checks import check_description, prepare_target
 from mzplan.connectors.postgres.sink.connector import PostgresSink
-from mzplan.model.diagnostics import MzplanError
+from mzplan.controller.executor import CheckResult
+from mzplan.controller.memory import InMemoryExecutor
+from mzplan.model.address import Address
+from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.resources import Instance
+from mzplan.model.state import ResourceState, State
+from mzplan.schema.description import Description, describe, digest_of
+from mzplan.secrets.references import Secrets
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.store import Store, digest_of_state
 from tests.contract.test_postgres_privileges import ROLE, Server
+from tests.runners import runner_in_memory
 
 if TYPE_CHECKING:
     from examples.servers import PostgresServer
 
+SINK = Address("sink", "k")
 COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = 'new."Orders"'::regclass AND attnum > 0 ORDER BY attnum
@@ -122,3 +139,118 @@ def test_the_alter_that_is_printed_does(server: Server) -> None:
         server.run(one.hint.partition("\n")[2])
     assert codes(sink.probe(query, outputs)) == []
     assert [type_ for _, type_ in rows(server)] == ["bigint", "double precision", "numeric(9,2)", "text"]
+
+
+class Checking(InMemoryExecutor):
+    """Looks at targets and makes them as Spark's does; its queries only seem to run."""
+
+    def check(self, description: Description, secrets: Secrets) -> CheckResult:
+        found = check_description(description, secrets, Connectors())
+        return CheckResult(diagnostics=found.diagnostics, upstream=found.upstream, makes=found.makes)
+
+    def prepare(self, description: Description, secrets: Secrets) -> tuple[Diagnostic, ...]:
+        return prepare_target(description, secrets, Connectors(), outputs_without_spark, ".", ".")
+
+
+TABLES = """
+SELECT c.oid::regclass::text, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.relkind = 'r' AND a.attnum > 0 AND c.relnamespace = 'new'::regnamespace ORDER BY 1, a.attnum
+"""
+
+
+def test_a_proposal_alters_nothing_whatever_it_claims(server: Server, tmp_path: Path) -> None:
+    """Who may write proposals need not be one who may commit: only what is committed is made."""
+    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
+    server.run(f"CREATE TABLE new.payroll (id bigint PRIMARY KEY); ALTER TABLE new.payroll OWNER TO {ROLE}")
+    store = Store(LocalBackend(tmp_path / "state"), "shop")
+    lease = store.leases.acquire("local", "test")
+    assert lease is not None
+    with ThreadPoolExecutor(4) as pool:
+        secrets, executor = Secrets(".", {"PW": "pw"}), Checking("shop")
+        runner = runner_in_memory(store, executor, lease, pool, secrets=secrets)
+
+        def settle() -> None:
+            for _ in range(400):
+                if not runner.tick():
+                    break
+                time.sleep(0.01)
+
+        def committed(serial: int, table: str, *select: str) -> State:
+            query = server.query(
+                ROLE, mode="upsert", key=["id"], create=True, table=table, select=["id", *select]
+            )
+            return state_of(query.description, serial)
+
+        def proposed(state: State, **claims: Any) -> list[tuple[str, str]]:
+            proposal = store.proposals.make("local", (describe(state.resources[SINK], state.resources),))
+            forged = {**json.loads(proposal.encode()), "prepares": True, **claims}
+            store.backend.write(f"proposals/{proposal.id}.json", json.dumps(forged).encode())
+            settle()
+            answer = store.proposals.read_answer(proposal)
+            assert answer is not None
+            store.proposals.withdraw(proposal.id)
+            return [(one.severity, one.code) for one in answer.diagnostics]
+
+        def tables() -> list[Any]:
+            return server.admin.execute(TABLES).fetchall()
+
+        wanted = committed(1, "new.made", "state")
+        payroll = [("new.payroll", "id")]
+        # What is about to be committed, and another table: the one that is there, and one that is not.
+        for forged in (wanted, committed(1, "new.payroll", "state"), committed(1, "new.other")):
+            assert proposed(forged) == [("notice", "MZ268")] and tables() == payroll
+        store.commit(wanted, State(project="shop"))
+        settle()
+        made = [("new.made", "id"), ("new.made", "state")]
+        assert tables() == [*made, *payroll]
+        # A copy of the true one, its digest and its serial included, of which only the table is another.
+        for name in ("new.payroll", "new.other"):
+            copy = committed(1, name, "state")
+            resource = replace(copy.resources[SINK], digest=wanted.resources[SINK].digest)
+            forged = replace(copy, resources={**copy.resources, SINK: resource})
+            claims = {"digest": digest_of_state(wanted), "serial": 1, "lineage": wanted.lineage}
+            assert proposed(forged, **claims) == [("notice", "MZ268")]
+            assert tables() == [*made, *payroll]
+        # An earlier commit's, once again: that table was dropped meanwhile, and another is committed.
+        later = committed(2, "new.later")
+        store.commit(later, wanted)
+        settle()
+        server.run("DROP TABLE new.made")
+        assert proposed(wanted, digest=store.serial_digest(1)) == [("notice", "MZ268")]
+        assert tables() == [("new.later", "id"), *payroll]
+
+
+def state_of(sink: Description, serial: int) -> State:
+    """A state whose sink is this one; its source is somebody else's."""
+    link = sink.connections["connection"]
+    assert sink.source is not None
+    source = sink.source
+    elsewhere = Address("connection", source.body["connection"])
+    resources = [
+        ResourceState(address=link.address, id="pg", type="postgres", body=link.body),
+        ResourceState(address=elsewhere, id="c", type="kafka", body={"type": "kafka", "brokers": ["a:1"]}),
+        ResourceState(
+            address=source.address,
+            id=source.id,
+            type=source.type,
+            body=source.body,
+            references={"connection": elsewhere},
+            dependencies=(elsewhere,),
+            override="paused",
+        ),
+        ResourceState(
+            address=SINK,
+            id=sink.id,
+            type=sink.type,
+            body=sink.body,
+            references={"from": source.address, "connection": link.address},
+            dependencies=(link.address, source.address),
+        ),
+    ]
+    found = {resource.address: resource for resource in resources}
+    for address in (source.address, SINK):
+        found[address] = replace(found[address], digest=digest_of(found[address], found))
+    instances = {"local": Instance(name="local", type="embedded")}
+    return State(
+        project="shop", lineage="l", serial=serial, warehouse="w", instances=instances, resources=found
+    )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
 from examples.servers import produce_json
+from mzplan.model.address import Address
+from mzplan.schema.description import describe
+from mzplan.store.backends.local import LocalBackend
+from mzplan.store.formats import decode_state
+from mzplan.store.store import Store
 from tests.support import (
     Project,
     eventually,
@@ -44,6 +51,21 @@ def in_lake(table: Path) -> list[dict[str, object]]:
     return found
 
 
+def columns_after_forgery(project: Project, dsn: str, address: str, *tables: str) -> list[list[str]]:
+    """The columns of these tables after a proposal as who may write proposals alone can forge it: copies of a
+    true one, of which only the table is another."""
+    state = decode_state(project.state_bytes(), "state")
+    true = describe(state.resources[Address.parse(address)], state.resources)
+    store = Store(LocalBackend(project.folder / "state"), state.project)
+    others = tuple(replace(true, body={**true.body, "table": f"public.{table}"}) for table in tables)
+    proposal = store.proposals.make("local", others)
+    claims = {**json.loads(proposal.encode()), "prepares": True}
+    store.backend.write(f"proposals/{proposal.id}.json", json.dumps(claims).encode())
+    eventually("an answer", lambda: store.proposals.read_answer(proposal) is not None)
+    store.proposals.withdraw(proposal.id)
+    return [columns_of(dsn, table) for table in tables]
+
+
 def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
     project: Project,
     kafka: KafkaBroker,
@@ -56,8 +78,7 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
         execute(dsn, f"CREATE TABLE {definition}")
     one, added, last = (
         topic("added", partitions=1),
-        project.folder / "lake/ad_added",
-        project.folder / "lake/ad_last",
+        *(project.folder / f"lake/ad_{n}" for n in ("added", "last")),
     )
     produce_json(kafka.bootstrap, one, orders(0, 20))
 
@@ -99,7 +120,11 @@ def test_an_added_column_restarts_from_the_checkpoints_and_arrives(
     }
     applied = project.apply()
     assert {c["status"] for c in applied["changes"]} == {"applied"}
-    assert columns_of(dsn, "made") == ["id", "customer", "amount", "note"]
+    assert columns_after_forgery(project, dsn, "sink.ad_made", "made", "few", "forged") == [
+        ["id", "customer", "amount", "note"],
+        ["id"],
+        [],
+    ]
     produce_json(kafka.bootstrap, one, [{**row, "note": "late"} for row in orders(25, 40)])
     eventually("40 rows", lambda: min(count(dsn, t) for t in ("added", "few", "made")) >= 40)
     eventually("40 rows in the lake", lambda: len(in_lake(added)) >= 40 and len(in_lake(last)) >= 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from mzplan.controller.executor import CheckResult, QueryName
 from mzplan.controller.memory import InMemoryExecutor
 from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
+from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
 from mzplan.model.resources import Instance
 from mzplan.model.state import Forgotten, ResourceState, State, Status
@@ -249,38 +251,53 @@ def test_a_proposal_is_answered_with_every_problem(world: World) -> None:
     assert world.store.proposals.open("local") == []
 
 
-def test_targets_are_prepared_for_a_commit_alone_and_once_all_is_well(world: World) -> None:
-    """What is made in a target, no later error takes back: so it is made last, and not for a mere look."""
+def test_targets_are_prepared_for_what_is_committed_alone(world: World) -> None:
+    """Who may write proposals, or what was accepted, need not be one who may commit."""
     state = make_state(1)
-    asked = tuple(describe(state.resources[a], state.resources) for a in (ORDERS, SINK))
-    refused: set[Address] = set()
 
     def check(description: Description) -> CheckResult:
-        bad = Diagnostic(code="MZ050", summary="no", address=description.address)
-        found = (bad,) if description.address in refused else ()
-        return CheckResult(diagnostics=found, makes=description.address == SINK)
+        return CheckResult(makes=description.address == SINK)
 
-    def prepared(prepares: bool) -> list[str]:
+    def done_for_sink() -> list[str]:
+        found = [what for what, name in world.executor.log if f":{SINK}:" in name]
         world.executor.log.clear()
-        proposal = world.store.proposals.make("local", asked, prepares=prepares)
+        return found
+
+    def propose() -> None:
+        """One as of an earlier mzplan: a true one that claims more."""
+        asked = tuple(describe(one, state.resources) for one in state.resources.values())
+        proposal = world.store.proposals.make("local", asked[1:])
+        key = f"proposals/{proposal.id}.json"
+        claims = {**json.loads(proposal.encode()), "prepares": True}
+        world.store.backend.write(key, json.dumps(claims).encode())
         world.settle()
         answer = world.store.proposals.read_answer(proposal)
-        assert answer is not None and len(answer.diagnostics) == len(refused)
+        assert answer is not None and answer.diagnostics == ()
         world.store.proposals.withdraw(proposal.id)
-        return [name.split(":")[2] for what, name in world.executor.log if what == "prepare"]
 
     world.executor.check_result = check
-    assert prepared(False) == []
-    assert prepared(True) == [str(SINK)]
-    refused.add(ORDERS)
-    assert prepared(True) == []
-    # Nobody was there to ask: done before the query starts.
-    refused.clear()
-    world.executor.log.clear()
+    propose()
+    assert done_for_sink() == []
     world.commit(state)
     world.settle()
-    of_sink = [what for what, name in world.executor.log if f":{SINK}:" in name]
-    assert of_sink == ["prepare", "start"]
+    assert done_for_sink() == ["prepare", "start"]
+    propose()
+    assert done_for_sink() == []
+    # What waits for a canary goes on as the runner's records of it say: they are no commit.
+    canary = Canary(address=ORDERS, serial=2, holds=(SINK,), wait=60.0)
+    world.executor.triggers_at_once = False
+    world.commit(replace(make_state(2, "b:1"), canaries=(canary,)))
+    world.runner.tick()
+    world.executor.end(QueryName.of("shop", world.store.read_accepted("local")[SINK]), "gone")
+    done: list[str] = []
+    for _ in range(500):  # the canary never comes up, so it never settles
+        world.now += 0.5
+        world.runner.tick()
+        done += done_for_sink()
+        if "start" in done:
+            break
+        time.sleep(0.005)
+    assert done == ["stop", "start"]
 
 
 def test_only_one_runner_leads_and_a_dead_one_is_succeeded(world: World) -> None:

@@ -82,7 +82,8 @@ _NOT_MADE = Problem(
     "MZ269",
     "{address} could not make what its table lacks",
     "{why}. Nothing was changed.",
-    "apply again when the cause is gone; or make it by hand: mzplan ddl {address}, without create: true.",
+    "nothing, once the cause is gone: the runner tries again. Or make it by hand: mzplan ddl {address}, "
+    "without create: true.",
     at=", table {table}",
 )
 _KEPT = Problem(

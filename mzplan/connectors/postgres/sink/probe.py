@@ -105,8 +105,8 @@ class _TargetCheck(Check):
             yield self._problem(
                 "MZ268",
                 f"{self._query.address} makes what table {self._query.body['table']} lacks",
-                "it says create: true. That is done before the change is committed, by the runner that "
-                "validates it; without one, before the query starts.",
+                "it says create: true. That is done once the change is committed, by the runner, before it "
+                "stops or starts the query.",
                 "nothing to do; it will run:\n" + "\n".join(made),
                 severity="notice",
             )
