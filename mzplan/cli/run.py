@@ -11,7 +11,7 @@ from mzplan.cli.arguments import INSTANCE
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.policy import policy_option
 from mzplan.host.extras import RUNNER, require_extra
-from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 
 if TYPE_CHECKING:
@@ -114,16 +114,23 @@ def command_down(invocation: Invocation, instance: str | None) -> int:
 
     project = invocation.project()
     shown = []
+    unknown: list[Diagnostic] = []
     for name in _embedded(project.settings, instance):
         invocation.note(f"Stopping the runner of instance {name}")
-        with invocation.progress.working("its queries end"):
-            stopped = stop(project.settings, project.store, name)
+        try:
+            with invocation.progress.working("its queries end"):
+                stopped = stop(project.settings, project.store, name)
+        except MzplanError as problem:  # the others are stopped all the same
+            unknown.extend(problem.diagnostics)
+            continue
         shown.append({"name": name, "stopped": stopped})
         if not invocation.json:
             text = (
                 "The runner of instance {} has stopped." if stopped else "No runner of instance {} runs here."
             )
             invocation.out(text.format(name))
+    if unknown:
+        raise MzplanError(unknown)
     _summary(invocation, shown)
     return ExitCode.OK
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mzplan.host.files import read_regular
-from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file
+from mzplan.host.local_folder import FOLDER, refuse_unused, runtime_file, why_unused
 from mzplan.host.processes import is_alive, send, started_at
 from mzplan.model.codec import decode
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.model.json_text import parse
 from mzplan.model.resources import STATE_CONFIG_VARIABLE, ProjectSettings
 from mzplan.model.state import Lease
-from mzplan.runner.wake import runtime_folder
+from mzplan.runner.wake import listening, runtime_folder
 from mzplan.secrets.policy import POLICY_VARIABLE
 from mzplan.store.leases import is_of_here
 from mzplan.store.store import Store
@@ -28,6 +27,7 @@ from mzplan.store.store import Store
 PACKAGES_VARIABLE = "MZPLAN_SPARK_PACKAGES"  # JSON, from the command that starts a runner
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
 LEASE_WAIT = 120.0  # seconds for a new process to take its lease, as long as it lives
+LISTEN_WAIT = 10.0  # seconds for a runner that leads to listen on its socket
 STOP_WAIT = 45.0  # seconds for a runner to stop its queries before it is killed
 
 
@@ -136,25 +136,50 @@ def failure(settings: ProjectSettings, instance: str) -> MzplanError:
 
 
 def stop(settings: ProjectSettings, store: Store, instance: str) -> bool:
-    """Ask the embedded runner to stop its queries and end; False when none runs here.
-
-    Only a process of this machine whose start time fits the lease is signalled: never a stranger that got
-    the same pid.
-    """
-    lease = store.leases.leader(instance)
-    if lease is None or lease.host != socket.gethostname() or not is_alive(lease.pid, lease.pid_started):
+    """Ask the embedded runner to stop its queries and end; False when none runs here. It is who listens on
+    the runner's socket: whoever can write the store may name any process in a lease. Raises MZ111 where a
+    lease names one that lives here, and does not."""
+    pid = _running(settings, store, instance)
+    if pid is None:
         return False
-    if lease.pid_space and not is_of_here(lease):  # in another container, say (older runners don't record it)
-        return False
-    if not lease.pid_started and started_at(lease.pid):
-        return False
-    send(lease.pid, signal.SIGTERM)
+    started = started_at(pid)
+    send(pid, signal.SIGTERM)
     until = time.monotonic() + STOP_WAIT
-    while is_alive(lease.pid, lease.pid_started):
+    while is_alive(pid, started):
         if time.monotonic() > until:
-            send(lease.pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         time.sleep(0.05)
     return True
+
+
+def _running(settings: ProjectSettings, store: Store, instance: str) -> int | None:
+    """The process of the runner that leads here, None when there is none. One that has just taken its lease
+    is given LISTEN_WAIT to listen. Raises MZ111."""
+    until = time.monotonic() + LISTEN_WAIT
+    while True:
+        pid = listening(settings, instance)
+        if pid is not None:
+            return pid
+        lease = store.leases.leader(instance)
+        if lease is None or not is_of_here(lease):  # of another machine, or container
+            return None
+        if time.monotonic() > until:
+            raise _unknown(settings, lease)
+        time.sleep(0.05)
+
+
+def _unknown(settings: ProjectSettings, lease: Lease) -> MzplanError:
+    path = runtime_file(settings, lease.instance, "sock")
+    why = why_unused(settings.directory)
+    unused = f" ({FOLDER} is not used: {why})" if why else ""
+    return error(
+        "MZ111",
+        f"Process {lease.pid} is not known to be the runner of instance {lease.instance}",
+        f"The lease in the state names it, and it lives on this machine, but it does not listen at {path}"
+        f"{unused}: it was started from another folder, or the lease is not true. It was not stopped.",
+        f"run mzplan down in the folder that it was started in. If it was this one, look at the process "
+        f"(ps -fp {lease.pid}), and end it: kill -TERM {lease.pid}",
+    )
 
 
 def _tail(path: Path, lines: int = 15) -> str:

@@ -147,9 +147,13 @@ def _serve(
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
     fatal = runtime_file(settings, lease.instance, "error.json")
+    guard = policy or committed_guard(store)
+    values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
+    socket_file = runtime_file(settings, lease.instance, "sock")
+    listener = WakeListener(socket_file, values.receive, threading.Event())
     if is_private:
         fatal.unlink(missing_ok=True)
-    guard = policy or committed_guard(store)
+        listener.start()  # by it, `mzplan down` knows this process
     log.info(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
     )
@@ -160,7 +164,7 @@ def _serve(
     controller = _controller(settings, store, secrets, pool, lease.instance, parameters, gates)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
-    values = HandedValues(guard.grant) if isinstance(guard, Committed) else HandedValues()
+    listener.event = controller.woken
     warehouse = absolute_warehouse(settings)
     events = run_events_of(settings, lease.instance, secrets, policy, warehouse)
     runner = Runner(
@@ -173,9 +177,6 @@ def _serve(
         values=values,
         observe_runs=events.look,
     )
-    listener = WakeListener(runtime_file(settings, lease.instance, "sock"), values.receive, controller.woken)
-    if is_private:
-        listener.start()
     served = serve_metrics(runner, metrics, warehouse, find_drift) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
@@ -189,8 +190,6 @@ def _serve(
         lost = True
     finally:
         log.info("stopping")
-        if listener is not None:
-            listener.close()
         if served is not None:
             served.close()
         unwatch()
@@ -199,6 +198,7 @@ def _serve(
         runner.answering.close()
         controller.close_engine()  # first the queries: a slow check must not delay them
         pool.shutdown(wait=True)
+        listener.close()
         controller.release()
         events.close(lost=lost)
     if problem:

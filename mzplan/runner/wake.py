@@ -3,7 +3,7 @@
 It carries "look now", values of `${env:…}` references (mzplan.runner.values), and where a command that is
 about to commit sends secrets: whoever may write to it is the runner's own user, who may read whatever the
 runner may. Correctness never depends on it: a runner that is not woken looks every half second, and one that
-lacks a value says so.
+lacks a value says so. Who listens there is the runner of this project: what `mzplan down` goes by.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from mzplan.secrets.policy import Flow
 log = logging.getLogger("mzplan.wake")
 _LIMIT = 16 << 20  # bytes of one message
 _TIMEOUT = 2.0  # seconds
+_PEER = struct.Struct("3i")  # pid, user, group
 
 
 def runtime_folder(directory: str | Path) -> Path | None:
@@ -76,6 +78,7 @@ class WakeListener:
         self.receive = receive
         self.event = event
         self._socket: socket.socket | None = None
+        self._file: os.stat_result | None = None
 
     def start(self) -> None:
         """Listen; where that is not possible the runner simply polls."""
@@ -86,6 +89,7 @@ class WakeListener:
             try:
                 with _short_path(self.path) as address:
                     listener.bind(address)
+                self._file = self.path.lstat()
             finally:
                 os.umask(before)
             listener.listen(16)
@@ -99,7 +103,9 @@ class WakeListener:
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a successor's stays
+                if self._file is not None and os.path.samestat(self.path.lstat(), self._file):
+                    self.path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
         assert self._socket is not None
@@ -131,9 +137,6 @@ class WakeListener:
 def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int | None:
     """Wake a runner of this machine. Returns the number of its hand-overs (`Status.handed`; 0 of an earlier
     version's), None when nobody listens: it will look by itself."""
-    path = runtime_file(settings, instance, "sock")
-    if why_foreign(settings.directory) or not _is_own_socket(path):
-        return None
     message = {
         "wake": True,
         "env": dict(handed.values),
@@ -142,11 +145,33 @@ def send_wake(settings: ProjectSettings, instance: str, handed: Handed) -> int |
         "state": handed.state,
     }
     try:
-        with _short_path(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(_TIMEOUT)
-            client.connect(address)
+        with _connected(settings, instance) as client:
             client.sendall(json.dumps(message).encode() + b"\n")
             word, _, number = client.recv(32).strip().partition(b" ")
             return int(number or 0) if word == b"ok" else None
     except (OSError, ValueError):
         return None
+
+
+def listening(settings: ProjectSettings, instance: str) -> int | None:
+    """The process that leads this instance from this folder, as the kernel knows it: who listens on the
+    socket that only this user can have made there. None when nobody does."""
+    try:
+        with _connected(settings, instance) as client:
+            found = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    except OSError:
+        return None
+    pid, user, _ = _PEER.unpack(found)
+    return pid if pid > 0 and user == os.geteuid() else None  # 0: in another container
+
+
+@contextlib.contextmanager
+def _connected(settings: ProjectSettings, instance: str) -> Iterator[socket.socket]:
+    """The socket of a runner of this machine, if it is our own. Raises OSError where nobody listens."""
+    path = runtime_file(settings, instance, "sock")
+    if why_foreign(settings.directory) or not _is_own_socket(path):
+        raise OSError
+    with _short_path(path) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_TIMEOUT)
+        client.connect(address)
+        yield client

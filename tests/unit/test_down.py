@@ -1,0 +1,158 @@
+"""`mzplan down` ends the runner of its own project, and no process that somebody has put into a lease."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mzplan.config import load_project
+from mzplan.host.local_folder import runtime_file
+from mzplan.host.processes import is_alive, started_at
+from mzplan.runner import embedded
+from mzplan.runner.wake import WakeListener, listening
+from mzplan.store.formats import encode_lease
+from mzplan.store.leases import new_lease
+from mzplan.store.store import open_store
+from tests.unit.cli_runs import mzplan
+
+# What a runner does as soon as it leads: the same arguments, in the same folder.
+RUNNER = """
+import sys, threading
+from mzplan.config import load_project
+from mzplan.host.local_folder import runtime_file
+from mzplan.runner.wake import WakeListener, runtime_folder
+settings = load_project(sys.argv[2])
+assert runtime_folder(settings.directory)
+path = runtime_file(settings, sys.argv[5], "sock")
+WakeListener(path, lambda handed: 0, threading.Event()).start()
+print("listens", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(embedded, "LISTEN_WAIT", 0.2)
+    return declared(tmp_path / "own")
+
+
+def declared(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "mzplan.yaml").write_text("version: 1\nproject: shop\nwarehouse: ./warehouse\n")
+    return folder
+
+
+@contextlib.contextmanager
+def process(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@contextlib.contextmanager
+def runner(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", RUNNER, "-C", str(folder), "run", "--instance", "local"]
+    with process(*command) as started:
+        assert started.stdout is not None and started.stdout.readline() == b"listens\n"
+        yield started
+
+
+def forge(folder: Path, pid: int) -> None:
+    """A lease as whoever can write the store may write it."""
+    lease = replace(new_lease("local", "forged", 7), pid=pid, pid_started=started_at(pid), ttl=600.0)
+    open_store(load_project(folder)).backend.write("leases/local.json", encode_lease(lease))
+
+
+def ended(started: subprocess.Popen[bytes]) -> bool:
+    """Whether it has had a signal; one that was sent arrives a little later."""
+    until = time.monotonic() + 0.5
+    while is_alive(started.pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not is_alive(started.pid)
+
+
+def test_a_process_that_a_lease_names_is_not_ended(folder: Path) -> None:
+    with process("sleep", "600") as victim:
+        forge(folder, victim.pid)
+        ran = mzplan(folder, "down", "--json")
+        (problem,) = json.loads(ran.out)["diagnostics"]
+        assert (ran.code, problem["code"]) == (1, "MZ111") and f"kill -TERM {victim.pid}" in problem["hint"]
+        assert not ended(victim)
+
+
+def test_nor_is_the_runner_of_another_project(folder: Path) -> None:
+    other = declared(folder.parent / "other")
+    with runner(other) as theirs:
+        forge(folder, theirs.pid)
+        assert mzplan(folder, "down").code == 1
+        # Its arguments may say whatever they like.
+        imitated = ("-C", str(folder), "run", "--instance", "local")
+        with process(sys.executable, "-c", "import time; time.sleep(600)", *imitated) as imitation:
+            forge(folder, imitation.pid)
+            assert mzplan(folder, "down").code == 1
+            assert not ended(imitation)
+        assert not ended(theirs)
+        (folder / ".mzplan").mkdir(mode=0o700, exist_ok=True)
+        (folder / ".mzplan/local.sock").symlink_to(other / ".mzplan/local.sock")
+        forge(folder, theirs.pid)
+        assert mzplan(folder, "down").code == 1
+        assert not ended(theirs)
+
+
+@pytest.mark.parametrize("lease", ["forged", "of another machine", None])
+def test_the_runner_is_ended_whatever_the_lease_says(folder: Path, lease: str | None) -> None:
+    with runner(folder) as own, process("sleep", "600") as victim:
+        forge(folder, victim.pid)
+        if lease is None:
+            (folder / "state/leases/local.json").unlink()
+        elif lease != "forged":
+            file = folder / "state/leases/local.json"
+            file.write_text(json.dumps({**json.loads(file.read_text()), "host": "elsewhere"}))
+        ran = mzplan(folder, "down", "--json")
+        assert ran.code == 0 and json.loads(ran.out)["instances"] == [{"name": "local", "stopped": True}]
+        assert ended(own) and not ended(victim)
+
+
+def test_without_a_runner_there_is_none(folder: Path) -> None:
+    assert "No runner of instance local runs here" in mzplan(folder, "down").out
+    with runner(folder) as killed:
+        killed.kill()
+        killed.wait()
+    assert (folder / ".mzplan/local.sock").exists()
+    forge(folder, killed.pid)
+    assert "No runner of instance local runs here" in mzplan(folder, "down").out
+
+
+def test_one_that_is_not_known_keeps_no_other_from_its_end(folder: Path) -> None:
+    with (folder / "mzplan.yaml").open("a") as file:
+        file.write("instances: {a: {type: embedded}, local: {type: embedded}}\n")
+    with process("sleep", "600") as victim, runner(folder) as own:
+        lease = replace(new_lease("a", "forged", 7), pid=victim.pid, pid_started=started_at(victim.pid))
+        open_store(load_project(folder)).backend.write("leases/a.json", encode_lease(lease))
+        ran = mzplan(folder, "down")
+        assert ran.code == 1 and "MZ111" in ran.err
+        assert ended(own) and not ended(victim)
+
+
+def test_a_runner_that_ends_leaves_the_socket_of_its_successor(folder: Path) -> None:
+    settings = load_project(folder)
+    path = runtime_file(settings, "local", "sock")
+    path.parent.mkdir(mode=0o700)
+    listeners = [WakeListener(path, lambda handed: 0, threading.Event()) for _ in range(2)]
+    for listener in listeners:
+        listener.start()
+    listeners[0].close()
+    assert listening(settings, "local") is not None
+    listeners[1].close()
+    assert listening(settings, "local") is None and not path.exists()
