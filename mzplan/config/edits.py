@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from mzplan.config.declared import value_at
-from mzplan.config.files import SECTIONS, find_files, is_allowed, project_file, read_bytes
+from mzplan.config.files import SECTIONS, ReadError, find_files, is_allowed, project_file, read_bytes
 from mzplan.config.findings import Findings, SourceFile
-from mzplan.config.locations import locate
+from mzplan.config.locations import failure, locate
 from mzplan.config.project import excluded_folders, read_settings
 from mzplan.config.text import LINE_BREAK
 from mzplan.config.yaml.nodes import compose
@@ -178,7 +178,7 @@ def _rewritten(directory: str, address: Address, file: SourceFile, rewriting: Ca
 
 
 def _file_edit(file: SourceFile, after: str, notices: tuple[Diagnostic, ...]) -> FileEdit:
-    before = read_bytes(file)
+    before = file.content or b""
     mark = codecs.BOM_UTF8 if before.startswith(codecs.BOM_UTF8) else b""
     return FileEdit(
         location=os.path.realpath(file.full_path),
@@ -223,14 +223,23 @@ def _position(text: str, at: int) -> Position:
 
 
 def _declaring(directory: str, address: Address, edited: Mapping[str, bytes]) -> tuple[SourceFile, str]:
-    ignored = Findings()
+    """The file that declares a resource, with its content, and its text. Raises MzplanError MZ075 where none
+    does, and what keeps files from being read where that is why."""
+    ignored, unread = Findings(), Findings()
     wanted = (_BY_KIND[address.kind], address.name)
     excluded = excluded_folders(directory, read_settings(directory))
     for found_file in [project_file(directory), *find_files(directory, excluded, ignored)]:
         file = found_file.as_edited(edited)
+        try:  # once: what is edited is what was looked at, and a disk may fail at any later time
+            file = replace(file, content=read_bytes(file))
+        except ReadError as problem:
+            unread.add(problem.code, f"Can't read {file.path}", problem.detail, problem.hint)
+            continue
         text = read_text(file, ignored)
         if text is not None and address.name in text and wanted in find(text, [wanted]):
             return file, text
+    if unread:
+        raise failure(unread)
     found = Diagnostic(
         code="MZ075",
         summary=f"{address} can't be edited in place",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mzplan.model.printable import safe
+
 # What YAML's parser counts as the end of a line.
 LINE_BREAK = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 # What was meant to be a reference, well-formed or not: it is no secret.
@@ -26,15 +28,8 @@ def shown(value: object, quote: bool = True) -> str:
         return kind_of(value)
     if len(text) > _MAX_SHOWN:
         text = text[: _MAX_SHOWN - 1] + "…"
-    text = escaped(text)
+    text = safe(text)
     return f'"{text}"' if quote else text
-
-
-def escaped(text: str) -> str:
-    """The text with everything unprintable written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def kind_of(value: object) -> str:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 
+# Default_Ignorable_Code_Point of Unicode 17.0 (DerivedCoreProperties.txt), which Python lacks: what a font
+# draws as nothing, letters and marks among it.
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 MAX_LINE = 200  # characters
 
 
@@ -16,9 +22,9 @@ def safe(text: str) -> str:
 
 def escaped(char: str) -> str:
     """One character, or its escape."""
-    # Cc and Cf: controls, and invisible characters such as those that change the direction of text; Cs: a
-    # lone surrogate can't be printed at all; Zl and Zp break lines.
-    if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"):
+    # Not printable: controls, format characters such as those that change the direction of text, lone
+    # surrogates, separators but for the space, and what Unicode has not assigned.
+    if char.isprintable() and not _IGNORABLE.match(char):
         return char
     code = ord(char)
     return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or (

@@ -210,13 +210,14 @@ def _path_of(directory: str, file: EditedFile) -> Path:
 
 
 def _due(directory: str, journal: Journal) -> list[tuple[Path, EditedFile]]:
-    """The files that are the old ones, not yet the new ones. Raises MZ076 where one is neither."""
+    """The files that are the old ones, not yet the new ones. Raises MZ076 where one is neither, OSError where
+    one can't be read."""
     found = []
     for file in journal.files:
         path = _path_of(directory, file)
         try:
             there = digest_of(read_regular(path))
-        except OSError:
+        except FileNotFoundError:
             there = ""
         if there not in (file.before, file.after_digest):
             raise _changed(journal, file, journal_path(directory))

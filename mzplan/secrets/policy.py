@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.printable import escaped
 
 POLICY_VARIABLE = "MZPLAN_POLICY"
 _MOST_BYTES = 1 << 20
@@ -261,5 +262,5 @@ def shown_route(route: Route) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
-    return f'"{escaped}"'
+    shown = "".join(c if escaped(c) == c and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{shown}"'

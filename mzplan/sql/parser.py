@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mzplan.model.address import Kind
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.printable import safe
 from mzplan.model.suggestions import did_you_mean
 from mzplan.sql.locations import masked_broken, point
 from mzplan.sql.statements import (
@@ -258,7 +259,7 @@ def _explained(text: str, problem: UnexpectedInput) -> MzplanError:
         return _error(text, at, "A text without quotes", "", hint)
     hint = did_you_mean(found, sorted(expected - _WORDS.keys())) or _form(text)
     shown = masked_broken(text)[start : start + len(found)]
-    shown = shown if shown == found and found.isprintable() and found[0] not in "'\"" else ""
+    shown = shown if shown == found == safe(found) and found[0] not in "'\"" else ""
     return _error(text, at, f"Unexpected {shown}" if shown else "Unexpected text", _wanted(expected), hint)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -312,3 +315,32 @@ def test_a_value_from_a_variable_is_told(tmp_path: Path) -> None:
     assert same == {"diagnostics": [], "edit": None}
     found = alter(tmp_path, SET, "--no-apply", "--json").json()["diagnostics"]
     assert [(d["code"], d["severity"], d["range"]["line"]) for d in found] == [("MZ077", "notice", 2)]
+
+
+@pytest.mark.parametrize("statement", [SET, REPOINT, f"{SET}; {REPOINT}"])
+def test_a_disk_that_fails_at_any_read_of_a_file(tmp_path: Path, statement: str) -> None:
+    """The error says so, and nothing has changed; or it is committed, and written by the next apply."""
+    folder = applied_with_another(tmp_path / "shop")
+    before, opened, codes = contents(folder), os.open, set[str]()
+    for number in range(200):
+        reads, copy = 0, shutil.copytree(folder, tmp_path / str(number))
+
+        def failing(path: Any, *arguments: Any, at: int = number, **more: Any) -> int:
+            nonlocal reads
+            reads += str(path).endswith(".yaml")
+            if reads == at + 1 and str(path).endswith(".yaml"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return opened(path, *arguments, **more)
+
+        with mock.patch.object(os, "open", failing):
+            ran = alter(copy, statement, "--auto-approve", "--json")
+        if ran.code:
+            codes |= {found["code"] for found in ran.json()["diagnostics"]}
+            assert (serial(copy) == 2) == (ran.code == 8), ran
+            if ran.code == 8:  # the next apply writes what is committed
+                assert run("-C", str(copy), "apply", "--auto-approve").code == 0
+            else:
+                assert contents(copy) == before, (number, ran)
+        if reads <= number:
+            break
+    assert ran.code == 0 and number > 20 and codes == {"MZ001", "MZ035"}

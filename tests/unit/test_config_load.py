@@ -186,6 +186,17 @@ def test_anchors_and_merges(tmp_path: Path) -> None:
     assert three["topic"] == "three" and three["trigger"] == {"interval": "5s"} and three["paused"] is True
 
 
+@pytest.mark.parametrize("merged", ['"${var.a}"', '["${var.a}"]', '[*text, "${var.a}"]'])
+def test_what_can_not_be_merged_leaves_the_other_findings(tmp_path: Path, merged: str) -> None:
+    text = (
+        "connections: {k: {type: kafka, brokers: ['a:1'], description: &text '${var.a}', oops: 1}}\n"
+        f"sources: {{o: {{<<: {merged}, connection: k, topic: o, format: {{type: raw}}}}}}\n"
+    )
+    project = PROJECT + "variables: {a: {default: eu}}\n"
+    found = [one.code for one in errors(tmp_path, {"a.yaml": text, "mzplan.yaml": project})]
+    assert sorted(found) == ["MZ002", "MZ004"]
+
+
 VARIABLES = (
     PROJECT
     + "variables:\n  env: {default: dev}\n  port: {default: 5432}\n  flag: {default: true}\n  need: {}\n"

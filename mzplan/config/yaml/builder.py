@@ -172,7 +172,7 @@ class Builder:
                 continue
             if self.nodes + self.repeated > self.most:
                 self._too_many(event)
-            if value.__class__ is str and "${" in value and key is not _TWICE:
+            if value.__class__ is str and "${" in value and key is not _TWICE and key is not _MERGE:
                 self.document.references.append((container, key))
             if container.__class__ is list:
                 container.append(value)
