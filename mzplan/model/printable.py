@@ -15,7 +15,7 @@ MAX_LINE = 200  # characters
 
 def safe(text: str) -> str:
     """The text with an escape for every character that could move the cursor, or hide or reorder others."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable() and not _IGNORABLE.search(text):
         return text
     return "".join(escaped(char) for char in text)
 

@@ -15,7 +15,19 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
-from mzplan.render.markup import LIMIT, alert, code, fence, folded, length, link, many, names, shortened
+from mzplan.render.markup import (
+    LIMIT,
+    alert,
+    code,
+    fence,
+    fitting,
+    folded,
+    length,
+    link,
+    many,
+    names,
+    shortened,
+)
 from mzplan.render.plan_text import SIGNS, edit_of, turns, variables_of, whole
 from mzplan.render.text import cut, safe, value
 
@@ -23,6 +35,7 @@ ERRORS = 6_000  # characters that a section may have, at most; changes get the r
 NOTICES = 4_000
 DRIFT = 10_000
 PENDING = 4_000
+_INSTANCES = 40  # that are listed; the digest covers all
 _RESERVE = 1_500  # for the frames of sections and the notes of what was left out
 
 # By importance for a reviewer: the first is dropped last.
@@ -58,7 +71,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     if html_url is not None:
         head.append(f"{link('The plan as a picture', html_url)}, with a search and every change.")
     if plan.variables:
-        head.append(f"Variables: {', '.join(map(code, variables_of(plan)))}.")
+        head.append(f"Variables: {names(variables_of(plan), 40)}.")
     if plan.changes:
         head.append(_table(plan))
     head += list(_warnings(plan))
@@ -71,7 +84,7 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     tail = list(_sections_after(plan))
     left = LIMIT - _RESERVE - sum(length(part) + 2 for part in (*head, *tail))
     middle = [_changes(plan, left)] if plan.changes else []
-    return "\n\n".join([*head, *middle, *tail]) + "\n"
+    return fitting([*head, *middle, *tail])
 
 
 def render_drift_markdown(
@@ -80,13 +93,13 @@ def render_drift_markdown(
     """What `drift` found, ending in a newline; fewer than 65,536 characters."""
     head = [drift_marker(project, environment), _title("drift", project, environment)]
     if not drift:
-        return "\n\n".join([*head, f"**No drift.** What runs is what serial {serial} says."]) + "\n"
+        return fitting([*head, f"**No drift.** What runs is what serial {serial} says."])
     kinds = Counter(item.kind for item in drift)
     head.append(f"**Drift of {many(len({d.address for d in drift}), 'resource')}** from serial {serial}.")
     rows = [f"| {code(kind)} | {number:,} |" for kind, number in sorted(kinds.items())]
     head.append("\n".join(["| kind | number |", "|---|--:|", *rows]))
     head.append(fence("text", _drift_lines(drift, LIMIT - _RESERVE - sum(length(p) + 2 for p in head))))
-    return "\n\n".join(head) + "\n"
+    return fitting(head)
 
 
 def _verdict(plan: Plan) -> str:
@@ -109,10 +122,11 @@ def _verdict(plan: Plan) -> str:
 
 def _digest(plan: Plan) -> str:
     """What binds the comment to what is applied: the digest, and the places that it covers."""
-    instances = (
-        f"{code(name)} ({one.type})" for name, one in sorted(plan.instances.items(), key=natural_item)
-    )
-    places = f"warehouse {code(plan.warehouse)}, instances: {', '.join(instances)}"
+    listed = sorted(plan.instances.items(), key=natural_item)[:_INSTANCES]
+    more = len(plan.instances) - len(listed)
+    instances = ", ".join(f"{code(cut(name, 140))} ({cut(one.type, 40)})" for name, one in listed)
+    instances += f" and {more:,} more" if more else ""
+    places = f"warehouse {code(cut(plan.warehouse, 1000))}, instances: {instances}"
     return f"Digest: {code(digest_of_plan(plan))}, with {places}."
 
 

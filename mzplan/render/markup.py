@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable
 from urllib.parse import quote
 
-from mzplan.render.text import safe
+from mzplan.render.text import cut, safe
 
 LIMIT = 65_536  # characters of a comment on GitHub; other forges take more
+_NAME = 140  # characters of a name, or of what stands where one does
 _OF_A_URL = "%:/?#[]@!$&'*+,;=-._~"  # what stands for itself; what could end the link becomes %XX
 _TICKS = re.compile(r"`+")
 
@@ -34,6 +35,22 @@ def shortened(text: str, most: int) -> str:
             break
         kept.append(line)
     return "\n".join([*kept, "… (cut)"])
+
+
+def fitting(parts: Iterable[str]) -> str:
+    """The parts as one comment, ending in a newline. Those that would not fit a forge's limit are left out
+    whole, and it says so: whatever a part is made of, the comment can be posted."""
+    kept, dropped, left = list[str](), 0, LIMIT - 200  # for what is said of those left out
+    for part in parts:
+        size = length(part) + 2
+        kept, dropped, left = (
+            ([*kept, part], dropped, left - size) if size < left else (kept, dropped + 1, left)
+        )
+    if dropped:
+        kept.append(
+            f"{many(dropped, 'part')} of this would not fit a comment: `mzplan plan` shows all of it."
+        )
+    return "\n\n".join(kept) + "\n"
 
 
 def fence(language: str, lines: Iterable[str]) -> str:
@@ -76,5 +93,5 @@ def many(number: int, noun: str, plural: str = "") -> str:
 def names(addresses: Iterable[object], most: int = 8) -> str:
     """`a`, `b` and 3 more."""
     listed = [str(address) for address in addresses]
-    shown = ", ".join(code(text) for text in listed[:most])
+    shown = ", ".join(code(cut(text, _NAME)) for text in listed[:most])
     return f"{shown} and {len(listed) - most:,} more" if len(listed) > most else shown

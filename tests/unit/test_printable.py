@@ -73,7 +73,7 @@ def test_every_output_shows_it_as_an_escape(char: str) -> None:
         safe_json(json.dumps(diagnostics_to_json(plan.diagnostics), ensure_ascii=False)),
     ]
     for one in shown:
-        assert char not in one and f"{ord(char):x}" in one.lower() + safe_json(json.dumps(char)), one[:200]
+        assert char not in one and any(escape in one for escape in (safe(char), json.dumps(char)[1:-1]))
     assert json.loads(documents) == json.loads(json.dumps(plan_to_json(plan)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.plan import DriftItem, Pending, Plan
+from mzplan.model.resources import Instance
 from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.render.markdown import render_drift_markdown, render_plan_markdown
@@ -141,3 +143,32 @@ def test_always_below_the_limit(texts: list[str], times: int) -> None:
 def test_shortened_ends_at_a_line() -> None:
     assert shortened("a\nb", 100) == "a\nb"
     assert shortened("\n".join(["x" * 30] * 10), 100) == f"{'x' * 30}\n{'x' * 30}\n… (cut)"
+
+
+@pytest.mark.parametrize("char", ["x", "`", "\U0001f600"])
+def test_a_comment_fits_whatever_its_parts(state: State, char: str) -> None:
+    """Each part of a plan that has a length, by itself and all at once."""
+    long, names = char * 70_000, [f"i{number:04}{'x' * 120}" for number in range(1200)]
+    plan = build_plan(shop(k=kafka(brokers=["b:9092"])), state)
+    parts: dict[str, Any] = {
+        "warehouse": long,
+        "project": long,
+        "environment": long,
+        "instances": {name: Instance(name=name, type="cluster") for name in names},
+        "variables": {f"{name}{long[:300]}": long[:1000] for name in names},
+        "downstream": tuple(at(f"sink.{name}") for name in names),
+        "diagnostics": tuple(
+            Diagnostic(severity=severity, code="MZ001", summary=long, detail=long, hint=long)
+            for severity in ("error", "warning", "notice")
+        ),
+        "drift": tuple(DriftItem(address=long, kind=long, detail=long) for _ in range(3)),
+        "pending": (Pending(address=at("source.orders"), condition="failed", reason=long),) * 3,
+        "goes_on": tuple(at(f"sink.{name}") for name in names),
+    }
+    for changed in (*({name: value} for name, value in parts.items()), parts):
+        whole = dataclasses.replace(plan, **changed)
+        comment = render_plan_markdown(whole, html_url=f"https://ci.example/{long}")
+        assert length(comment) < LIMIT, changed.keys()
+        assert comment.startswith("<!-- mzplan:plan:") or "project" in changed or "environment" in changed
+    assert length(render_drift_markdown(long, 1, plan.drift, long)) < LIMIT
+    assert length(render_drift_markdown("shop", 1, parts["drift"])) < LIMIT
