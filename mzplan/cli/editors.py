@@ -14,7 +14,8 @@ import click
 
 from mzplan.cli.arguments import SCHEMA
 from mzplan.cli.context import Invocation, command
-from mzplan.cli.output import write_text
+from mzplan.host.files import make_private_folder
+from mzplan.host.guarded import GuardedFolder
 from mzplan.host.local_folder import FOLDER, refuse_unused
 from mzplan.model.diagnostics import ExitCode, error
 
@@ -36,18 +37,19 @@ def write_editor_schemas(directory: Path, out: Path | None = None) -> list[Path]
         refuse_unused(str(directory))
     folder = out if out is not None else directory / SCHEMAS
     files = {name: json.dumps(schema, indent=1) + "\n" for name, schema in editor_schemas().items()}
-    if out is None:
-        files[".gitignore"] = "*\n"
+    written = [folder / name for name in files]
+    guarded = GuardedFolder(out) if out is not None else GuardedFolder(directory, str(SCHEMAS))
     try:
         if out is None:
-            (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(directory / FOLDER)
+            files[".gitignore"] = "*\n"
+        for name, text in files.items():
+            with guarded.replacing(name, durable=False) as stream:
+                stream.write(text.encode())
     except OSError as problem:
         why = f"{problem.strerror or problem}."
         raise error("MZ035", f"Cannot write {folder}", why, "check the folder and its permissions.") from None
-    for name, text in files.items():
-        write_text(str(folder / name), text)
-    return [folder / name for name in files if not name.startswith(".")]
+    return written
 
 
 def modelined(text: str, file: Path, directory: Path) -> str:

@@ -10,7 +10,7 @@ import shutil
 import sys
 from typing import Any, TextIO
 
-from mzplan.host.files import write_whole
+from mzplan.host.guarded import write_whole
 from mzplan.model.diagnostics import error
 from mzplan.render.text import safe_json
 from mzplan.secrets.resolved import scrub

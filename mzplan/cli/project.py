@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from mzplan.cli.arguments import EXAMPLE
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -56,16 +57,26 @@ def _begin(folder: Path) -> Path:
     import re
 
     file = folder / "mzplan.yaml"
-    if file.exists():
+    if os.path.lexists(file):
         raise error(
             "MZ070", f"{file} exists already", "Nothing was changed.", "edit it, or begin in another folder."
         )
-    folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9_-]+", "_", folder.resolve().name.lower()).strip("_-") or "project"
     if not name[0].isalpha():
         name = f"p_{name}"
-    file.write_text(modelined(_PROJECT.format(name=name[:60]), file, folder), encoding="utf-8")
+    _create(folder, "mzplan.yaml", modelined(_PROJECT.format(name=name[:60]), file, folder).encode())
     return file
+
+
+def _create(folder: Path, name: str, data: bytes) -> None:
+    """A file of a project, in its folder alone. Raises MzplanError MZ035."""
+    try:
+        GuardedFolder(folder).create(name, data)
+    except OSError as problem:
+        why = f"{problem.strerror or problem}."
+        raise error(
+            "MZ035", f"Cannot write {folder / name}", why, "check the folder and its permissions."
+        ) from None
 
 
 def examples() -> dict[str, str]:
@@ -104,7 +115,7 @@ def copy_example(name: str, to: Path) -> list[Path]:
     folder = example_folder(name)
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and _belongs(file, folder)]
     written = [to / file.relative_to(folder) for file in files]
-    there = [path for path in written if path.exists()]
+    there = [path for path in written if os.path.lexists(path)]
     if there:
         raise error(
             "MZ070",
@@ -113,14 +124,13 @@ def copy_example(name: str, to: Path) -> list[Path]:
             f"begin in another folder: mzplan -C FOLDER init --from {name}",
         )
     for file, path in zip(files, written, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        data = file.read_bytes()
         if file.suffix == ".yaml":
-            text = file.read_text(encoding="utf-8")
+            text = data.decode()
             if file == folder / "mzplan.yaml":
                 text = text.replace(f"../../state/{name}", "state")
-            path.write_text(modelined(text, path, to), encoding="utf-8")
-        else:
-            shutil.copyfile(file, path)
+            data = modelined(text, path, to).encode()
+        _create(to, file.relative_to(folder).as_posix(), data)
     return written
 
 

@@ -237,7 +237,7 @@ def _into_file(
 @contextlib.contextmanager
 def _file(out: str) -> Iterator[BinaryIO]:
     """A file that is there when it is whole. Raises MzplanError MZ035."""
-    from mzplan.host.files import open_whole
+    from mzplan.host.guarded import open_whole
 
     try:
         with open_whole(out) as stream:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 _GIT_WAIT = 10.0  # seconds
 # Nothing that a repository configures may run: neither its file monitor, nor a bare one among its files.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 
+_MOST_LINKS = 40  # of one path, as Linux has it
 _NOT_ASKED = (".hg", ".jj", ".svn")  # of work trees whose tool is not asked what is in them
 
 
@@ -58,3 +60,22 @@ def why_not_own(path: Path) -> str:
     if tracked is None:
         return "git can't be asked whether the repository brings it"
     return "git tracks it, so the repository's authors have written it" if tracked else ""
+
+
+def links_on(path: Path) -> Iterator[Path]:
+    """The links that a path goes through, if a repository may have brought them: git tracks them, or can't be
+    asked, or they are in a work tree of another tool."""
+    left, at = list(reversed(path.absolute().parts[1:])), Path(path.absolute().anchor)
+    for _ in range(_MOST_LINKS):
+        while left and not (at / left[-1]).is_symlink():
+            part = left.pop()
+            at = at.parent if part == ".." else at / part
+        if not left:
+            return
+        link = at / left.pop()
+        if is_tracked(at, link.name) is not False or _is_below(at.resolve(), *_NOT_ASKED):
+            yield link
+        target = link.readlink()
+        if target.is_absolute():
+            at = Path(target.anchor)
+        left += reversed([part for part in target.parts if part != target.anchor])

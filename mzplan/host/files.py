@@ -1,7 +1,9 @@
-"""Files, written whole or not at all; those that people name on the command line are read only if they end.
+"""Files, written whole or not at all, and read only if they end.
 
 A write goes to a file of a random name in the same folder, which is then renamed. Nobody can put a link there
 before, and two writers never share one. What a crash leaves of it is hidden and ends with `.tmp`.
+
+Files that people name for results, and those below a folder that others may write to, are `host.guarded`'s.
 """
 
 from __future__ import annotations
@@ -18,37 +20,53 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_BYTES = 1 << 28  # of what is read into memory: a state of a million resources
+_KINDS = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
-def write_whole(path: str | Path, data: bytes) -> None:
-    """Beside the file first, then in its place, where a link leads; into a pipe or a device, as it comes.
-    Raises OSError; what was there is intact then."""
-    with open_whole(path) as stream:
-        stream.write(data)
+class UnfitError(OSError):
+    """What lies at a place is not what is read or written there: a link, a pipe, a device, too large a file.
+    Its text, which is `strerror` too, says where, what it is, and how to mend it."""
+
+    def __init__(self, mode: int, place: str, what: str = "", fix: str = "move it away"):
+        """`mode`: of what lies there; `what` it is or has, by default by that."""
+        is_link = stat.S_ISLNK(mode)
+        self.what = what or f"is {kind_of(mode)}, not a regular file"
+        fix = "no link is followed here: put there what it leads to, or remove it" if is_link else fix
+        super().__init__(errno.ELOOP if is_link else errno.EINVAL, f"{place} {self.what}; {fix}", place)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    @classmethod
+    def large(cls, place: str, most: int) -> UnfitError:
+        """For a file of more than so many bytes."""
+        size = f"{most:,} bytes" if most % (1 << 20) else f"{most >> 20} MiB"
+        return cls(stat.S_IFREG, place, f"holds more than {size}")
+
+
+def kind_of(mode: int) -> str:
+    """What it is instead of a regular file, in words; "" for one."""
+    return "" if stat.S_ISREG(mode) else next((what for is_it, what in _KINDS if is_it(mode)), "no file")
 
 
 @contextmanager
-def open_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to be written bit by bit, which is there when it is whole (as write_whole says)."""
-    place = Path(os.path.realpath(path))
-    if place.exists() and not place.is_file():
-        with Path(path).open("wb") as stream:  # nothing can be put in its place
-            yield stream
-        return
-    mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else None
-    with replacing(place, mode=mode, durable=False) as stream:
-        yield stream
-
-
-@contextmanager
-def replacing(path: Path, *, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
+def replacing(
+    path: Path, *, mode: int | None = None, durable: bool = True, folder: int | None = None
+) -> Iterator[BinaryIO]:
     """A stream whose bytes are the file when the block ends, and survive a power failure if `durable`. What
     raises within, or fails, leaves what was there. `mode`: the file's permissions (None: as the umask says).
-    Raises OSError."""
+    `folder`: a handle of the folder that the path begins at. Raises OSError."""
     fresh = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.tmp")
-    with _created(fresh, mode, durable=durable) as stream:
+    with _created(fresh, mode, durable=durable, folder=folder) as stream:
         yield stream
-    put_in_place(fresh, path, durable=durable)
+    put_in_place(fresh, path, durable=durable, folder=folder)
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = None) -> None:
@@ -57,21 +75,21 @@ def write_durably(path: Path, data: bytes | memoryview, *, mode: int | None = No
         stream.write(data)
 
 
-def create_durably(path: Path, data: bytes, *, mode: int | None = None) -> None:
+def create_durably(path: Path, data: bytes, *, mode: int | None = None, folder: int | None = None) -> None:
     """Make a file that is not there yet. Raises OSError: FileExistsError where it is, also for a link. What
     fails leaves none."""
-    with _created(path, mode, durable=True) as stream:
+    with _created(path, mode, durable=True, folder=folder) as stream:
         stream.write(data)
-    with _removed_on_failure(path):
-        sync_folder(path.parent)
+    with _removed_on_failure(path, folder):
+        sync_folder(path.parent, folder)
 
 
-def put_in_place(fresh: Path, path: Path, *, durable: bool = True) -> None:
+def put_in_place(fresh: Path, path: Path, *, durable: bool = True, folder: int | None = None) -> None:
     """Rename a file that is written, over another one of its folder. Raises OSError; `fresh` is gone then."""
-    with _removed_on_failure(fresh):
-        fresh.replace(path)
+    with _removed_on_failure(fresh, folder):
+        os.replace(fresh, path, src_dir_fd=folder, dst_dir_fd=folder)
     if durable:
-        sync_folder(path.parent)
+        sync_folder(path.parent, folder)
 
 
 def make_private_folder(folder: Path) -> None:
@@ -82,19 +100,14 @@ def make_private_folder(folder: Path) -> None:
             create_durably(folder / ".gitignore", b"*\n")
 
 
-def sweep(folder: Path, name: str = "") -> None:
-    """Remove what killed writers of a file (any, where there is no name) have left in a folder. Only where
-    nobody can be writing one: under the lock that its writers hold."""
-    left = re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                Path(entry.path).unlink()
+def left_of(name: str = "") -> re.Pattern[str]:
+    """The names of what killed writers of a file (any, where there is no name) have left."""
+    return re.compile(rf"\.{re.escape(name[:200]) or '.+'}\.[0-9a-f]{{12}}\.tmp")
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(path: Path, folder: int | None = None) -> None:
     """Let the names in a folder survive a power failure. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(handle)
     finally:
@@ -102,11 +115,11 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _created(path: Path, mode: int | None, *, durable: bool) -> Iterator[BinaryIO]:
+def _created(path: Path, mode: int | None, *, durable: bool, folder: int | None) -> Iterator[BinaryIO]:
     """A file that was not there, and is removed again where its content can't be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(path, flags, 0o666 if mode is None else 0o600)
-    with _removed_on_failure(path), os.fdopen(handle, "wb") as stream:
+    handle = os.open(path, flags, 0o666 if mode is None else 0o600, dir_fd=folder)
+    with _removed_on_failure(path, folder), os.fdopen(handle, "wb") as stream:
         if mode is not None:
             os.fchmod(handle, mode)
         yield stream
@@ -116,30 +129,50 @@ def _created(path: Path, mode: int | None, *, durable: bool) -> Iterator[BinaryI
 
 
 @contextmanager
-def _removed_on_failure(path: Path) -> Iterator[None]:
+def _removed_on_failure(path: Path, folder: int | None) -> Iterator[None]:
     try:
         yield
     except BaseException:
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path, dir_fd=folder)
         raise
 
 
 def read_regular(path: str | Path, *, follow: bool = True, most: int | None = None) -> bytes:
     """The content of a file. OSError also for what is none (a device may never end), or has more than `most`
-    bytes (MAX_BYTES); for a link too unless `follow`."""
-    most = MAX_BYTES if most is None else most
+    bytes (MAX_BYTES): UnfitError; for a link too unless `follow`."""
+    place = str(path)
+    # Before it is opened: that may do something to a device.
+    mode = Path(path).stat(follow_symlinks=follow).st_mode
+    if kind_of(mode):
+        raise UnfitError(mode, place)
+    # Without waiting: what is a file now may be a pipe by the time it is opened.
     links = 0 if follow else os.O_NOFOLLOW
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | links)
+    return content_of(ensure_regular(handle, place), place, MAX_BYTES if most is None else most)
+
+
+def ensure_regular(handle: int, place: str) -> int:
+    """The handle; UnfitError, and it is closed, where it is of what is no regular file."""
+    try:
+        mode = os.fstat(handle).st_mode
+        if kind_of(mode):
+            raise UnfitError(mode, place)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def content_of(handle: int, place: str, most: int) -> bytes:
+    """What a regular file holds, which is closed then. UnfitError for more than so many bytes."""
     with os.fdopen(handle, "rb") as stream:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        if found.st_size > most:
-            raise _too_large(most)
-        return stream.read(most)
+        if os.fstat(handle).st_size > most:
+            raise UnfitError.large(place, most)
+        data = stream.read(most + 1)  # files of /proc have no size before they are read
+    if len(data) > most:
+        raise UnfitError.large(place, most)
+    return data
 
 
 def read_bounded(path: str | Path) -> bytes:
@@ -147,9 +180,5 @@ def read_bounded(path: str | Path) -> bytes:
     with Path(path).open("rb") as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise _too_large(MAX_BYTES)
+        raise UnfitError.large(str(path), MAX_BYTES)
     return data
-
-
-def _too_large(most: int) -> OSError:
-    return OSError(errno.EFBIG, f"it has more than {most:,} bytes")

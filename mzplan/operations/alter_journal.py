@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import (
     create_durably,
+    left_of,
     make_private_folder,
     put_in_place,
     read_regular,
-    sweep,
     write_durably,
 )
+from mzplan.host.guarded import GuardedFolder
 from mzplan.host.local_folder import FOLDER, journal_path, refuse_unused, why_unused
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.state import State
@@ -69,7 +70,7 @@ def editing(directory: str, wait: float = LOCK_WAIT, busy: Exception | None = No
                     exit_code=ExitCode.LOCKED,
                 )
             time.sleep(0.02)
-        sweep(folder, "alter.json")
+        GuardedFolder(folder).sweep("", left_of("alter.json"))
         yield
     finally:
         os.close(handle)  # and with it, or with the process, the kernel's lock
@@ -278,7 +279,7 @@ def _write_beside(file: Path, content: bytes) -> Path:
     mode = file.stat().st_mode & 0o7777
     if not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, "it may not be written")
-    sweep(file.parent, file.name)
+    GuardedFolder(file.parent).sweep("", left_of(file.name))
     create_durably(temporary, content, mode=mode)
     return temporary
 

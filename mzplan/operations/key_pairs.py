@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mzplan.host.files import create_durably
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.edits import PropertyEdit
 from mzplan.model.resources import Body
@@ -62,42 +62,40 @@ class NewKeys:
     """The key files that one statement makes, and removes again if it fails."""
 
     def __init__(self, directory: str):
-        self._directory = Path(directory)
-        self._made: list[Path] = []
+        self._folder = GuardedFolder(Path(directory))
+        self._made: list[str] = []
 
     def make(self, edits: tuple[PropertyEdit, ...]) -> None:
         """Write a new pair for each edit that names a missing one. Raises MzplanError MZ124."""
         for edit in edits:
             match = _REFERENCE.match(str(edit.value))
-            path = self._directory / match[1] if match else None
-            if path is not None and not path.exists():
-                self._make(path)
+            if match is not None and not os.path.lexists(self._folder.path(match[1])):
+                self._make(match[1])
 
     def discard(self) -> None:
         """Remove them: the statement failed, so nothing refers to them."""
-        for path in self._made:
-            path.unlink(missing_ok=True)
+        for name in self._made:
+            with contextlib.suppress(OSError):
+                self._folder.delete(name)
         self._made.clear()
 
-    def _make(self, path: Path) -> None:
+    def _make(self, name: str) -> None:
         import asyncssh
 
-        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"mzplan {path.name}")
-        public = path.with_name(f"{path.name}.pub")
+        key = asyncssh.generate_private_key("ssh-ed25519", comment=f"mzplan {name.rpartition('/')[2]}")
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            ignore = path.parent / ".gitignore"
-            if not os.path.lexists(ignore):
-                create_durably(ignore, _IGNORE.encode())
+            self._folder.make_private(FOLDER)
+            with contextlib.suppress(FileExistsError):
+                self._folder.create(f"{FOLDER}/.gitignore", _IGNORE.encode())
             for file, half, mode in (
-                (path, key.export_private_key(), 0o600),
-                (public, key.export_public_key(), 0o644),
+                (name, key.export_private_key(), 0o600),
+                (f"{name}.pub", key.export_public_key(), 0o644),
             ):
-                create_durably(file, half, mode=mode)
+                self._folder.create(file, half, mode=mode)
                 self._made.append(file)
         except OSError as problem:
             self.discard()
-            raise _unwritable(path, problem) from None
+            raise _unwritable(self._folder.path(name), problem) from None
 
 
 def public_keys(body: Body, kind: ResourceKind, directory: str) -> tuple[PublicKey, ...]:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mzplan.host.files import read_regular, write_whole
+from mzplan.host.files import read_regular
+from mzplan.host.guarded import write_whole
 from mzplan.model.address import Address
 from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import ExitCode, MzplanError, error

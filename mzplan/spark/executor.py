@@ -50,7 +50,12 @@ from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import delta_features, require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.paths import absolute, local_path
-from mzplan.warehouse.presence import ensure_collection, missing_storage, remember_collection
+from mzplan.warehouse.presence import (
+    ensure_collection,
+    missing_storage,
+    remember_collection,
+    require_plain,
+)
 from mzplan.warehouse.step_history import StepHistory
 
 if TYPE_CHECKING:
@@ -322,6 +327,7 @@ class SparkExecutor:
         query = self._resolve(description, secrets)
         name = QueryName.of(self._context.project, description)
         running = Running(name, self._connector(query).route(query))
+        require_plain(query.address, self._checkpoint(query), self._collection(description))
         self._require_features(query)
         try:
             if description.source is not None:

@@ -28,13 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mzplan.host.files import UnfitError
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.address import ID, Place
 from mzplan.model.codec import decode, encode
 from mzplan.model.state import Versions
 from mzplan.warehouse.backfills import Backfills
 from mzplan.warehouse.begun import History
 from mzplan.warehouse.checkpoint_log import CheckpointLog
-from mzplan.warehouse.folder import open_folder, read_text, remote, write_text
+from mzplan.warehouse.folder import is_there, open_folder, read_text, remote, write_text
 from mzplan.warehouse.paths import absolute, local_path
 
 FORMAT_VERSION = 1
@@ -186,18 +188,23 @@ def places_below(warehouse: str) -> list[Place]:
     mzplan gives is none of it, and what is a link leads elsewhere. Raises OSError."""
     found = set()
     for kind in ("collections", "checkpoints"):
-        for id_ in filter(ID.fullmatch, _folders(absolute(warehouse, kind))):
-            names = _folders(absolute(warehouse, f"{kind}/{id_}"))
+        for id_ in filter(ID.fullmatch, _folders(warehouse, kind)):
+            names = _folders(warehouse, f"{kind}/{id_}")
             found |= {(id_, int(name[1:])) for name in names if _GENERATION.fullmatch(name)}
     return sorted(found)
 
 
-def _folders(folder: str) -> list[str]:
-    local = local_path(folder)
+def _folders(warehouse: str, inner: str) -> list[str]:
+    local = local_path(warehouse)
     if local is None:
-        return open_folder(folder).names()
-    there = local.iterdir() if local.is_dir() else ()
-    return [path.name for path in there if path.is_dir() and not path.is_symlink()]
+        return open_folder(absolute(warehouse, inner)).names()
+    if not local.is_dir():
+        return []
+    try:
+        found = GuardedFolder(local).entries(inner)
+    except NotADirectoryError:
+        return []
+    return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
 
 
 def table_id(collection: str) -> str | None:
@@ -239,7 +246,10 @@ def stored_in(folder: str) -> Stored | None:
     """What is below a folder, None if that is not there. Links are not followed. Raises OSError."""
     local = local_path(folder)
     if local is not None:
-        return _stored_locally(local) if local.is_dir() and not local.is_symlink() else None
+        try:
+            return _stored_locally(local) if is_there(folder) and local.is_dir() else None
+        except UnfitError:
+            return None
     from pyarrow import fs
 
     system, path = remote(folder)

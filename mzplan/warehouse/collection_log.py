@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from mzplan.warehouse.folder import file_system, open_folder
+from mzplan.warehouse.folder import ensure_file, file_system, open_folder
 from mzplan.warehouse.paths import is_uri
 
 _CACHED = 4096  # commits
@@ -175,6 +175,7 @@ def _actions(place: str, action: str) -> list[dict[str, Any]]:
     import pyarrow as pa
     from pyarrow import parquet
 
+    ensure_file(place)
     system, path = file_system(place)
     try:
         actions = parquet.read_table(path, filesystem=system, columns=[action]).column(action)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
-from mzplan.host.files import sync_folder, write_durably
-from mzplan.warehouse.paths import local_path
+from mzplan.host.files import MAX_BYTES, UnfitError, left_of, sync_folder
+from mzplan.host.guarded import GuardedFolder
+from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
 
 
 class Folder(Protocol):
-    """Files by name. A write is whole or not at all, and durable when it returns. Raises OSError."""
+    """Files by name. A write is whole or not at all, and durable when it returns. Raises OSError; UnfitError
+    for what is no regular file, and for a link in any component below the warehouse."""
 
     def names(self) -> list[str]:
         """What is in it, sorted, but for what is hidden; nothing where the folder is not there."""
 
-    def read(self, name: str) -> bytes | None:
-        """A file's content, None when it is not there."""
+    def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
+        """A file's content, None when it is not there. UnfitError for more than `most` bytes."""
+
+    def extend(self, name: str, lines: bytes) -> None:
+        """Add whole lines to a file, or make it. Where the storage can, that is all that is written, and not
+        durable: a power failure may take it, a kill leaves part of the last line."""
 
     def write(self, name: str, data: Data) -> None:
         """Make or replace a file."""
@@ -41,7 +46,7 @@ def open_folder(place: str) -> Folder:
     """The folder at a path or URI, which need not be there yet."""
     local = local_path(place)
     if local is not None:
-        return LocalFolder(local)
+        return LocalFolder(GuardedFolder(*split_storage(local)))
     return RemoteFolder(*remote(place))
 
 
@@ -69,18 +74,37 @@ def is_there(place: str) -> bool:
     """Whether there is something at a path or URI. Raises OSError where that can't be seen."""
     local = local_path(place)
     if local is not None:
-        return local.exists()
+        root, inner = split_storage(local)
+        return GuardedFolder(root).is_there(inner) if inner else local.exists()
     from pyarrow import fs
 
     system, path = remote(place)
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
 
 
-def read_text(place: str) -> str | None:
-    """A file's content, None when it is not there. Raises OSError, also for what is not UTF-8."""
+def read_text(place: str, most: int = MAX_BYTES) -> str | None:
+    """A file's content, None when it is not there. Raises OSError, also for what is not UTF-8, or has more
+    than `most` bytes."""
     folder, _, name = place.rpartition("/")
-    data = open_folder(folder).read(name)
+    data = open_folder(folder).read(name, most)
     return decoded(data, place) if data is not None else None
+
+
+def ensure_plain(place: str, *, deep: bool = False) -> None:
+    """Before a library, or Spark, reads a folder of a file system by its path: UnfitError where it would
+    follow a link, or meet a pipe, a device or a huge file. `deep`: in its folders, too."""
+    local = local_path(place)
+    if local is not None:
+        GuardedFolder(*split_storage(local)).ensure_plain(deep=deep)
+
+
+def ensure_file(place: str) -> None:
+    """The same of a file. Raises FileNotFoundError where it is not there."""
+    local = local_path(place)
+    if local is not None:
+        root, inner = split_storage(local)
+        folder, name = (GuardedFolder(root), inner) if inner else (GuardedFolder(local.parent), local.name)
+        os.close(folder.open(name))
 
 
 def decoded(data: bytes, place: str) -> str:
@@ -106,44 +130,42 @@ def delete_checksum(folder: Folder, name: str) -> None:
 class LocalFolder:
     """On a file system. Hidden names are our own, or Hadoop's."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, files: GuardedFolder):
+        self._files = files
 
     def names(self) -> list[str]:
-        try:
-            return sorted(one.name for one in self.path.iterdir() if not one.name.startswith("."))
-        except FileNotFoundError:
-            return []
+        return [entry.name for entry in self._files.entries() if not entry.name.startswith(".")]
 
-    def read(self, name: str) -> bytes | None:
-        try:
-            return (self.path / name).read_bytes()
-        except FileNotFoundError:
-            return None
+    def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
+        return self._files.read(name, most)
+
+    def extend(self, name: str, lines: bytes) -> None:
+        handle = self._files.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        with os.fdopen(handle, "r+b", buffering=0) as file:
+            size = os.fstat(handle).st_size
+            torn = size and os.pread(handle, 1, size - 1) != b"\n"
+            file.write(b"\n" + lines if torn else lines)
 
     def write(self, name: str, data: Data) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_durably(self.path / name, data)
-        sync_folder(self.path.parent)  # the folder may be new
+        with self._files.replacing(name) as stream:
+            stream.write(data)
+        sync_folder(self._files.path().parent)  # the folder may be new
 
     def size(self, names: list[str]) -> int:
-        return sum((self.path / name).stat().st_size for name in names)
+        return sum(self._files.stat(name).st_size for name in names)
 
     def delete(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        self._files.delete(name)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
         """A lock of the kernel, which ends with the process, however it ends."""
         import fcntl
 
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = self._files.open(".lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            for suffix in ("tmp", "new"):  # of a writer that was killed; `new`: of mzplan 0.1
-                for left in self.path.glob(f".*.{suffix}"):
-                    left.unlink(missing_ok=True)
+            self._files.sweep("", left_of())
             yield True
         finally:
             os.close(handle)
@@ -162,12 +184,19 @@ class RemoteFolder:
         found = self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         return sorted(info.base_name for info in found if not info.base_name.startswith("."))
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, most: int = MAX_BYTES) -> bytes | None:
+        place = f"{self._path}/{name}"
         try:
-            with self._system.open_input_stream(f"{self._path}/{name}") as stream:
-                return bytes(stream.read())
+            with self._system.open_input_stream(place) as stream:
+                data = bytes(stream.read(most + 1))
         except FileNotFoundError:
             return None
+        if len(data) > most:
+            raise UnfitError.large(place, most)
+        return data
+
+    def extend(self, name: str, lines: bytes) -> None:
+        self.write(name, (self.read(name) or b"") + lines)  # object stores can't append
 
     def write(self, name: str, data: Data) -> None:
         self._system.create_dir(self._path, recursive=True)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.checkpoint_log import CheckpointLog
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
-from mzplan.warehouse.folder import file_system, open_folder, read_text
-from mzplan.warehouse.paths import absolute, local_path
+from mzplan.warehouse.folder import ensure_plain, file_system, open_folder, read_text
+from mzplan.warehouse.paths import absolute, local_path, split_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +99,11 @@ def files_read(left: Left) -> Iterator[str]:
 
 
 def open_table(table: str) -> Any:
-    """A deltalake.DeltaTable, without Spark. Raises RefusedError."""
+    """A deltalake.DeltaTable, without Spark. Raises RefusedError, OSError."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
+    ensure_plain(f"{table}/_delta_log")
     try:
         return DeltaTable(table.replace("s3a://", "s3://", 1))
     except (DeltaError, ValueError) as problem:
@@ -112,7 +114,8 @@ def open_table(table: str) -> Any:
 def _copy(from_: str, to: str) -> None:
     one, other = local_path(from_), local_path(to)
     if one is not None and other is not None:
-        shutil.copytree(one, other, copy_function=_linked, dirs_exist_ok=True)
+        root, inner = split_storage(other)
+        _copy_folder(GuardedFolder(one), GuardedFolder(root, inner))
         return
     from pyarrow import fs
 
@@ -120,16 +123,29 @@ def _copy(from_: str, to: str) -> None:
     fs.copy_files(path, place, source_filesystem=source, destination_filesystem=target)
 
 
-def _linked(from_: str, to: str) -> None:
-    """A copy; of data, which Delta never changes in place, a second name where the disk allows one."""
-    if from_.endswith(".parquet") and "_delta_log" not in Path(from_).parts:
-        try:
-            os.link(from_, to)
-        except OSError:
-            pass
-        else:
-            return
-    shutil.copy2(from_, to)
+def _copy_folder(source: GuardedFolder, target: GuardedFolder, inner: str = "") -> None:
+    """No link is followed, on either side. Of data, which Delta never changes in place, the copy is a second
+    name where the disk allows one."""
+    with target.folder(inner, make=True) as there:
+        for entry in source.entries(inner):
+            name = f"{inner}/{entry.name}".lstrip("/")
+            if entry.is_dir(follow_symlinks=False):
+                _copy_folder(source, target, name)
+                continue
+            with os.fdopen(source.open(name), "rb") as file:
+                is_data = name.endswith(".parquet") and "_delta_log" not in name.split("/")
+                if is_data and _linked(source.path(name), entry.name, there):
+                    continue
+                with target.replacing(name, durable=False) as copied:
+                    shutil.copyfileobj(file, copied)
+
+
+def _linked(from_: Path, name: str, folder: int) -> bool:
+    try:
+        os.link(from_, name, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def place(path: str) -> str:

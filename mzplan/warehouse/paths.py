@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+_STORAGE = re.compile(r"(.*)/((?:collections|checkpoints)/[^/]+/g\d+(?:/.*)?)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:/")
 
 
@@ -36,3 +37,10 @@ def local_path(path: str) -> Path | None:
     except ValueError:  # `s3://[x`: whoever reaches it says so
         return None
     return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+
+
+def split_storage(path: Path) -> tuple[Path, str]:
+    """The warehouse that a path of a collection or checkpoint is in, which is where its user has said, and
+    what is below it: what others may have put there. Of any other path, itself and nothing."""
+    found = _STORAGE.fullmatch(str(path))
+    return (Path(found[1] or "/"), found[2]) if found is not None else (path, "")

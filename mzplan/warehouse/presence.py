@@ -6,10 +6,11 @@ For both sides: the runner looks before it starts a query that has run before, a
 
 from __future__ import annotations
 
+from mzplan.host.files import UnfitError
 from mzplan.model.address import Address, Place
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, table_id
-from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.folder import ensure_plain, is_there
 from mzplan.warehouse.step_history import StepHistory, given_up
 
 
@@ -63,6 +64,22 @@ def _checkpoint_gone(address: Address, folder: str) -> Diagnostic:
         hint=f"put it back from a backup; or begin anew: mzplan apply --replace {address} --allow-replace.",
         address=address,
     )
+
+
+def require_plain(address: Address, checkpoint: Checkpoint, table: str) -> None:
+    """Before Spark writes there: raise MZ063 where it would follow a link to somebody else's files, or wait
+    for a pipe. What is put there while it runs, it meets."""
+    try:
+        ensure_plain(checkpoint.folder, deep=True)
+        ensure_plain(f"{table}/_delta_log")
+    except UnfitError as problem:
+        raise error(
+            "MZ063",
+            f"{address} could not be started",
+            f"{problem}.",
+            "it is tried again; nothing in a warehouse is a link, a pipe or a device.",
+            address=address,
+        ) from None
 
 
 def ensure_collection(checkpoint: Checkpoint, address: Address, table: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 
+from mzplan.host.files import UnfitError
+from mzplan.host.guarded import GuardedFolder
 from mzplan.model.diagnostics import error
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path
 from mzplan.warehouse.folder import remote
-from mzplan.warehouse.paths import local_path
+from mzplan.warehouse.paths import local_path, split_storage
 
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")
 
@@ -33,6 +34,8 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
         except (FileNotFoundError, NotADirectoryError):  # the latter: a file lies where its parent would
             continue
         except OSError as problem:
+            if isinstance(problem, UnfitError) and str(problem.filename).startswith(checkpoint.folder):
+                continue  # a link in the checkpoint: it goes with it, and what it leads to stays
             raise error(
                 "MZ035",
                 f"{folder} can't be removed",
@@ -42,12 +45,11 @@ def remove_storage(warehouse: str, id_: str, generation: int) -> None:
 
 
 def _remove(folder: str) -> None:
+    """Never through a link, in any component below the warehouse; a link that lies there goes itself."""
     local = local_path(folder)
     if local is not None:
-        if local.is_file():
-            local.unlink()
-        else:
-            shutil.rmtree(local)
+        root, inner = split_storage(local)
+        GuardedFolder(root).remove(inner)
         return
     system, path = remote(folder)
     if system.get_file_info(path).is_file:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog, Commit
 from mzplan.warehouse.damage import GoneError, missing
-from mzplan.warehouse.folder import is_there
+from mzplan.warehouse.folder import ensure_file, ensure_plain, is_there
 from mzplan.warehouse.replay import commit_of
 from mzplan.warehouse.step_history import StepHistory
 
@@ -49,6 +49,7 @@ class TableSnapshot:
 
         self.place = collection
         self.version = version
+        ensure_plain(collection, deep=True)
         try:
             self._table: DeltaTable = DeltaTable(collection, version=version)
         except DeltaError as problem:
@@ -97,6 +98,9 @@ class TableSnapshot:
         if where is not None:
             ensure_one_condition(where)
         condition = f" WHERE (\n{where}\n)" if where is not None else ""
+        for file in self._table.file_uris():
+            if not file.startswith(f"{self.place}/"):  # the log may name any file
+                ensure_file(file)
         with self._explained(where):
             builder = QueryBuilder(_ENGINE).register(TABLE, self._table)
             found = builder.execute(f"SELECT {what} FROM {TABLE}{condition}")
@@ -206,6 +210,7 @@ def small_files(collection: str) -> int:
     from deltalake.exceptions import DeltaError
 
     try:
+        ensure_plain(f"{collection}/_delta_log")
         if not DeltaTable.is_deltatable(collection):
             return 0
         sizes = DeltaTable(collection).get_add_actions(flatten=True).column("size_bytes")

@@ -18,7 +18,6 @@ from itertools import groupby
 
 from mzplan.warehouse.checkpoints import Checkpoint
 from mzplan.warehouse.folder import open_folder
-from mzplan.warehouse.paths import local_path
 from mzplan.warehouse.step_record import StepRecord
 
 FORMAT_VERSION = 1
@@ -130,19 +129,7 @@ class StepIndex:
         return [found[step] for step in sorted(found)]
 
     def _extend(self, first: int, records: list[StepRecord]) -> None:
-        text = "".join(record.line() + "\n" for record in records)
-        local = local_path(self.place)
-        if local is None:  # object stores can't append
-            self._folder.write(_name(first), (self._folder.read(_name(first)) or b"") + text.encode())
-            return
-        local.mkdir(parents=True, exist_ok=True)
-        # Not synced: what a power failure takes is made again from the logs; a kill takes nothing.
-        with (local / _name(first)).open("a+b") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                torn = file.read(1) != b"\n"
-                text = "\n" + text if torn else text
-            file.write(text.encode())
+        self._folder.extend(_name(first), "".join(f"{record.line()}\n" for record in records).encode())
 
 
 def _is_mark(name: str) -> bool:

@@ -285,10 +285,11 @@ def test_a_folder_that_cannot_be_synced_after_the_commit(
     serial = 1 if arguments[0] == "apply" else 3
     sync = files.sync_folder
 
-    def fails(place: Path) -> None:
-        if place.name == "state":
+    def fails(place: Path, folder: int | None = None) -> None:
+        whole = place if folder is None else Path(f"/proc/self/fd/{folder}").readlink() / place
+        if whole.name == "state":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        sync(place)
+        sync(place, folder)
 
     monkeypatch.setattr(files, "sync_folder", fails)
     ran = mzplan(folder, *arguments, "--json")

@@ -25,7 +25,7 @@ from mzplan.endpoints.replay import Compare, StepReplay, collected_warnings
 from mzplan.endpoints.steplog import StepLog
 from mzplan.schema.columns import parse_columns
 from mzplan.warehouse.content_hash import HASH, row_hashes
-from mzplan.warehouse.folder import LocalFolder, RemoteFolder
+from mzplan.warehouse.folder import RemoteFolder, open_folder
 
 EVERYTHING = (
     "b BOOLEAN, t TINYINT, s SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10,2), "
@@ -227,7 +227,7 @@ def test_a_step_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["local", "object store"])
 def test_folders(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
-    folder = LocalFolder(path) if kind == "local" else RemoteFolder(fs.LocalFileSystem(), str(path))
+    folder = open_folder(str(path)) if kind == "local" else RemoteFolder(fs.LocalFileSystem(), str(path))
     assert (folder.names(), folder.read("x")) == ([], None)
     folder.delete("x")
     folder.write("x", b"1")

@@ -12,21 +12,23 @@ from pathlib import Path
 import pytest
 
 from mzplan.host import files
+from mzplan.host.files import UnfitError
+from mzplan.host.guarded import write_whole
 from tests.unit.cli_runs import apply, mzplan, write
 
 
 def test_a_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    files.write_whole(path, b"before")
+    write_whole(path, b"before")
     path.chmod(0o600)
-    files.write_whole(path, b"after")
+    write_whole(path, b"after")
     assert path.read_bytes() == b"after" and path.stat().st_mode & 0o777 == 0o600
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limit[1]))
         with pytest.raises(OSError, match="large"):
-            files.write_whole(path, b"x" * 1000)
+            write_whole(path, b"x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
@@ -56,7 +58,7 @@ def test_a_file_is_created_once_and_never_through_a_link(tmp_path: Path) -> None
 def test_a_file_whose_folder_cannot_be_synced_is_removed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(folder: Path) -> None:
+    def fails(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files, "sync_folder", fails)
@@ -65,16 +67,20 @@ def test_a_file_whose_folder_cannot_be_synced_is_removed_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path: Path) -> None:
+def test_no_link_is_followed_and_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
-    files.write_whole(tmp_path / "link", b"there")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_bytes() == b"there"
+    for _ in range(2):
+        with pytest.raises(UnfitError, match=r"a link to .*; no link is followed"):
+            write_whole(tmp_path / "link", b"there")
+        assert (tmp_path / "link").is_symlink()
+        (tmp_path / "target").write_bytes(b"precious")
+    assert (tmp_path / "target").read_bytes() == b"precious"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
     reader.start()
-    files.write_whole(pipe, b"x" * 100_000)
+    write_whole(pipe, b"x" * 100_000)
     reader.join(20)
     assert got == [b"x" * 100_000] and pipe.is_fifo()
 

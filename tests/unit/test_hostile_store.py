@@ -211,7 +211,9 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     real = os.open
 
     def opened(path: Any, flags: int, *more: Any, **options: Any) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and str(folder) in os.fspath(path):
+        handle = options.get("dir_fd")
+        whole = Path(f"/proc/self/fd/{handle}").readlink() / path if handle is not None else Path(path)
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and str(folder) in str(whole):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         return real(path, flags, *more, **options)
 

@@ -105,7 +105,7 @@ def test_of_storage_that_is_half_removed_nothing_goes_on(shop: Shop, monkeypatch
     metadata.parent.mkdir(parents=True)
     metadata.write_text("{}")
 
-    def failing(folder: object) -> None:
+    def failing(*_: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("shutil.rmtree", failing)
@@ -229,14 +229,14 @@ def test_hostile_folder_names(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_removed_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mzplan.warehouse import removal
+    from mzplan.host import guarded
 
     former = shop.replaced()
 
-    def broken(path: Path) -> None:
+    def broken(*_: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(removal.shutil, "rmtree", broken)
+    monkeypatch.setattr(guarded.shutil, "rmtree", broken)
     ran = shop.gc("--apply", "--json")
     assert ran.code == 1 and [d["code"] for d in ran.json()["diagnostics"]] == ["MZ035"]
     assert all(place.exists() for place in former)

@@ -12,6 +12,7 @@ from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of
 from mzplan.schema.columns import POSITION
 from mzplan.warehouse.collection_log import CollectionLog
+from mzplan.warehouse.folder import ensure_plain
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -87,6 +88,7 @@ def _checkpointed(folder: str, version: int, query_id: str) -> int:
     from deltalake.exceptions import DeltaError
 
     try:
+        ensure_plain(f"{folder}/_delta_log")
         table = DeltaTable(folder.replace("s3a://", "s3://", 1), version=version)
         found = table.transaction_version(query_id)
     except (DeltaError, OSError, ValueError):

@@ -25,9 +25,11 @@ from mzplan.connectors.frames.written import observed
 from mzplan.connectors.network.aws import ROLE as AWS
 from mzplan.connectors.network.aws_spark import use_s3
 from mzplan.connectors.network.folders import folder_of, route, target_problems
+from mzplan.host.files import UnfitError
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.words import count
 from mzplan.schema.columns import CHANGE, POSITION
+from mzplan.warehouse.folder import ensure_plain
 from mzplan.warehouse.paths import local_path
 
 if TYPE_CHECKING:
@@ -118,8 +120,12 @@ def _without_key(query: ResolvedQuery, folder: str) -> list[Diagnostic]:
     from deltalake.exceptions import DeltaError
 
     try:
+        ensure_plain(f"{folder}/_delta_log")
         fields = DeltaTable(str(local)).schema().fields
-    except DeltaError:  # being created, or with a feature that only Spark supports: Spark will report it
+    except (
+        DeltaError,
+        UnfitError,
+    ):  # being created, or with a feature that only Spark supports: Spark will report it
         return []
     # As Spark resolves names: ignoring case.
     there = {field.name.lower() for field in fields}

@@ -13,6 +13,8 @@ from mzplan.endpoints.interface import Step, Written
 from mzplan.warehouse.damage import GoneError
 from mzplan.warehouse.folder import read_text
 
+_MOST_BYTES = 1 << 32  # of one file of text
+
 
 class FilesRecorded(Recorded):
     """Reads the list in the folder, and the files that it names for a step: their rows, and for Parquet the
@@ -48,7 +50,7 @@ class FilesRecorded(Recorded):
 
 def _count(file: str, format_: str) -> int:
     """The rows of a file of JSON lines, or of CSV with a header. Raises GoneError, OSError."""
-    text = read_text(file)
+    text = read_text(file, _MOST_BYTES)
     if text is None:
         raise GoneError(f"{file}, which the target says this step has written, is gone.")
     if format_ == "json":

@@ -16,6 +16,7 @@ others out.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ _DISCARD = 64
 # What one micro-batch reads of small steps, in bytes of their files; a larger step is one of its own.
 _JOINED_BYTES = 16 << 20
 _BATCH_ROWS = 20_000
+_MOST_BYTES = 1 << 32  # of one step's file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +265,7 @@ class LocalSteps:
     def _open(self, name: str) -> RecordBatchFileReader | None:
         import pyarrow as pa
 
-        data = self.folder.read(name)
+        data = self.folder.read(name, _MOST_BYTES)
         try:
             return None if data is None else pa.ipc.open_file(pa.BufferReader(data))
         except pa.ArrowInvalid as problem:
@@ -306,7 +308,10 @@ class Turn:
             self._write(_name(self.view.stop + index, _hash(id_), index), id_, rows)
 
     def _write(self, name: str, id_: str, rows: Table) -> None:
-        self._steps.folder.write(name, _encoded(rows, id_, str(content_hash([rows]))))
+        data = _encoded(rows, id_, str(content_hash([rows])))
+        if len(data) > _MOST_BYTES:  # nobody could read it again
+            raise OSError(errno.EFBIG, f"one step has at most {_MOST_BYTES >> 30} GiB; append less at once")
+        self._steps.folder.write(name, data)
 
 
 class LocalEndpoint:

@@ -6,13 +6,13 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.host.files import replacing, sweep
+from mzplan.host.files import UnfitError, left_of
+from mzplan.host.guarded import GuardedFolder, refuse_brought
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.store.backends.backend import (
     ANY,
@@ -30,14 +30,15 @@ _IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism
 
 
 class LocalBackend:
-    """A folder. Writes are whole (`host.files.replacing`); compare-and-swap is guarded by a lock of the
-    kernel on `.mutex`, held for microseconds; the store's lock is one on `lock`."""
+    """A folder, below which no link is followed. Writes are whole; compare-and-swap is guarded by a lock of
+    the kernel on `.mutex`, held for microseconds; the store's lock is one on `lock`."""
 
     look = 0.05
     idle = 0.5
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._files = GuardedFolder(folder)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Runners of this machine are woken over a socket instead."""
@@ -63,72 +64,63 @@ class LocalBackend:
     def read(self, key: str) -> Blob | None:
         path = self.folder / key
         try:
-            # Without waiting: somebody may have put a pipe there.
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            info = os.fstat(handle)
-            if not stat.S_ISREG(info.st_mode):
-                os.close(handle)
-                raise _unreadable(path, "it is not a regular file")
-            with os.fdopen(handle, "rb") as file:
+            with os.fdopen(self._files.open(key), "rb") as file:
+                info = os.fstat(file.fileno())
                 if info.st_size > MAX_BLOB:
-                    raise _unreadable(path, f"it has {info.st_size:,} bytes; at most {MAX_BLOB:,} are read")
+                    raise UnfitError.large(str(path), MAX_BLOB)
                 return Blob(file.read(), _version(info))
         except FileNotFoundError:
             return None
-        except NotADirectoryError as problem:
-            raise _unreadable(path, f"{problem.strerror}") from None
         except OSError as problem:
-            raise _unreadable(path, problem.strerror or str(problem)) from None
+            raise _unreadable(path, problem) from None
 
     def version(self, key: str) -> str | None:
         try:
-            return _version((self.folder / key).stat())
+            return _version(self._files.stat(key))
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise _unreadable(self.folder / key, problem.strerror or str(problem)) from None
+            raise _unreadable(self.folder / key, problem) from None
 
     def write(self, key: str, data: bytes, *, expected: Expected = ANY, durable: bool = True) -> str:
-        path = self.folder / key
         try:
-            self._prepare(path.parent)
+            self._prepare(key.rpartition("/")[0])
             with self._mutex():
                 if expected is not ANY and self.version(key) != expected:
                     raise ConflictError(key)
-                return self._replace(path, data, durable)
+                return self._replace(key, data, durable)
         except OSError as problem:
-            raise _unwritable(path, problem) from None
+            raise _unwritable(self.folder / key, problem) from None
 
     def delete(self, key: str) -> None:
-        path = self.folder / key
         try:
-            path.unlink(missing_ok=True)
+            self._files.delete(key)
         except OSError as problem:
-            raise _unwritable(path, problem) from None
+            raise _unwritable(self.folder / key, problem) from None
 
     def list(self, prefix: str) -> list[str]:
-        folder = self.folder / prefix
         try:
-            names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
-        except (FileNotFoundError, NotADirectoryError):
+            found = self._files.entries(prefix)
+        except NotADirectoryError:
             return []
         except OSError as problem:
-            raise _unreadable(folder, problem.strerror or str(problem)) from None
+            raise _unreadable(self.folder / prefix, problem) from None
+        names = [entry.name for entry in found if not entry.is_dir(follow_symlinks=False)]
         return [f"{prefix}{name}" for name in names if not name.startswith(".")]
 
     @contextlib.contextmanager
     def lock(self, info: LockInfo, wait: float) -> Iterator[None]:
         path = self.folder / "lock"
         try:
-            self._prepare(self.folder)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._prepare("")
+            handle = self._files.open("lock", os.O_RDWR | os.O_CREAT)
         except OSError as problem:
             raise _unwritable(path, problem) from None
         try:
             try:
                 self._take(handle, wait)
-                sweep(self.folder, STATE_KEY)
-                sweep(self.folder / "history")
+                self._files.sweep("", left_of(STATE_KEY))
+                self._files.sweep("history", left_of())
                 _overwrite(handle, info.encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None
@@ -139,11 +131,11 @@ class LocalBackend:
     def holder(self) -> LockInfo | None:
         path = self.folder / "lock"
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            handle = self._files.open("lock", os.O_RDWR)
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise _unreadable(path, problem.strerror or str(problem)) from None
+            raise _unreadable(path, problem) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -176,40 +168,40 @@ class LocalBackend:
                 raise locked_error(_holder(handle), self.describe())
             time.sleep(min(0.1, max(0.0, until - time.monotonic())))
 
-    def _prepare(self, folder: Path) -> None:
-        if folder.is_dir():
+    def _prepare(self, folder: str) -> None:
+        with contextlib.suppress(FileNotFoundError), self._files.folder(folder):
+            refuse_brought(str(self.folder))
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        ignore = self.folder / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text(_IGNORED, encoding="utf-8")
-
-    def _mode(self, path: Path) -> int:
-        """What runners write has digests of secrets in it; the state can be committed to git."""
-        return 0o600 if path.is_relative_to(self.folder / "status") else 0o644
+        with self._files.folder(folder, make=True):
+            pass
+        if not os.path.lexists(self.folder / ".gitignore"):
+            with self._files.replacing(".gitignore", durable=False) as file:
+                file.write(_IGNORED.encode())
 
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
-        handle = os.open(self.folder / ".mutex", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = self._files.open(".mutex", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
 
-    def _replace(self, path: Path, data: bytes, durable: bool) -> str:
-        is_state = path.name == STATE_KEY
+    def _replace(self, key: str, data: bytes, durable: bool) -> str:
+        is_state = key == STATE_KEY
         version = ""
+        # What runners write has digests of secrets in it; the state can be committed to git.
+        mode = 0o600 if key.startswith("status/") else 0o644
         try:
-            with replacing(path, mode=self._mode(path), durable=durable) as file:
+            with self._files.replacing(key, mode=mode, durable=durable) as file:
                 file.write(data)
                 file.flush()
                 version = _version(os.fstat(file.fileno()))
                 if is_state:
                     failpoint(Failpoint.COMMIT_BEFORE_RENAME)
         except OSError as problem:
-            if is_state and self.version(path.name) == version:  # renamed, and the folder not synced
-                raise _unsynced(path, problem) from None
+            if is_state and self.version(key) == version:  # renamed, and the folder not synced
+                raise _unsynced(self.folder / key, problem) from None
             raise
         if is_state:
             failpoint(Failpoint.COMMIT_AFTER_RENAME)
@@ -233,8 +225,9 @@ def _holder(handle: int) -> LockInfo | None:
         return None  # between taking the lock and writing its name, or written by hand
 
 
-def _unreadable(path: Path, why: str) -> MzplanError:
-    return error("MZ030", f"Cannot read {path}", f"{why}.", "check the path and its permissions.")
+def _unreadable(path: Path, problem: OSError) -> MzplanError:
+    why = f"{problem.strerror or problem}."
+    return error("MZ030", f"Cannot read {path}", why, "check the path and its permissions.")
 
 
 def _unsynced(path: Path, problem: OSError) -> MzplanError:
