@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY
+from mzplan.cli.arguments import ADDRESS, DIGEST, DURATION, QUERY, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.exit import Declined
 from mzplan.cli.output import is_interactive
 from mzplan.cli.policy import chosen_guard, policy_option
+from mzplan.cli.progress import named_first
 from mzplan.model.address import Address, natural_item
 from mzplan.model.canary import DEFAULT_WAIT
 from mzplan.model.words import count
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mzplan.operations.apply import Applied, ApplyOptions
     from mzplan.operations.follower import Outcome
     from mzplan.operations.project import Project
+    from mzplan.operations.selection import Selection
 
 wait_option = click.option(
     "--wait", type=DURATION, default="5m", show_default=True, help="How long to follow what was committed."
@@ -36,6 +38,7 @@ message_option = click.option(
     metavar="TEXT",
     help="Why, for `mzplan history` (default: what git says of its commit).",
 )
+_LEFT_ALONE = {"pause": "Paused already, and left alone", "resume": "Not paused, and left alone"}
 _DONE = {
     "create": "created",
     "update": "updated",
@@ -188,25 +191,35 @@ def command_destroy(
 
 def _override(name: str, text: str) -> click.Command:
     @command(name, help=text, changing=True)
-    @click.argument("address", type=QUERY)
+    @selecting(required=True)
     @click.option("--auto-approve", is_flag=True, help="For scripts: what is named is not asked for anyway.")
     @message_option
     @wait_option
     def called(
-        invocation: Invocation, address: Address, auto_approve: bool, message: str | None, wait: float
+        invocation: Invocation, selection: Selection, auto_approve: bool, message: str | None, wait: float
     ) -> int:
+        from mzplan.operations.status import select
         from mzplan.plan.manual_changes import OVERRIDES
 
-        planned = OVERRIDES[name]
-        why = message if message is not None else f"{name} {address}"
-        return carry_out_plan(invocation, name, lambda _, state: planned(state, [address]), True, wait, why)
+        def planned(project: Project, state: State) -> Plan:
+            chosen = [query.address for query in select(project, state, selection)]
+            if not chosen:
+                invocation.note(selection.chose_nothing)
+            plan = OVERRIDES[name](state, chosen)
+            changed = {change.address for change in plan.changes}
+            if left := [address for address in chosen if address not in changed]:
+                invocation.note(f"{_LEFT_ALONE[name]}: {named_first(left)}")
+            return plan
+
+        why = message if message is not None else f"{name} {selection}"
+        return carry_out_plan(invocation, name, planned, True, wait, why)
 
     return called
 
 
-command_pause = _override("pause", "Stop a query and keep its checkpoint, until it is resumed.")
-command_resume = _override("resume", "Let a paused query go on from its checkpoint.")
-command_restart = _override("restart", "Restart a query from its checkpoint.")
+command_pause = _override("pause", "Stop queries and keep their checkpoints, until they are resumed.")
+command_resume = _override("resume", "Let paused queries go on from their checkpoints.")
+command_restart = _override("restart", "Restart queries from their checkpoints.")
 
 
 def approval(invocation: Invocation, auto_approve: bool, verb: str) -> Callable[[Plan], None]:

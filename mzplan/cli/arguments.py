@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 import click
 
-from mzplan.model.address import Address
+from mzplan.model.address import Address, is_glob
 from mzplan.model.durations import DURATION_FORM, seconds
 from mzplan.model.instants import instant
+from mzplan.model.state import Condition
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 _PRINTABLE = re.compile(r"[!-~]+")  # of a URL: what is not, is written %XX
 
 
@@ -43,6 +47,50 @@ class AddressType(click.ParamType[Address]):
         from mzplan.cli.completion import addresses
 
         return addresses(ctx, incomplete, queries_only=self.queries_only)
+
+
+class SelectedType(AddressType):
+    """An address of a query, or a glob over them (`sink.pg_*`), which stays text."""
+
+    def __init__(self) -> None:
+        super().__init__(queries_only=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and is_glob(value) else super().convert(value, param, ctx)
+
+
+class ConnectionType(click.ParamType[str]):
+    """The name of a connection."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from mzplan.cli.completion import connections
+
+        return connections(ctx, incomplete)
+
+
+class LabelType(click.ParamType[tuple[str, str]]):
+    """`team=billing`: a label and its value."""
+
+    name = "text"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        key, equals, wanted = str(value).partition("=")
+        if not equals or not key:
+            self.fail(f"{value!r} is no label with its value: write KEY=VALUE.", param, ctx)
+        return key, wanted
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from mzplan.cli.completion import labels
+
+        return labels(ctx, incomplete)
 
 
 class TimeType(click.ParamType[int]):
@@ -160,6 +208,58 @@ class WebAddressType(click.ParamType[str]):
             most = f"{self.LONGEST:,}"
             self.fail(f"{text[:80]!r} has blanks or odd characters, or more than {most} of them.", param, ctx)
         return text
+
+
+def selecting(*, required: bool = False) -> Callable[[F], F]:
+    """What a command is about, as one argument `selection`. `required`: else all is meant."""
+
+    def decorate(function: F) -> F:
+        @click.argument("named", metavar="[ADDRESS]...", nargs=-1, type=SelectedType())
+        @click.option(
+            "--connection",
+            "connections",
+            metavar="NAME",
+            multiple=True,
+            type=ConnectionType(),
+            help="Those that use this connection, also through others; repeatable.",
+        )
+        @click.option(
+            "--label",
+            "labels",
+            metavar="K=V",
+            multiple=True,
+            type=LabelType(),
+            help="Those with this label; repeated: with all of them.",
+        )
+        @click.option(
+            "--condition",
+            "conditions",
+            multiple=True,
+            metavar="C",
+            type=click.Choice(CONDITIONS),
+            help=f"Those that are {', '.join(CONDITIONS[:-1])} or {CONDITIONS[-1]}; repeatable.",
+        )
+        @wraps(function)
+        def called(
+            *arguments: Any,
+            named: tuple[Any, ...],
+            connections: tuple[str, ...],
+            labels: tuple[tuple[str, str], ...],
+            conditions: tuple[Any, ...],
+            **given: Any,
+        ) -> Any:
+            from mzplan.operations.selection import Selection
+
+            selection = Selection(named=named, connections=connections, labels=labels, conditions=conditions)
+            if required and selection.is_everything:
+                raise click.UsageError(
+                    "Say which: an address, a glob ('*': all of them), --connection, --label or --condition."
+                )
+            return function(*arguments, selection=selection, **given)
+
+        return cast(F, called)
+
+    return decorate
 
 
 def _examples() -> Iterable[str]:

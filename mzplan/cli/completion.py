@@ -17,6 +17,7 @@ from mzplan.host.files import read_regular
 from mzplan.model.address import natural
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.resources import ENVIRONMENT_VARIABLE
+from mzplan.model.words import label_value
 
 VARIABLE = "_MZPLAN_COMPLETE"
 _INSTALL = {
@@ -62,6 +63,18 @@ def addresses(ctx: click.Context, incomplete: str, *, queries_only: bool = False
     found = _state(ctx).get("resources", {})
     kinds = ("source.", "sink.") if queries_only else ("connection.", "source.", "sink.")
     return items((a for a in found if a.startswith(kinds)), incomplete)
+
+
+def connections(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The names of the committed connections that begin so."""
+    found = _state(ctx).get("resources", {})
+    return items((a.removeprefix("connection.") for a in found if a.startswith("connection.")), incomplete)
+
+
+def labels(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The labels of committed queries, `key=value`, that begin so."""
+    found = (one.get("body", {}).get("labels", {}) for one in _state(ctx).get("resources", {}).values())
+    return items({f"{key}={label_value(value)}" for one in found for key, value in one.items()}, incomplete)
 
 
 def instances(ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import QUERY
+from mzplan.cli.arguments import selecting
 from mzplan.cli.context import Invocation, command
-from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
 from mzplan.model.durations import DURATION_FORM, seconds
 from mzplan.render.text import safe
+
+if TYPE_CHECKING:
+    from mzplan.operations.selection import Selection
 
 
 class _SinceType(click.ParamType[float]):
@@ -33,13 +35,19 @@ class _SinceType(click.ParamType[float]):
 
 
 @command("logs")
-@click.argument("address", required=False, type=QUERY)
+@selecting()
 @click.option("--since", metavar="T", type=_SinceType(), help="Not before: 10m ago, or 2026-01-31T10:00.")
-def command_logs(invocation: Invocation, address: Address | None, since: float | None) -> int:
-    """Show what the runners of this machine have logged, of all queries or of one."""
+def command_logs(invocation: Invocation, selection: Selection, since: float | None) -> int:
+    """Show what the runners of this machine have logged: all of it, or of some queries."""
     from mzplan.operations.logs import read_logs
+    from mzplan.operations.status import select
 
-    found = read_logs(invocation.project(), address, since)
+    project = invocation.project()
+    state = project.store.read_state()
+    chosen = None if selection.is_everything else select(project, state, selection)
+    if chosen == []:
+        invocation.note(selection.chose_nothing)
+    found = read_logs(project, state, chosen, since)
     if invocation.json:
         invocation.document(
             {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 from mzplan.cli.apply import canary_options
-from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE, WEB_ADDRESS
+from mzplan.cli.arguments import ADDRESS, ADDRESS_OR_FILE, WEB_ADDRESS, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.output import height, redrawn, write_text
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
@@ -17,6 +18,9 @@ from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
 from mzplan.render.text import cut, safe
+
+if TYPE_CHECKING:
+    from mzplan.operations.selection import Selection
 
 STDOUT = "-"
 WATCH_EVERY = 1.0  # seconds
@@ -241,12 +245,21 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
 
 
 @command("status")
+@selecting()
+@click.option(
+    "--sort", type=click.Choice(["lag", "rows", "name"]), help="Most lag or rows first, or by name."
+)
 @click.option("--watch", is_flag=True, help="Again each second, until interrupted.")
 @click.option(
     "--exit-code", is_flag=True, help="Exit 8 where a query has failed, was rejected, or has no runner."
 )
-def command_status(invocation: Invocation, watch: bool, exit_code: bool) -> int:
-    """Show how each query does: condition, rows, lag, last error and next attempt."""
+def command_status(
+    invocation: Invocation, selection: Selection, sort: str | None, watch: bool, exit_code: bool
+) -> int:
+    """Show how each query does: condition, rows, lag, last error and next attempt.
+
+    Of all queries, or of those that are named (a glob: 'sink.pg_*'), narrowed by the options.
+    """
     from mzplan.operations.status import read_project_status
     from mzplan.render.status import has_failed, render_status, status_to_json
 
@@ -256,11 +269,13 @@ def command_status(invocation: Invocation, watch: bool, exit_code: bool) -> int:
     drawn = 0
     while True:
         with invocation.progress.working("reading the status"):
-            status = read_project_status(project)
+            status = read_project_status(project, selection)
         if invocation.json:
-            invocation.document(status_to_json(status))
+            invocation.document(status_to_json(status, sort or "name"))
         else:
-            text = render_status(status, color=invocation.color)
+            text = render_status(status, color=invocation.color, by=sort or "condition")
+            if not status.queries and not selection.is_everything:
+                text = f"{selection.chose_nothing}\n"
             if watch and invocation.output.is_screen:
                 text, drawn = redrawn(text, drawn, height())
             invocation.output.raw(text)

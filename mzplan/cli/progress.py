@@ -162,7 +162,7 @@ class Progress:
 def _awaited(waiting: Mapping[Address, str], *, named: bool) -> str:
     counts = Counter(waiting.values())
     what = ", ".join(f"{n} {safe(condition)}" for condition, n in sorted(counts.items()))
-    names = f" ({_named(list(waiting))})" if named else ""
+    names = f" ({named_first(list(waiting))})" if named else ""
     return f"{count(len(waiting), 'query', 'queries')} awaited: {what}{names}"
 
 
@@ -173,9 +173,10 @@ def _by_condition(waiting: Mapping[Address, str]) -> list[str]:
         found.setdefault(condition, []).append(address)
     if len(found) < 2:
         return []
-    return [f"    {len(them)} {safe(name)}: {_named(them)}" for name, them in sorted(found.items())]
+    return [f"    {len(them)} {safe(name)}: {named_first(them)}" for name, them in sorted(found.items())]
 
 
-def _named(addresses: Sequence[Address]) -> str:
+def named_first(addresses: Sequence[Address]) -> str:
+    """The first of them, and how many more there are."""
     first = ", ".join(map(str, addresses[:_NAMED]))
     return first + (f" and {len(addresses) - _NAMED} more" if len(addresses) > _NAMED else "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mzplan.cli.arguments import QUERY
+from mzplan.cli.arguments import QUERY, selecting
 from mzplan.cli.context import Invocation, command
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mzplan.model.state import ResourceState, State
     from mzplan.operations.content import Comparison
     from mzplan.operations.project import Project
+    from mzplan.operations.selection import Selection
     from mzplan.operations.steps import Target, Upstream
 
 _MAX_STEP = 2**64 - 1
@@ -41,10 +42,10 @@ class RangeType(click.ParamType[tuple[int, "int | None"]]):
 
 
 @command("steps")
-@click.argument("address", type=QUERY)
+@selecting(required=True)
 @click.option("--last", "count", type=click.IntRange(min=1), metavar="N", help="Only the newest N steps.")
-def command_steps(invocation: Invocation, address: Address, count: int | None) -> int:
-    """List the durable steps of a source or sink.
+def command_steps(invocation: Invocation, selection: Selection, count: int | None) -> int:
+    """List the durable steps of sources and sinks.
 
     Of each: what it read of its upstream (a sink: which steps of its source), rows, bytes, when, and whether
     it is committed.
@@ -52,11 +53,15 @@ def command_steps(invocation: Invocation, address: Address, count: int | None) -
     from mzplan.operations.steps import read_steps
     from mzplan.render.steps import render_steps, steps_to_json
 
-    shown = read_steps(invocation.project(), address, count, invocation.progress)
+    found = read_steps(invocation.project(), selection, count, invocation.progress)
+    if not found:
+        invocation.note(selection.chose_nothing)
     if invocation.json:
-        invocation.document(steps_to_json(shown))
-    else:
-        invocation.out(render_steps(shown, color=invocation.color))
+        documents = [steps_to_json(shown) for shown in found]
+        invocation.document(documents[0] if selection.single else {"queries": documents})
+    elif found:
+        texts = (render_steps(shown, color=invocation.color, titled=not selection.single) for shown in found)
+        invocation.out("\n\n".join(texts))
     return ExitCode.OK
 
 

@@ -350,6 +350,13 @@ class QueryStatus:
     repair: str | None = None
     awaits: Awaited | None = None
 
+    @property
+    def condition(self) -> Condition:
+        """What no runner has reported yet is paused (if so committed) or stopped."""
+        if self.observation is not None:
+            return self.observation.condition
+        return "paused" if self.resource.paused else "stopped"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedStorage:

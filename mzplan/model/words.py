@@ -23,6 +23,11 @@ def size(number: int) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{number} B"
 
 
+def label_value(value: str | float) -> str:
+    """The value of a label as it is written: `true`, `3`, `billing`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def unusable_character(text: str) -> str:
     """The first control character or half surrogate pair of a text; "" when there is none."""
     bad = _UNUSABLE.search(text)

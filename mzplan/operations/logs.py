@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +12,8 @@ from pathlib import Path
 from mzplan.host.local_folder import runtime_file
 from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import MzplanError, error
-from mzplan.model.state import Lease
-from mzplan.operations.project import TO_RUN, Project, unknown_address
+from mzplan.model.state import Lease, ResourceState, State
+from mzplan.operations.project import TO_RUN, Project
 
 # A line of the runner's (2026-01-31T10:00:00.123Z INFO mzplan.runner: …), or of Spark's, in local time.
 _HEAD = re.compile(
@@ -36,21 +36,17 @@ class LogEntry:
     text: str
 
 
-def read_logs(project: Project, address: Address | None, since: float | None) -> Iterator[LogEntry]:
-    """The entries of the logs on this machine, in the order of each: of a query, where an address is given,
-    and not before `since` (seconds since the epoch). Raises MzplanError MZ155 where there is no log."""
-    state = project.store.read_state()
-    if address is not None and address not in state.resources:
-        raise unknown_address(address, state)
-    names = (
-        [state.resources[address].instance]
-        if address is not None
-        else sorted(
-            {r.instance for a, r in state.resources.items() if a.kind != "connection"}
-            or set(project.settings.instances),
-            key=natural,
-        )
-    )
+def read_logs(
+    project: Project, state: State, queries: Sequence[ResourceState] | None, since: float | None
+) -> Iterator[LogEntry]:
+    """The entries of the logs on this machine, in the order of each: those that speak of any of these queries
+    (None: all), and not before `since` (seconds since the epoch). Raises MzplanError MZ155 where there is no
+    log."""
+    if queries is not None and not queries:
+        return
+    every = (r for a, r in state.resources.items() if a.kind != "connection")
+    used = {r.instance for r in (every if queries is None else queries)}
+    names = sorted(used or project.settings.instances, key=natural)
     places = {name: runtime_file(project.settings, name, "log") for name in names}
     there = {name: place for name, place in places.items() if place.is_file()}
     if not there:
@@ -60,7 +56,7 @@ def read_logs(project: Project, address: Address | None, since: float | None) ->
             raise _dry(names)
         leases = {name: lease for name in names if (lease := project.store.leases.read(name)) is not None}
         raise _elsewhere(names, leases) if leases else _never(names)
-    wanted = mention(address) if address is not None else None
+    wanted = mention(*(query.address for query in queries)) if queries is not None else None
     for name, place in there.items():
         for entry in entries(name, place):
             if since is not None and (entry.at is None or entry.at < since):
@@ -69,9 +65,9 @@ def read_logs(project: Project, address: Address | None, since: float | None) ->
                 yield entry
 
 
-def mention(address: Address) -> re.Pattern[str]:
-    """Where a text speaks of an address, and of none that only begins like it."""
-    return re.compile(rf"(?<![\w.]){re.escape(str(address))}(?![\w])")
+def mention(*addresses: Address) -> re.Pattern[str]:
+    """Where a text speaks of any of these addresses, and of none that only begins like it."""
+    return re.compile(rf"(?<![\w.])(?:{'|'.join(re.escape(str(one)) for one in addresses)})(?![\w])")
 
 
 def entries(instance: str, place: Path) -> Iterator[LogEntry]:

@@ -10,15 +10,42 @@ from dataclasses import replace
 from mzplan.model.address import Address, natural, natural_item
 from mzplan.model.diagnostics import MzplanError
 from mzplan.model.plan import DriftItem
-from mzplan.model.state import DroppedStorage, InstanceStatus, ProjectStatus, QueryStatus, State, Status
+from mzplan.model.state import (
+    Condition,
+    DroppedStorage,
+    InstanceStatus,
+    ProjectStatus,
+    QueryStatus,
+    ResourceState,
+    State,
+    Status,
+)
 from mzplan.operations.project import Project
+from mzplan.operations.selection import ALL, Selection, choose
 
 
-def read_project_status(project: Project) -> ProjectStatus:
-    """State, leases and statuses, put together. Reads only the store."""
+def read_project_status(project: Project, selection: Selection = ALL) -> ProjectStatus:
+    """State, leases and statuses, put together, with the queries that are selected. Reads only the store."""
     store = project.store
     state = store.read_state()
-    return status_of_project(project, state, store.read_statuses())
+    status = status_of_project(project, state, store.read_statuses())
+    if selection.is_everything:
+        return status
+    chosen = {r.address for r in choose(selection, state, lambda: _conditions(status))}
+    return replace(status, queries=tuple(q for q in status.queries if q.resource.address in chosen))
+
+
+def select(project: Project, state: State, selection: Selection) -> list[ResourceState]:
+    """The queries of a state that are selected; for their conditions, the statuses are read here."""
+    return choose(
+        selection,
+        state,
+        lambda: _conditions(status_of_project(project, state, project.store.read_statuses())),
+    )
+
+
+def _conditions(status: ProjectStatus) -> dict[Address, Condition]:
+    return {query.resource.address: query.condition for query in status.queries}
 
 
 def status_of_project(project: Project, state: State, statuses: Mapping[str, Status]) -> ProjectStatus:

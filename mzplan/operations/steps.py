@@ -13,6 +13,8 @@ from mzplan.model.address import Address, natural_item
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.state import ResourceState, State
 from mzplan.operations.project import Project, Reporter, read_state, unknown_address, why_nothing_runs
+from mzplan.operations.selection import Selection
+from mzplan.operations.status import select
 from mzplan.schema.description import writes_all
 from mzplan.schema.source_columns import columns_of
 from mzplan.warehouse.content_hash import ContentHash, content_hash
@@ -94,13 +96,17 @@ class ShownSteps:
     never: str = ""
 
 
-def read_steps(project: Project, address: Address, count: int | None, reporter: Reporter) -> ShownSteps:
-    """The newest `count` steps of a source or sink (None: all that are known)."""
+def read_steps(
+    project: Project, selection: Selection, count: int | None, reporter: Reporter
+) -> list[ShownSteps]:
+    """The newest `count` steps of the sources and sinks that are selected (None: all that are known)."""
     state = read_state(project.store, reporter)
-    resource = _resource(state, address)
-    with reporter.working(f"reading the steps of {address}"), _readable(address):
-        steps = _history(project, state, resource).read(count)
-    return ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource))
+    found = []
+    for resource in select(project, state, selection):
+        with reporter.working(f"reading the steps of {resource.address}"), _readable(resource.address):
+            steps = _history(project, state, resource).read(count)
+        found.append(ShownSteps(resource=resource, steps=steps, never=why_nothing_runs(state, resource)))
+    return found
 
 
 def verify(

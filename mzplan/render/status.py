@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from mzplan.model.address import natural_item
+from mzplan.model.address import natural, natural_item
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.codec import encode
 from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
@@ -49,8 +50,8 @@ def reach_to_json(reach: Reach) -> dict[str, Any]:
     return found
 
 
-def status_to_json(status: ProjectStatus) -> dict[str, Any]:
-    """The document of `status --json` (interface.md)."""
+def status_to_json(status: ProjectStatus, by: str = "name") -> dict[str, Any]:
+    """The document of `status --json` (interface.md), its queries sorted as `in_order` says."""
     return {
         "serial": status.serial,
         "instances": [
@@ -65,7 +66,7 @@ def status_to_json(status: ProjectStatus) -> dict[str, Any]:
             }
             for instance in status.instances
         ],
-        "queries": [_query_to_json(query) for query in status.queries],
+        "queries": [_query_to_json(query) for query in in_order(status.queries, by)],
         "canaries": [_canary_to_json(canary, verdict) for canary, verdict in status.canaries],
         "dropped": [
             {
@@ -152,10 +153,8 @@ def _unit(query: QueryStatus) -> str | None:
 
 
 def condition(query: QueryStatus) -> str:
-    """The condition; a query that no runner has reported yet is paused (if so committed) or stopped."""
-    if query.observation is not None:
-        return query.observation.condition
-    return "paused" if query.resource.paused else "stopped"
+    """The condition, as the pages show it too."""
+    return query.condition
 
 
 def has_failed(status: ProjectStatus) -> bool:
@@ -167,9 +166,27 @@ def has_failed(status: ProjectStatus) -> bool:
     )
 
 
-def render_status(status: ProjectStatus, color: bool = False, now: float | None = None) -> str:
-    """A line for each instance, a table of the queries by condition, what has failed first, and the errors
-    below it, each once for all queries that have it. `now` in seconds since the epoch."""
+def in_order(queries: Iterable[QueryStatus], by: str) -> list[QueryStatus]:
+    """By `name`, by `condition` (what needs somebody first), or by `lag` or `rows`: most of it first, what
+    has none last."""
+
+    def key(query: QueryStatus) -> tuple[float, str]:
+        seen, found = query.observation, 0.0
+        if by == "condition":
+            found = _ORDER.index(query.condition)
+        elif by != "name":
+            number = None if seen is None else seen.lag if by == "lag" else seen.total_rows
+            found = inf if number is None else -number
+        return found, natural(query.resource.address)
+
+    return sorted(queries, key=key)
+
+
+def render_status(
+    status: ProjectStatus, color: bool = False, now: float | None = None, by: str = "condition"
+) -> str:
+    """A line for each instance, a table of the queries, what has failed first or `by` something else, and the
+    errors below it, each once for all queries that have it. `now` in seconds since the epoch."""
     now = time.time() if now is None else now
     paint = Paint(color)
     lines = [
@@ -189,7 +206,7 @@ def render_status(status: ProjectStatus, color: bool = False, now: float | None 
             )
     if not status.queries and not status.dropped:
         return "\n".join([*lines, "", "No query is committed: mzplan plan, then apply."]) + "\n"
-    queries = sorted(status.queries, key=lambda query: _ORDER.index(condition(query)))
+    queries = in_order(status.queries, by)
     if len(queries) > 1:
         lines.append(_counts(queries))
     rows = [COLUMNS, *(row(query, now) for query in queries)]

@@ -31,8 +31,8 @@ def steps_to_json(shown: ShownSteps) -> dict[str, Any]:
     }
 
 
-def render_steps(shown: ShownSteps, *, color: bool = False) -> str:
-    """The steps as a table, the newest last."""
+def render_steps(shown: ShownSteps, *, color: bool = False, titled: bool = False) -> str:
+    """The steps as a table, the newest last; `titled`: below the address, where several are shown."""
     paint = Paint(color)
     records = shown.steps.records
     if not records:
@@ -41,7 +41,8 @@ def render_steps(shown: ShownSteps, *, color: bool = False) -> str:
     header = ("STEP", "TIME (UTC)", "ROWS", "BYTES" if is_source else "SOURCE STEPS", "COMMITTED", "UPSTREAM")
     rows = [_row(record, is_source) for record in records]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = [paint(_line(header, widths), "bold")]
+    lines = [str(shown.resource.address)] if titled else []
+    lines.append(paint(_line(header, widths), "bold"))
     for record, row in zip(records, rows, strict=True):
         lines.append(_line(row, widths) if record.committed else paint(_line(row, widths), "yellow"))
     return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""Which queries a command is about: by address, by glob, and by what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import takewhile
+
+from mzplan.model.address import Address, is_glob, natural
+from mzplan.model.diagnostics import ExitCode, error
+from mzplan.model.state import Condition, ResourceState, State
+from mzplan.model.suggestions import nearest
+from mzplan.model.words import count, label_value
+from mzplan.operations.project import unknown_address
+from mzplan.operations.reached import users_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What was given to choose queries by. `named`: addresses, and globs over them (`sink.pg_*`); a query is
+    chosen that any of them names, and all are where there is none. The rest narrows that: to those that use
+    any of `connections` (names), have all of `labels`, and are in any of `conditions`."""
+
+    named: tuple[Address | str, ...] = ()
+    connections: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing was given."""
+        return self == ALL
+
+    @property
+    def single(self) -> Address | None:
+        """The address, where one address is all that was given."""
+        (*_, last) = self.named or ("",)
+        return last if isinstance(last, Address) and self == Selection(named=(last,)) else None
+
+    @property
+    def chose_nothing(self) -> str:
+        """What is said where no query is left."""
+        return f"No query of the state is chosen by: {self}"
+
+    def __str__(self) -> str:
+        """As it is typed."""
+        options = [
+            *(f"--connection {name}" for name in self.connections),
+            *(f"--label {key}={value}" for key, value in self.labels),
+            *(f"--condition {condition}" for condition in self.conditions),
+        ]
+        return " ".join([*map(str, self.named), *options])
+
+
+ALL = Selection()
+Conditions = Callable[[], Mapping[Address, Condition]]
+"""Gives the condition of each query: asked for only where a selection needs it."""
+
+
+def choose(selection: Selection, state: State, conditions: Conditions) -> list[ResourceState]:
+    """The committed queries that are selected, each once, by address. Raises MzplanError MZ070 (usage) for an
+    address, a glob or a connection that names nothing; that nothing is left after narrowing is no error."""
+    queries = {a: r for a, r in state.resources.items() if a.kind != "connection"}
+    found = set(queries)
+    if selection.named:
+        found = {address for one in selection.named for address in _named(one, queries, state)}
+    if selection.connections:
+        found &= {user for name in selection.connections for user in _users(name, state)}
+    found = {a for a in found if _has(queries[a].body.get("labels"), selection.labels)}
+    if selection.conditions and found:
+        seen = conditions()
+        found = {address for address in found if seen.get(address) in selection.conditions}
+    return [queries[address] for address in sorted(found, key=natural)]
+
+
+def _named(one: Address | str, queries: Collection[Address], state: State) -> list[Address]:
+    if isinstance(one, Address):
+        if one not in queries:
+            raise unknown_address(one, state)
+        return [one]
+    if found := [address for address in queries if fnmatchcase(str(address), one)]:
+        return found
+    near = next(_near(one, sorted(map(str, queries))), None)
+    raise error(
+        "MZ070",
+        f"No source or sink of the state matches {one!r}",
+        f"The state has {count(len(state.resources), 'resource')}.",
+        f"did you mean {near!r}?" if near else "`mzplan status` lists the queries.",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _near(glob: str, addresses: list[str]) -> Iterator[str]:
+    """Globs that match something: of the name alone, or with the text before the first wildcard corrected."""
+    stem = "".join(takewhile(lambda letter: not is_glob(letter), glob))
+    beginnings = (address[: len(stem)] for address in addresses)
+    for kind in ("source.", "sink.", "*."):
+        yield from _matching(kind + glob, addresses)
+    if found := nearest(stem, dict.fromkeys(beginnings)):
+        yield from _matching(found + glob[len(stem) :], addresses)
+
+
+def _matching(glob: str, addresses: list[str]) -> list[str]:
+    return [glob] if any(fnmatchcase(address, glob) for address in addresses) else []
+
+
+def _users(name: str, state: State) -> list[Address]:
+    connection = Address("connection", name)
+    if connection not in state.resources:
+        raise unknown_address(connection, state)
+    return [query.address for query in users_of(state, connection)]
+
+
+def _has(labels: object, wanted: tuple[tuple[str, str], ...]) -> bool:
+    found = labels if isinstance(labels, dict) else {}
+    return all(key in found and label_value(found[key]) == value for key, value in wanted)

@@ -1,0 +1,298 @@
+"""Many queries at once, by address, glob, connection, label and condition, for each command that can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from click.shell_completion import ShellComplete
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mzplan.cli.completion import VARIABLE
+from mzplan.cli.context import Invocation
+from mzplan.cli.main import cli
+from mzplan.model.address import Address, natural
+from mzplan.model.diagnostics import MzplanError
+from mzplan.model.state import Condition, Observation, ProjectStatus, QueryStatus
+from mzplan.operations.selection import Selection, choose
+from mzplan.render.status import in_order, status_to_json
+from tests.unit.cli_runner import following
+from tests.unit.cli_runs import Ran, apply, mzplan, write
+from tests.unit.small_projects import at, commit, console, kafka, postgres, project, resource, sink, source
+
+STATE = commit(
+    project(
+        resource("connection.jump", "ssh-tunnel", type="ssh-tunnel", host="j", user="u"),
+        kafka(),
+        resource("connection.hop", "ssh-tunnel", type="ssh-tunnel", host="h", user="u", ssh_tunnel="jump"),
+        kafka("k2"),
+        postgres(ssh_tunnel="hop"),
+        postgres("pg2"),
+        source("orders", labels={"team": "shop", "tier": 1}),
+        source("clicks", connection="k2", labels={"team": "web"}),
+        sink("pg_orders", labels={"team": "shop", "urgent": True}),
+        sink("pg_clicks", connection="pg2", **{"from": "clicks"}),
+        *(console(f"c{number}", "orders") for number in (1, 2, 10)),
+    )
+)
+QUERIES = sorted((a for a in STATE.resources if a.kind != "connection"), key=natural)
+CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+SEEN = {address: CONDITIONS[number % 3] for number, address in enumerate(QUERIES)}
+GLOBS = ("*", "sink.*", "sink.pg_*", "source.*", "*.c?", "sink.c[12]")
+
+named = st.lists(st.sampled_from([*QUERIES, *GLOBS]), max_size=4).map(tuple)
+selections = st.builds(
+    Selection,
+    named=named,
+    connections=st.lists(st.sampled_from(["k", "k2", "pg", "pg2", "jump"]), max_size=2).map(tuple),
+    labels=st.lists(st.sampled_from([("team", "shop"), ("tier", "1"), ("urgent", "true")]), max_size=2).map(
+        tuple
+    ),
+    conditions=st.lists(st.sampled_from(CONDITIONS), max_size=2).map(tuple),
+)
+
+
+def chosen(**fields: Any) -> set[Address]:
+    return {r.address for r in choose(Selection(**fields), STATE, lambda: SEEN)}
+
+
+@given(selections)
+def test_names_are_a_union_and_options_narrow_it(selection: Selection) -> None:
+    found = [r.address for r in choose(selection, STATE, lambda: SEEN)]
+    assert found == sorted(set(found), key=natural)
+    union = set.union(*(chosen(named=(one,)) for one in selection.named)) if selection.named else set(QUERIES)
+    narrowed = union
+    for field in ("connections", "conditions"):
+        if values := getattr(selection, field):
+            narrowed = narrowed & set.union(*(chosen(**{field: (value,)}) for value in values))
+    for label in selection.labels:
+        narrowed = narrowed & chosen(labels=(label,))
+    assert set(found) == narrowed
+
+
+@given(named, named)
+def test_more_names_choose_no_less(one: tuple[Address | str, ...], other: tuple[Address | str, ...]) -> None:
+    if one and other:
+        assert chosen(named=one + other) == chosen(named=one) | chosen(named=other)
+        assert chosen(named=one + one) == chosen(named=one)
+
+
+@pytest.mark.parametrize("glob", GLOBS)
+def test_a_glob_is_matched_against_whole_addresses(glob: str) -> None:
+    assert chosen(named=(glob,)) == {a for a in QUERIES if fnmatchcase(str(a), glob)} != set()
+
+
+def test_a_connection_at_any_depth() -> None:
+    assert chosen(connections=("jump",)) == {at("sink.pg_orders")}
+    assert chosen(connections=("k",)) == {at("source.orders")}
+
+
+def test_conditions_are_only_read_where_they_are_asked_for() -> None:
+    def never() -> dict[Address, Condition]:
+        raise AssertionError
+
+    assert choose(Selection(named=("*",)), STATE, never)
+    assert choose(Selection(labels=(("team", "nobody"),), conditions=("failed",)), STATE, never) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"named": (at("sink.pg_order"),)}, "did you mean sink.pg_orders?"),
+        ({"connections": ("jmp",)}, "did you mean connection.jump?"),
+        ({"named": ("sink.gp_*",)}, "did you mean 'sink.pg_*'?"),
+        ({"named": ("pg_*",)}, "did you mean 'sink.pg_*'?"),
+        ({"named": ("?.nothing",)}, "`mzplan status` lists the queries."),
+    ],
+)
+def test_what_names_nothing_is_an_error(fields: dict[str, Any], hint: str) -> None:
+    with pytest.raises(MzplanError) as raised:
+        chosen(**fields)
+    (found,) = raised.value.diagnostics
+    assert (found.code, found.exit_code, found.hint) == ("MZ070", 64, hint)
+
+
+def test_status_is_sorted_by_what_is_asked_for() -> None:
+    def one(name: str, lag: int | None, rows: int | None) -> QueryStatus:
+        seen = Observation(
+            address=at(f"sink.{name}"), generation=1, digest="", wanted_digest="", wanted_generation=1,
+            condition="running", lag=lag, total_rows=rows,
+        )  # fmt: skip
+        return QueryStatus(resource=STATE.resources[at(f"sink.{name}")], observation=seen)
+
+    queries = (one("c10", 5, None), one("c2", None, 7), one("c1", 50, 7))
+
+    def names(by: str) -> list[str]:
+        return [query.resource.address.name for query in in_order(queries, by)]
+
+    assert names("name") == ["c1", "c2", "c10"]
+    assert names("lag") == ["c1", "c10", "c2"]
+    assert names("rows") == ["c1", "c2", "c10"]
+    document = status_to_json(ProjectStatus(serial=1, instances=(), queries=queries), "lag")
+    assert [query["address"] for query in document["queries"]] == ["sink.c1", "sink.c10", "sink.c2"]
+
+
+MORE = """\
+sinks:
+  c10: {type: console, from: orders, labels: {team: shop}}
+  c2: {type: console, from: orders, labels: {team: shop}}
+"""
+
+
+def started(folder: Path, instance: str) -> Path:
+    write(folder, instance)
+    (folder / "more.yaml").write_text(MORE)
+    return folder
+
+
+@pytest.fixture
+def dry(tmp_path: Path) -> Path:
+    apply(started(tmp_path, "dry"))
+    return tmp_path
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Iterator[Path]:
+    """With a runner that follows."""
+    started(tmp_path, "cluster")
+    with following(tmp_path):
+        apply(tmp_path, "--no-live")
+        yield tmp_path
+
+
+def left(folder: Path, *arguments: str) -> Path:
+    """A cluster that nobody runs, with everything committed."""
+    started(folder, "cluster")
+    with following(folder):
+        apply(folder, "--no-live")
+    return folder
+
+
+def paused(folder: Path) -> set[str]:
+    found = json.loads((folder / "state" / "mzplan.state.json").read_text())["resources"]
+    return {address for address, one in found.items() if one.get("override") == "paused"}
+
+
+def serial(folder: Path) -> int:
+    return int(mzplan(folder, "status", "--json").json()["serial"])
+
+
+def follow(folder: Path) -> None:
+    before = serial(folder)
+    ran = mzplan(folder, "pause", "sink.c*", "source.orders", "--json", "--wait", "30s")
+    assert ran.code == 0, ran
+    document = ran.json()
+    assert serial(folder) == document["serial"] == before + 1
+    assert [one["address"] for one in document["changes"]] == ["source.orders", "sink.c2", "sink.c10"]
+    assert {one["status"] for one in document["changes"]} == {"applied"}
+    assert paused(folder) == {"source.orders", "sink.c2", "sink.c10"}
+
+    ran = mzplan(folder, "pause", "sink.c2", "sink.few")
+    assert ran.code == 0 and "Paused already, and left alone: sink.c2\n" in ran.err
+    assert paused(folder) == {"source.orders", "sink.c2", "sink.c10", "sink.few"}
+    shown = mzplan(folder, "status", "--condition", "paused", "--label", "team=shop", "--json").json()
+    assert [one["address"] for one in shown["queries"]] == ["sink.c2", "sink.c10"]
+
+    assert mzplan(folder, "resume", "--condition", "paused", "--wait", "30s").code == 0
+    assert serial(folder) == before + 3 and paused(folder) == set()
+    ran = mzplan(folder, "restart", "--connection", "k", "--label", "team=shop")
+    assert ran.code == 0 and "No query of the state is chosen by: --connection k --label team=shop" in ran.err
+    assert mzplan(folder, "restart", "--connection", "k", "sink.out", "--json").json()["changes"] == []
+    assert serial(folder) == before + 3
+    assert "pause sink.c* source.orders" in mzplan(folder, "history", "show", str(before + 1)).out
+
+
+def test_many_at_once_are_one_serial_and_are_followed(alive: Path) -> None:
+    follow(alive)
+
+
+def test_many_at_once_on_a_dry_instance(dry: Path) -> None:
+    follow(dry)
+    ran = mzplan(dry, "steps", "sink.c*")
+    assert ran.code == 0 and ran.out.count("dry") == 2
+    assert mzplan(dry, "logs", "sink.c*").code == 1
+
+
+def test_many_at_once_without_a_runner(tmp_path: Path) -> None:
+    folder = left(tmp_path)
+    ran = mzplan(folder, "pause", "sink.c*", "--wait", "0s", "--json")
+    assert ran.code == 8 and {one["address"] for one in ran.json()["pending"]} >= {"sink.c2", "sink.c10"}
+    assert paused(folder) == {"sink.c2", "sink.c10"}
+    for command in (("resume", "sink.c2", "sink.c10"), ("restart", "--condition", "stopped")):
+        ran = mzplan(folder, *command, "--wait", "0s", "--json")
+        assert ran.code == 8 and len(ran.json()["changes"]) == (5 if command[0] == "restart" else 2), ran
+    shown = mzplan(folder, "status", "--condition", "stopped", "--sort", "lag", "--json").json()["queries"]
+    assert len(shown) == 5
+    assert mzplan(folder, "status", "--condition", "running").out.startswith(
+        "No query of the state is chosen"
+    )
+    assert mzplan(folder, "status", "--exit-code", "source.*").code == 8
+    assert mzplan(folder, "steps", "*", "--condition", "stopped").code == 0
+    ran = mzplan(folder, "logs", "sink.c2", "sink.c10")
+    assert ran.code == 1 and "MZ155" in ran.err
+
+
+def test_steps_of_one_address_keep_their_document(dry: Path) -> None:
+    one = mzplan(dry, "steps", "sink.c2", "--json").json()
+    assert one["address"] == "sink.c2"
+    assert mzplan(dry, "steps", "sink.c2", "sink.c2", "--json").json() == {"queries": [one]}
+    assert mzplan(dry, "steps", "sink.c2", "--condition", "failed", "--json").json() == {"queries": []}
+
+
+def test_logs_of_many(alive: Path) -> None:
+    log = alive / ".mzplan" / "local.log"
+    log.parent.mkdir(exist_ok=True)
+    at_ = "2026-01-31T10:00:00.123Z INFO mzplan.runner:"
+    log.write_text(
+        f"{at_} sink.c2 began\n{at_} sink.c10 began\n{at_} sink.c20 began\n{at_} source.orders began\n"
+    )
+
+    def shown(*arguments: str) -> str:
+        ran = mzplan(alive, "logs", *arguments)
+        assert ran.code == 0, ran
+        return " ".join(line.split()[3] for line in ran.out.splitlines())
+
+    assert shown("sink.c2") == "sink.c2"
+    assert shown("sink.c*") == shown("--label", "team=shop") == "sink.c2 sink.c10"
+    assert shown("--connection", "k") == "source.orders"
+    assert len(shown().split()) == 4
+    assert mzplan(alive, "logs", "--condition", "failed", "--json").json() == {"entries": []}
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "restart", "status", "steps", "logs"])
+def test_what_is_written_wrong(dry: Path, command: str) -> None:
+    def refused(*arguments: str) -> Ran:
+        ran = mzplan(dry, command, *arguments)
+        assert ran.code == 64, ran
+        return ran
+
+    assert "did you mean sink.few?" in refused("sink.fwe").err
+    assert "did you mean 'sink.f*'?" in refused("f*").err
+    assert "did you mean" in refused("--connection", "kk").err
+    assert "runs nothing" in refused("connection.k").err
+    assert "KEY=VALUE" in refused("--label", "team").err
+    assert "failed" in refused("--condition", "sad").err
+    if command not in ("status", "logs"):
+        assert "--connection" in refused().err
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        (("pause",), "sink.c", ["sink.c2", "sink.c10"]),
+        (("steps", "sink.c2"), "so", ["source.orders"]),
+        (("status", "--connection"), "", ["k"]),
+        (("restart", "--label"), "t", ["team=shop"]),
+        (("logs", "--condition"), "re", ["rejected"]),
+        (("status", "--sort"), "", ["lag", "rows", "name"]),
+    ],
+)
+def test_the_shell_completes(dry: Path, words: tuple[str, ...], incomplete: str, offered: list[str]) -> None:
+    shell = ShellComplete(cli, {"obj": Invocation()}, "mzplan", VARIABLE)
+    found = shell.get_completions(["-C", str(dry), *words], incomplete)
+    assert [item.value for item in found] == offered
