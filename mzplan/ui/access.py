@@ -68,14 +68,18 @@ class Access:
             return False
         return until.isdecimal() and int(until) > time.time()
 
+    def has_token(self, headers: Headers) -> bool:
+        """Whether a request brings the token itself."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and self.is_token(given.strip())
+
     def lets_in(self, headers: Headers) -> bool:
         """Whether a request brings the token, or a cookie that was given for it."""
-        if not self.token:
-            return True
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self.is_token(given.strip()):
-            return True
-        return self.is_session(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))
+        return (
+            not self.token
+            or self.has_token(headers)
+            or self.is_session(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))
+        )
 
     def _sign(self, until: str) -> str:
         return hmac.new(self.token.encode(), f"mzplan ui {until}".encode(), hashlib.sha256).hexdigest()

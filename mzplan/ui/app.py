@@ -47,8 +47,8 @@ def make_app(project: Project, follower: Follower, access: Access) -> ASGIApp:
         Route("/queries", pages.queries),
         Route("/resources/{address}", pages.resource),
         Route("/history", pages.history),
-        Route("/history/{serial:int}", pages.serial),
-        Route("/history/{before:int}..{after:int}", pages.difference),
+        Route("/history/{before}..{after}", pages.difference),
+        Route("/history/{serial}", pages.serial),
         Route("/open", pages.open),
         Route("/live", pages.live),
         Route("/login", pages.login),
@@ -103,16 +103,16 @@ class Pages:
 
     def history(self, request: Request) -> Response:
         one, other = (request.query_params.get(name, "") for name in ("before", "after"))
-        if one.isdecimal() and other.isdecimal() and max(len(one), len(other)) < 16:
-            return RedirectResponse(f"/history/{int(one)}..{int(other)}", 303)
+        if (before := _number(one)) is not None and (after := _number(other)) is not None:
+            return RedirectResponse(f"/history/{before}..{after}", 303)
         return self._page("History", lambda _: history_page(self._project.store), "history")
 
     def serial(self, request: Request) -> Response:
-        serial = request.path_params["serial"]
+        serial = _serial(request, "serial")
         return self._page(f"Serial {serial}", lambda _: serial_page(self._project.store, serial), "history")
 
     def difference(self, request: Request) -> Response:
-        one, other = request.path_params["before"], request.path_params["after"]
+        one, other = _serial(request, "before"), _serial(request, "after")
         content = lambda _: difference_page(self._project.store, one, other)  # noqa: E731
         return self._page(f"Serial {one} to {other}", content, "history")
 
@@ -122,7 +122,8 @@ class Pages:
     async def live(self, request: Request) -> Response:
         """What has changed since the version that a page has, as soon as something has; 204 for nothing."""
         boot, _, number = request.query_params.get("since", "").partition("-")
-        since = int(number) if boot == self._follower.boot and number.isdecimal() and len(number) < 16 else -1
+        since = _number(number) if boot == self._follower.boot else None
+        since = -1 if since is None else since
         view = await self._follower.view_after(since)
         if since == view.version:
             return Response(status_code=204)
@@ -148,8 +149,8 @@ class Pages:
         return HTMLResponse(document("Sign in", ("login.js",), element("body", main)))
 
     def session(self, request: Request) -> Response:
-        """For the token, in the header Authorization, a cookie."""
-        if not self._access.token or not self._access.lets_in(request.headers):
+        """For the token, in the header Authorization, a cookie. A cookie is not enough: a session ends."""
+        if not self._access.has_token(request.headers):
             return PlainTextResponse("That is not the token.\n", 401, {"WWW-Authenticate": "Bearer"})
         answer = Response(status_code=204)
         answer.set_cookie(
@@ -217,3 +218,16 @@ def _committed(overview: Overview, text: str) -> Address:
     if address not in overview.state.resources:
         raise HTTPException(404, f"There is no {address} in serial {overview.state.serial}.")
     return address
+
+
+def _number(text: str) -> int | None:
+    """A number of at most 15 digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+
+
+def _serial(request: Request, name: str) -> int:
+    """A serial of the path; else 404."""
+    found = _number(request.path_params[name])
+    if found is None:
+        raise HTTPException(404)
+    return found

@@ -70,18 +70,20 @@ def serve(project: Project, host: str, port: int, access: Access, begun: Callabl
     once connections are taken. Raises MzplanError MZ188 where that can't be."""
     import uvicorn
 
+    from mzplan.ui.connections import PLACES, Connection
+
     with _listening(host, port) as listener, Follower(OverviewReader(project)) as follower:
         config = uvicorn.Config(
             make_app(project, follower, access),
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=200,
+            limit_concurrency=PLACES,
             timeout_graceful_shutdown=2,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
@@ -86,6 +87,56 @@ def test_a_token_is_demanded_and_a_cookie_given_for_it(port: int) -> None:
     assert ask(port, "/", Cookie=f"{COOKIE}=\u00e9.x".encode().decode("latin-1"))[0] == 401
 
 
+def test_a_cookie_makes_no_cookie(port: int) -> None:
+    """A session ends: only the token begins one."""
+    value = ask(port, "/session", **BEARER)[1]["Set-Cookie"].partition(";")[0]
+    assert ask(port, "/", Cookie=value)[0] == 200
+    status, headers, _ = ask(port, "/session", Cookie=value)
+    assert status == 401 and headers["Set-Cookie"] is None
+    assert ask(port, "/session", Cookie=value, **BEARER)[0] == 204
+
+
+def test_numbers_of_any_length_are_no_defect(port: int) -> None:
+    long = "9" * 5000
+    for path in (
+        f"/history?before={long}&after={long}",
+        f"/queries?condition={long}",
+        f"/live?since=x-{long}",
+    ):
+        assert ask(port, path, **BEARER)[0] == 200, path[:40]
+
+
+def test_half_requests_take_nobodys_place(port: int) -> None:
+    """Without credentials, from one address: whoever asks is answered, and they are closed in time."""
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(260)]
+    try:
+        for number, one in enumerate(held):
+            with contextlib.suppress(OSError):
+                one.send((b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ", b"", b"GET")[number % 3])
+        for _ in range(3):
+            assert ask(port, "/queries", **BEARER)[0] == 200
+        answered = ask_and_keep(port)  # and half of another request after an answer
+        answered.send(b"GET / HTTP/1.1\r\nX")
+        for one in (*held, answered):
+            one.settimeout(60)
+            with contextlib.suppress(ConnectionError):
+                assert one.recv(100) == b""
+    finally:
+        for one in held:
+            one.close()
+
+
+def ask_and_keep(port: int) -> socket.socket:
+    """A connection that has had an answer."""
+    one = socket.create_connection(("127.0.0.1", port), timeout=30)
+    one.send(b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = b""
+    while b"</html>" not in answer:
+        answer += one.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 200")
+    return one
+
+
 def test_only_its_own_names(port: int) -> None:
     for host, status in (
         ("plan.example", 200),
@@ -121,6 +172,10 @@ def test_what_there_is_not(port: int) -> None:
         "/history/99",
         "/history/1..99",
         f"/history/{10**30}",
+        *(f"/history/{'9' * 5000}{more}" for more in ("", "..1", "..x", ".." + "9" * 5000)),
+        f"/history/1..{'9' * 5000}",
+        "/history/-1",
+        f"/resources/source.{'a' * 5000}",
     ):
         status, _, body = ask(port, path, **BEARER)
         assert status == 404, (path, status)
