@@ -18,7 +18,7 @@ from mzplan.cli.progress import named_first
 from mzplan.model.address import Address, natural_item
 from mzplan.model.canary import DEFAULT_WAIT
 from mzplan.model.words import count
-from mzplan.render.text import safe
+from mzplan.render.text import paragraph, safe
 
 if TYPE_CHECKING:
     from mzplan.model.plan import Plan
@@ -267,7 +267,7 @@ def finish(invocation: Invocation, applied: Applied) -> int:
         invocation.out(f"{number} not converged; what is committed stays, and the runner goes on trying:")
         for address, outcome in sorted(bad.items(), key=natural_item):
             code = f"[{safe(outcome.code)}] " if outcome.code else ""
-            invocation.out(f"  {address}: {outcome.status}: {code}{safe(outcome.reason)}")
+            invocation.out(f"  {address}: {outcome.status}: {code}{paragraph(outcome.reason, '    ')}")
     return applied.exit_code
 
 

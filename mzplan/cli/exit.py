@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
@@ -53,9 +54,23 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+@contextlib.contextmanager
+def _interrupted_first() -> Iterator[None]:
+    """Whatever is raised once a signal has come is of that: a library that calls Python makes something else
+    of an interrupt, and Spark's JVM, which has got the signal too, refuses connections."""
+    try:
+        yield
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        if _signals:
+            raise KeyboardInterrupt from None
+        raise
+
+
 def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     try:
-        with missing_extras_reported():
+        with missing_extras_reported(), _interrupted_first():
             return int(run() or ExitCode.OK)
     except MzplanError as problem:
         code = problem.exit_code
@@ -82,8 +97,6 @@ def _ended(invocation: Invocation, run: Callable[[], int | None]) -> int:
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as problem:  # a panic of a library written in Rust is no Exception
-        if _signals:  # a library that calls Python makes something else of an interrupt
-            return _interrupted(invocation)
         if invocation.verbose:
             invocation.end_progress()
             invocation.output.err("".join(traceback.format_exception(problem)))

@@ -17,7 +17,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
-from mzplan.render.text import cut, safe
+from mzplan.render.text import paragraph, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
@@ -240,7 +240,7 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
         invocation.out("No drift: what runs is what the state says.")
     else:
         for item in drift:
-            invocation.out(f"{safe(item.address)}: {item.kind}: {cut(safe(item.detail), 600)}")
+            invocation.out(f"{safe(item.address)}: {item.kind}: {paragraph(item.detail)}")
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK
 
 

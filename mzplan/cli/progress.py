@@ -13,14 +13,13 @@ from mzplan.cli.output import Output, width
 from mzplan.model.address import Address
 from mzplan.model.words import count
 from mzplan.operations.follower import Outcome
-from mzplan.render.text import cut, safe
+from mzplan.render.text import cut, paragraph, safe
 
 PATIENCE = 1.0  # seconds that something may take in silence
 EVERY = 10.0  # seconds between lines where there is no terminal
 _TICK = 0.25
 _LINES = 3  # of queries that have converged, on a terminal
 _NAMED = 3  # queries of a line of the block
-_WARNING = 600  # characters
 _MARKS = {"applied": "✓", "pending": "…", "rejected": "✗", "failed": "✗"}
 
 
@@ -83,9 +82,9 @@ class Progress:
                 return
         text = f"  {_MARKS[outcome.status]} {outcome.address}: {outcome.status} after {outcome.seconds:.1f} s"
         if outcome.reason:
-            text += f": {safe(outcome.reason.splitlines()[0])}"
+            text += f": {paragraph(outcome.reason, '    ')}"
         if outcome.warning:
-            text += f"\n    warning{cut(safe(outcome.warning), _WARNING)}"
+            text += f"\n    warning{paragraph(outcome.warning, '    ')}"
         self._line(text)
 
     def waiting(self, waiting: Mapping[Address, str], seconds: float) -> None:

@@ -22,6 +22,7 @@ _UNITS: tuple[tuple[str, LagUnit], ...] = (
     ("steps", "steps"),
     ("lag_bytes", "bytes"),
 )
+_UNREACHED = ("MZ050", "MZ121", "MZ125")  # nothing has answered there: it may have moved
 FRESH = 30.0  # seconds; a query that has nothing to do says so every ten
 QUIET = 60.0  # seconds; a healthy query that has nothing to do says so every ten
 
@@ -95,6 +96,7 @@ def observe(
         retry_at=retry_at,
         at_fault=fault.connection if fault else None,
         fault=_told(fault.problem) if fault else None,
+        fault_fix=fault.problem.hint if fault and fault.problem.code not in _UNREACHED else None,
         written_with=shown.written_with if shown else None,
         batch_seconds=shown.batch_seconds if shown else None,
         latency_seconds=round(shown.latency, 3) if shown and shown.latency is not None else None,

@@ -40,7 +40,7 @@ from mzplan.controller.reconcile import (
 from mzplan.controller.secrets_used import SecretsUsed, SecretsWatch
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.schema.description import Description, references_of
 from mzplan.secrets.references import Secrets
 from mzplan.secrets.resolved import shortened
@@ -373,9 +373,3 @@ def has_to_backfill(description: Description, memory: Memory, reports: Sequence[
     same = [report for report in reports if report.name.generation == description.generation]
     newest = max((one.backfilled for one in same if one.backfilled in own), default=0)
     return any(one.serial > newest and one not in known for one in description.backfills)
-
-
-def sentence(problem: Diagnostic) -> str:
-    """A problem in one line, with its fix: for logs and statuses."""
-    parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
-    return " ".join(part.rstrip(".") + "." for part in parts if part)

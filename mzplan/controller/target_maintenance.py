@@ -9,9 +9,8 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
 
 from mzplan.controller.maintenance import EVERY
-from mzplan.controller.queries import sentence
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 

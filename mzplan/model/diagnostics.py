@@ -70,6 +70,13 @@ class Diagnostic:
         return found
 
 
+def sentence(problem: Diagnostic) -> str:
+    """A problem in one paragraph, with its fix: for logs and statuses. The fix keeps its lines, and a
+    statement of SQL its end."""
+    parts = [problem.summary, problem.detail, f"Fix: {problem.hint}" if problem.hint else ""]
+    return " ".join(part if part.endswith(";") else f"{part.rstrip('.')}." for part in parts if part)
+
+
 class MzplanError(Exception):
     """Something that a person must know, and that ends the command.
 

@@ -212,7 +212,8 @@ class Observation:
     - `warning`: why a running query needs attention.
     - `error`, `error_code`: why the last attempt failed or was rejected. `failures`: how many attempts have
       failed in a row; `retry_at` (seconds since the epoch) when the next one is due, None for none.
-    - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how.
+    - `at_fault`: the connection that does not answer, or refuses, while the query needs it; `fault` says how;
+      `fault_fix` what mends it, where a server has answered.
     - `quiet_since`: seconds since the Unix epoch. Set while one micro-batch takes longer than a minute: the
       time when the one before it ended.
     - `upstream`: the identity of what the query reads (for Kafka: cluster, topic and number of partitions).
@@ -256,6 +257,7 @@ class Observation:
     retry_at: float | None = None
     at_fault: Address | None = None
     fault: str | None = None
+    fault_fix: str | None = field(default=None, metadata=SPARSE)
     written_with: Versions | None = field(default=None, metadata=SPARSE)
     batch_seconds: float | None = None
     latency_seconds: float | None = None

@@ -88,7 +88,8 @@ def status_of_project(project: Project, state: State, statuses: Mapping[str, Sta
                 observation, condition="stopped", input_rows_per_second=0.0, retry_at=None, at_fault=None
             )
             as_of = heartbeats.get(resource.instance)
-        repair = repair_of(state, observation.at_fault) if observation is not None else None
+        moved = observation.at_fault if observation is not None and not observation.fault_fix else None
+        repair = repair_of(state, moved)
         starts = status is not None and observation is not None and observation.condition == "starting"
         queries.append(
             QueryStatus(

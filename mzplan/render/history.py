@@ -11,7 +11,7 @@ from mzplan.model.codec import encode
 from mzplan.model.history import CommitOutcome, CommitRecord, HistoryEntry
 from mzplan.model.plan import ACTIONS
 from mzplan.model.words import count
-from mzplan.render.text import Paint, cut, safe
+from mzplan.render.text import Paint, cut, paragraph, safe
 
 MAX_UNDONE = 8  # commits that a rollback names
 _COLUMNS = ("SERIAL", "WHEN", "WHO", "COMMAND", "CHANGES", "ENDED", "GIT", "MESSAGE")
@@ -66,7 +66,7 @@ def render_entry(entry: HistoryEntry, color: bool = False, now: datetime | None 
         (entry.outcome.open if entry.outcome is not None else {}).items(), key=natural_item
     ):
         code = f"[{safe(left.code)}] " if left.code else ""
-        lines.append(f"  {address}: {left.status}: {code}{safe(left.reason)}".rstrip(": "))
+        lines.append(f"  {address}: {left.status}: {code}{paragraph(left.reason, '    ')}".rstrip(": "))
     return "\n".join(lines) + "\n"
 
 

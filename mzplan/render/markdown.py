@@ -29,7 +29,7 @@ from mzplan.render.markup import (
     shortened,
 )
 from mzplan.render.plan_text import SIGNS, edit_of, turns, variables_of, whole
-from mzplan.render.text import cut, safe, value
+from mzplan.render.text import brief, cut, safe, value
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
 NOTICES = 4_000
@@ -266,7 +266,7 @@ def _sections_after(plan: Plan) -> Iterator[str]:
         body = fence("text", _drift_lines(plan.drift, DRIFT))
         yield folded(f"Drift: {many(len(plan.drift), 'finding')} (not part of this plan)", body)
     if plan.pending:
-        lines = [f"{p.address}: {p.condition}: {cut(safe(p.reason), 300)}" for p in plan.pending]
+        lines = [f"{p.address}: {p.condition}: {brief(p.reason, 300)}" for p in plan.pending]
         body = fence("text", [shortened("\n".join(lines), PENDING)])
         yield folded(f"Committed, but not converged: {len(plan.pending):,}", body)
     notices = [d for d in plan.diagnostics if d.severity != "error"]
@@ -278,7 +278,7 @@ def _sections_after(plan: Plan) -> Iterator[str]:
 def _drift_lines(drift: Sequence[DriftItem], most: int) -> list[str]:
     lines: list[str] = []
     for item in drift:
-        line = f"{safe(item.address)}: {item.kind}: {cut(safe(item.detail), 300)}"
+        line = f"{safe(item.address)}: {item.kind}: {brief(item.detail, 300)}"
         most -= length(line) + 1
         if most < 60:
             return [*lines, f"… and {len(drift) - len(lines):,} more: `mzplan drift` lists them"]

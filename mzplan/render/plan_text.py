@@ -12,7 +12,7 @@ from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.plan_groups import consequence, grouped, names, noun
-from mzplan.render.text import MAX_VALUE, Paint, cut, safe, value
+from mzplan.render.text import MAX_VALUE, Paint, brief, cut, safe, value
 
 SIGNS: Mapping[Action, str] = {
     "create": "+",
@@ -133,7 +133,7 @@ class _Renderer:
             yield f"First: {turns(self.plan)}"
         yield from self._pending()
         for item in self.plan.drift[:MAX_LISTED]:
-            yield f"Drift: {safe(item.address)} {item.kind}: {cut(safe(item.detail), 200)}"
+            yield f"Drift: {safe(item.address)} {item.kind}: {brief(item.detail, 200)}"
         if len(self.plan.drift) > MAX_LISTED:
             yield f"Drift of {len(self.plan.drift) - MAX_LISTED} more: `mzplan drift` lists them"
         if self.plan.diagnostics:
@@ -212,7 +212,7 @@ class _Renderer:
             return
         yield self.paint("Committed, but not converged:", "yellow")
         for pending in self.plan.pending[:MAX_LISTED]:
-            why = "" if pending.reason == pending.condition else f": {cut(safe(pending.reason), 200)}"
+            why = "" if pending.reason == pending.condition else f": {brief(pending.reason, 200)}"
             yield f"  {pending.address}  {pending.condition}{why}"
         if len(self.plan.pending) > MAX_LISTED:
             yield f"  and {len(self.plan.pending) - MAX_LISTED} more"

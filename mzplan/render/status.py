@@ -13,7 +13,7 @@ from mzplan.model.canary import Canary, Verdict
 from mzplan.model.codec import encode
 from mzplan.model.state import DroppedStorage, InstanceStatus, Observation, ProjectStatus, QueryStatus
 from mzplan.model.words import count, size
-from mzplan.render.text import Paint, cut, safe
+from mzplan.render.text import Paint, paragraph, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.reached import Reach
@@ -122,6 +122,7 @@ def _query_to_json(query: QueryStatus) -> dict[str, Any]:
         "at_fault": str(seen.at_fault) if seen and seen.at_fault else None,
         "fault": seen.fault if seen else None,
         "repair": query.repair,
+        **({"fault_fix": seen.fault_fix} if seen and seen.fault_fix else {}),
         "written_with": encode(seen.written_with) if seen and seen.written_with else None,
         "batch_seconds": seen.batch_seconds if seen else None,
         "latency_seconds": seen.latency_seconds if seen else None,
@@ -255,7 +256,7 @@ def _error(query: QueryStatus) -> str:
     seen = query.observation
     if seen is None or not seen.error:
         return ""
-    return f"{f'[{safe(seen.error_code)}] ' if seen.error_code else ''}{cut(safe(seen.error), 600)}"
+    return f"{f'[{safe(seen.error_code)}] ' if seen.error_code else ''}{paragraph(seen.error)}"
 
 
 def _backlog(query: QueryStatus) -> str:
@@ -268,12 +269,12 @@ def _backlog(query: QueryStatus) -> str:
 
 def _held(query: QueryStatus) -> str:
     seen = query.observation
-    return f"held: {cut(safe(seen.held), 600)}" if seen is not None and seen.held else ""
+    return f"held: {paragraph(seen.held)}" if seen is not None and seen.held else ""
 
 
 def _warning(query: QueryStatus) -> str:
     seen = query.observation
-    return f"warning {cut(safe(seen.warning), 600)}" if seen is not None and seen.warning else ""
+    return f"warning {paragraph(seen.warning)}" if seen is not None and seen.warning else ""
 
 
 def _written_with(query: QueryStatus) -> str:
@@ -317,10 +318,11 @@ def _fault(query: QueryStatus) -> str:
     if seen is None or seen.at_fault is None:
         return ""
     moved = f'if it has moved: mzplan alter "{query.repair}"' if query.repair else "look at its server."
+    fix = paragraph(seen.fault_fix) if seen.fault_fix else moved
     return (
-        f"error[MZ154]: {seen.at_fault} is at fault: {cut(safe(seen.fault or ''), 400)}\n"
+        f"error[MZ154]: {seen.at_fault} is at fault: {paragraph(seen.fault or '')}\n"
         "  The query goes on where it is as soon as that answers.\n"
-        f"  Fix: {moved}"
+        f"  Fix: {fix}"
     )
 
 

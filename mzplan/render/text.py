@@ -7,8 +7,9 @@ from typing import Any
 
 from mzplan.model.printable import escaped, safe
 
-__all__ = ["MAX_VALUE", "Paint", "cut", "safe", "safe_json", "value"]
+__all__ = ["MAX_VALUE", "Paint", "brief", "cut", "paragraph", "safe", "safe_json", "value"]
 MAX_VALUE = 80
+_MOST = 20_000  # characters of a message: a table of hundreds of columns, and no more than a page can bear
 _COLOURS = {
     "green": "32",
     "yellow": "33",
@@ -38,6 +39,17 @@ def safe_json(text: str) -> str:
     if text.isascii():
         return text
     return "".join(c if c == "\n" or escaped(c) == c else json.dumps(c)[1:-1] for c in text)
+
+
+def paragraph(text: str, indent: str = "  ") -> str:
+    """A text of several lines, such as a message with the SQL that mends it: those after the first indented,
+    so that none is taken for a line of another kind."""
+    return f"\n{indent}".join(map(safe, cut(text, _MOST).splitlines()))
+
+
+def brief(text: str, length: int) -> str:
+    """The beginning of a message, on one line: for an overview of many."""
+    return cut(safe(" ".join(text.split())), length)
 
 
 def cut(text: str, length: int = MAX_VALUE) -> str:

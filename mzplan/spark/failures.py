@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mzplan.connectors.formats.records import MARK
-from mzplan.model.diagnostics import MzplanError
+from mzplan.model.diagnostics import MzplanError, sentence
 from mzplan.secrets.resolved import shortened
 
 OTHER = "MZ064"
@@ -63,10 +63,7 @@ def of_exception(problem: BaseException) -> Failure:
     """Of something that our own code raised in a batch."""
     if isinstance(problem, MzplanError):
         first = problem.diagnostics[0]
-        text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
-        if first.hint:
-            text = f"{text}. Fix: {first.hint}"
-        return Failure(text, first.code)
+        return Failure(sentence(first), first.code)
     thrown = _thrown(problem)
     return of_messages([(type(problem).__name__, str(problem))] if thrown is None else _chain(thrown))
 

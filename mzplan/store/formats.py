@@ -200,6 +200,7 @@ def _scrubbed(status: Status) -> Status:
             warning=one.warning and scrub(one.warning),
             held=one.held and scrub(one.held),
             fault=one.fault and scrub(one.fault),
+            fault_fix=one.fault_fix and scrub(one.fault_fix),
         )
         for address, one in status.observations.items()
     }

@@ -125,6 +125,55 @@ def test_a_type_that_only_spark_knows_is_left_to_the_runner(server: Server) -> N
     assert rows(server) == [("id", "bigint"), ("twice", "bigint")]
 
 
+def test_the_alter_for_whatever_differs_does(server: Server) -> None:
+    """For a table that is there never a CREATE TABLE; what the ALTER converts is said."""
+    sink = PostgresSink()
+    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
+    server.run(
+        'CREATE TABLE new."Orders" (id int PRIMARY KEY, a text, b numeric(5,2), c double precision, e date,'
+        " f numeric(6,4), g int, h boolean, k timestamptz(3), l int NOT NULL)"
+    )
+    server.run(f'GRANT ALL ON new."Orders" TO {ROLE}')
+    server.run(
+        'INSERT INTO new."Orders"'
+        " VALUES (1, '7', 1.25, 0.1, '2024-01-01', 12.3456, 2147483647, true, now(), 1)"
+    )
+    query = server.query(ROLE, mode="upsert", key=["id"], table="new.Orders")
+    types = {"id": "INT", "a": "BIGINT", "b": "BIGINT", "c": "DECIMAL(10,2)", "e": "TIMESTAMP_NTZ"}
+    types |= {
+        "f": "DECIMAL(10,2)",
+        "g": "DECIMAL(10,2)",
+        "h": "STRING",
+        "k": "TIMESTAMP",
+        "m": "MAP<STRING,INT>",
+    }
+    outputs = [Output(name=name, type=type_) for name, type_ in types.items()]
+    found = sink.probe(query, outputs).diagnostics
+    assert [(one.severity, one.code) for one in found] == [("error", "MZ053"), ("warning", "MZ053")]
+    assert "or the table, whose values are converted:\nALTER TABLE" in found[0].hint
+    for one in found:
+        assert "CREATE" not in one.hint
+        server.run(one.hint.partition("\n")[2])
+    assert codes(sink.probe(query, outputs)) == []
+    kept = server.admin.execute('SELECT a, b, c, f, g, h FROM new."Orders"').fetchone()
+    assert list(map(str, kept or ())) == ["7", "1.25", "0.1", "12.3456", "2147483647.00", "true"]
+
+
+def test_what_no_alter_mends_is_said_of_the_sink(server: Server) -> None:
+    sink = PostgresSink()
+    server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")
+    server.run('CREATE TABLE new."Orders" (id int, n int GENERATED ALWAYS AS (id) STORED, PRIMARY KEY (id))')
+    server.run(f'GRANT ALL ON new."Orders" TO {ROLE}')
+    query = server.query(ROLE, mode="append", table="new.Orders")
+    outputs = [Output(name="n", type="INT"), Output(name="twice", type=None)]
+    (found,) = sink.probe(query, outputs).diagnostics
+    assert found.code == "MZ053" and "column id is NOT NULL" in found.detail and "ALTER" not in found.hint
+    assert "(write the type of twice, which only Spark knows, into it: CAST(… AS …) AS twice)" in found.hint
+    missing = server.query(ROLE, mode="append", table="new.none")
+    (found,) = (one for one in sink.probe(missing, outputs).diagnostics if one.code == "MZ052")
+    assert "create it, with a type for `...`, which only Spark knows:\nCREATE TABLE" in found.hint
+
+
 def test_the_alter_that_is_printed_does(server: Server) -> None:
     sink = PostgresSink()
     server.run(f"CREATE SCHEMA new; GRANT ALL ON SCHEMA new TO {ROLE}")

@@ -11,6 +11,8 @@ import pytest
 
 from mzplan.connectors.postgres.source.connector import PostgresSource
 from mzplan.connectors.postgres.source.replication import ReplicationLink
+from mzplan.connectors.postgres.statements import table_sql
+from mzplan.connectors.postgres.types import split_name
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from tests.contract.postgres_sources import Collection, endpoint, offered, source
 
@@ -120,6 +122,34 @@ def test_what_is_wrong_with_tables_and_publications(
         if name in MENDED:  # by the statement that it prints
             run(dsn, one.hint)
             assert found(dsn, tmp_path, **body) == ()
+
+
+@pytest.mark.parametrize("table", ["t", 'public.order "x"'])
+def test_the_publication_that_is_printed_can_be_made(
+    database: Database, postgres: PostgresServer, tmp_path: Path, table: str
+) -> None:
+    """Also where a table is still missing: the statement names it, and works once it is there."""
+    dsn = postgres.dsn(database())
+    role = f"maker_{tmp_path.name[-12:]}".lower()
+    run(
+        dsn,
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'maker'",
+        "CREATE TABLE u (id bigint PRIMARY KEY)",
+    )
+    other = dsn.replace(f"{postgres.user}:{postgres.password}", f"{role}:maker")
+    tables = {"tables": [table, "u"], "schema": "id BIGINT"}
+    quoted = table_sql(*split_name(table))
+    try:
+        for lacking, body in (("MZ234", {}), ("MZ227", {"publication": "mzplan"})):
+            problems = {one.code: one for one in found(other, tmp_path, **tables, **body)}
+            hint = problems[lacking].hint
+            assert "MZ052" in problems and hint.startswith(f"create {table}; then "), hint
+            run(dsn, f"CREATE TABLE {quoted} (id bigint PRIMARY KEY)", hint.partition("\n")[2])
+            run(dsn, f"GRANT SELECT ON {quoted}, u TO {role}")
+            assert found(other, tmp_path, **tables, publication="mzplan") == ()
+            run(dsn, "DROP PUBLICATION mzplan", f"DROP TABLE {quoted}")
+    finally:
+        run(dsn, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
 
 
 def test_what_a_role_lacks(database: Database, postgres: PostgresServer, tmp_path: Path) -> None:

@@ -237,23 +237,37 @@ def test_an_unforeseen_error_is_told_without_what_it_says(
         assert "geheim" not in out and ("geheim" in err) == shown
 
 
-def test_an_interrupt_that_a_library_makes_something_else_of_is_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class PanicException(BaseException):
-        """As libraries written in Rust raise, when the Python that they call is interrupted."""
+class PanicException(BaseException):
+    """As libraries written in Rust raise, when the Python that they call is interrupted."""
 
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        PanicException("called `Result::unwrap()` on an `Err` value"),
+        ConnectionRefusedError(
+            errno.ECONNREFUSED, "Connection refused"
+        ),  # of a JVM that the signal has ended
+        MzplanError(Diagnostic(code="MZ283", summary="The rows can't be compared: Connection refused")),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_of_which_something_else_is_made_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, made: BaseException, number: signal.Signals
+) -> None:
     def serials(self: Store) -> list[int]:
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         except KeyboardInterrupt:
-            raise PanicException("called `Result::unwrap()` on an `Err` value") from None
+            raise made from None
         return []
 
     monkeypatch.setattr(Store, "serials", serials)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
-    ran = mzplan(folder, "apply", "--auto-approve")
-    assert ran.code == 130 and "MZ079" not in ran.err and "nothing was changed" in ran.err
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    signal.signal(number, default)  # ignored where tests run in the background
+    ran = mzplan(folder, "apply", "--auto-approve", "--json")
+    (found,) = ran.json()["diagnostics"]
+    assert ran.code == 130 and (found["code"], found["detail"]) == ("MZ071", "nothing was changed.")
 
 
 def test_an_error_after_the_commit_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,11 @@ from mzplan.controller.observations import observe
 from mzplan.controller.reconcile import Desired, Memory
 from mzplan.controller.sampling import Sampler
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import Diagnostic
+from mzplan.model.diagnostics import Diagnostic, sentence
 from mzplan.model.state import InstanceStatus, Observation, ProjectStatus, QueryStatus, Status
 from mzplan.operations.follower import Follower
 from mzplan.operations.logs import entries, mention
-from mzplan.operations.status import repair_of
+from mzplan.operations.status import read_project_status, repair_of
 from mzplan.render.resumption import render_resumed
 from mzplan.render.status import has_failed, render_status, status_to_json
 from mzplan.schema.description import Description, InlinedConnection, describe
@@ -139,6 +139,45 @@ def test_a_server_that_is_gone_is_told_of_running_queries_with_the_repair(world:
     world.executor.unreached = lambda one: ()
     world.now += 5.0
     until(world, lambda seen: seen.at_fault is None)
+
+
+def test_a_server_that_has_answered_has_not_moved(world: World) -> None:
+    """Where a password was refused, another host is no repair: what mends it is shown."""
+    refused = Diagnostic(
+        code="MZ051",
+        summary="PostgreSQL refused the credentials",
+        detail="connection.k (a:1): no.",
+        hint="check user and password of connection.k.",
+    )
+    world.commit(make_state(1))
+    world.settle()
+    world.executor.unreached = lambda one: (refused,)
+    world.now += 5.0
+    seen = until(world, lambda seen: seen.at_fault is not None)
+    project = SimpleNamespace(store=world.store, settings=SimpleNamespace(instances={}, environment=""))
+    status = read_project_status(project)  # type: ignore[arg-type]
+    (query,) = (one for one in status.queries if one.resource.address == ORDERS)
+    assert query.observation is not None and query.observation.at_fault == KAFKA and query.repair is None
+    text = render_status(replace(status, queries=(query,)))
+    assert "  Fix: check user and password of connection.k.\n" in text and "ALTER" not in text
+    assert seen.fault_fix == refused.hint
+
+
+def test_a_fix_of_several_lines_is_shown_whole_and_can_be_run() -> None:
+    """SQL in a fix keeps its lines, and no full stop stands behind it; however long the error is."""
+    columns = ",\n".join(f"  column_{n} bigint" for n in range(60))
+    table = f"CREATE TABLE public.orders (\n{columns}\n);"
+    problem = Diagnostic(
+        code="MZ052", summary="No table", detail="None is there.", hint=f"create it:\n{table}"
+    )
+    seen = seen_of(ORDERS, condition="failed", error=sentence(problem), error_code="MZ052")
+    text = render_status(shown(seen))
+    assert "\\n" not in text and "source.orders: [MZ052] No table. None is there. Fix: create it:\n" in text
+    indented = text[text.index("  CREATE TABLE") :].rstrip("\n")
+    assert [line.removeprefix("  ") for line in indented.splitlines()] == table.splitlines()
+    warned = seen_of(ORDERS, condition="running", warning="[MZ268] a\n\x1b[1mb", held="c\nd")
+    text = render_status(shown(warned))
+    assert "warning [MZ268] a\n  \\x1b[1mb\n" in text and "held: c\n  d\n" in text
 
 
 def test_behind_a_tunnel_that_is_down_the_tunnel_is_at_fault() -> None:

@@ -121,6 +121,18 @@ def test_the_progress_of_many_is_one_block_on_a_terminal_and_lines_in_a_log(
         assert "\x1b" not in screen.text
 
 
+def test_a_fix_is_whole_in_a_line_of_progress() -> None:
+    screen = Screen(live=False)
+    shown = Progress(screen, clock=lambda: 100.0)
+    fix = "Refused. Fix: widen the table:\nALTER TABLE t\n  ALTER COLUMN a TYPE bigint;"
+    shown.outcome(replace(applied(1), status="rejected", reason=fix))
+    long = "x" * 700
+    shown.outcome(replace(applied(2), warning=f"[MZ268] {long}. Fix: run\nSQL;"))
+    shown.close()
+    assert f"rejected after 1.0 s: {fix}".replace("\n", "\n    ") in screen.text
+    assert f"warning[MZ268] {long}. Fix: run\n    SQL;\n" in screen.text
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_interrupt_while_progress_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
     shown = Progress(Output())

@@ -14,7 +14,7 @@ from mzplan.connectors.formats.records import MARK
 from mzplan.endpoints.interface import Closes, DurableInputEndpoint, DurableInputFactory, StepError
 from mzplan.endpoints.replay import DiffersError
 from mzplan.model.address import Address
-from mzplan.model.diagnostics import MzplanError, error
+from mzplan.model.diagnostics import MzplanError, error, sentence
 from mzplan.schema.columns import Column
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.resolved import remember, scrub, shortened
@@ -111,5 +111,4 @@ def marked(problem: Exception, subject: str, secrets: Sequence[str]) -> RuntimeE
     found = explained(problem, subject, secrets)
     assert found is not None, "an Exception is explained"
     first = found.diagnostics[0]
-    text = ". ".join(part.rstrip(".") for part in (first.summary, first.detail) if part)
-    return RuntimeError(f"{MARK}[{first.code}]: {text}. Fix: {first.hint}")
+    return RuntimeError(f"{MARK}[{first.code}]: {' '.join(sentence(first).splitlines())}")

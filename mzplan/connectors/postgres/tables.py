@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 
 from mzplan.connectors.postgres.types import TargetColumn, quoted, split_name
 
 Connection = psycopg.Connection[Any]
 
 _COLUMNS = """
-SELECT a.attname, b.typname, n.nspname, b.typcategory, a.atttypmod, b.typtypmod,
-       format_type(a.atttypid, a.atttypmod), b.typdelim::text,
-       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated = '' AND a.attidentity <> 'a'
+SELECT a.attname AS name, b.typname AS type, n.nspname AS type_schema, b.typcategory AS category,
+       CASE WHEN a.atttypmod >= 0 THEN a.atttypmod ELSE b.typtypmod END AS typmod,
+       format_type(a.atttypid, a.atttypmod) AS shown, b.typdelim::text AS delimiter,
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS required,
+       a.attgenerated = '' AND a.attidentity <> 'a' AS writable,
+       EXISTS (SELECT FROM pg_index i
+               WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY(i.indkey)) AS in_key
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
 JOIN pg_namespace n ON n.oid = b.typnamespace
@@ -75,23 +80,9 @@ def find_table(connection: Connection, table: str, own: str | None = None) -> Ta
     ).fetchone()
     if found is None:
         return None
-    columns = [
-        TargetColumn(
-            name=name,
-            type=type_,
-            type_schema=type_schema,
-            category=category,
-            typmod=typmod if typmod >= 0 else domain_typmod,
-            shown=shown,
-            delimiter=delim,
-            required=required,
-            writable=writable,
-        )
-        for name, type_, type_schema, category, typmod, domain_typmod, shown, delim, required, writable in (
-            connection.execute(_COLUMNS, (found[0],)).fetchall()
-        )
-    ]
-    return Table(oid=found[0], schema=found[1], name=found[2], columns=tuple(columns), takes_copy=found[3])
+    with connection.cursor(row_factory=dict_row) as cursor:
+        columns = tuple(TargetColumn(**row) for row in cursor.execute(_COLUMNS, (found[0],)))
+    return Table(oid=found[0], schema=found[1], name=found[2], columns=columns, takes_copy=found[3])
 
 
 def unique_indexes(connection: Connection, oid: int) -> list[tuple[list[str], bool, bool]]:

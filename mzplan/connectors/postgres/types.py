@@ -44,16 +44,18 @@ _FITS = {
 _NARROW = {"INT": {"int2"}, "BIGINT": {"int4", "int2"}}
 # By type, the columns that can become one of it without a change of any value.
 _WIDER = {
-    "INT": {"int2"},
-    "BIGINT": {"int2", "int4"},
     "DOUBLE": {"float4"},
+    "STRING": {"varchar", "bpchar"},
     "TIMESTAMP": {"timestamptz"},
     "TIMESTAMP_NTZ": {"timestamp"},
 }
+# Digits before the point of whole numbers, Spark's and PostgreSQL's.
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "int2": 5, "int4": 10, "int8": 19}
 # Of Spark, always to the microsecond: `timestamp(3)` would round.
 _TIMES = {"TIMESTAMP", "TIMESTAMP_NTZ"}
 _MICROSECONDS = 6
 _JSON = {"json", "jsonb"}
+_FLOATS = {"float4", "float8"}
 # Categories of pg_type whose input is text that means something else: strings, enums, network addresses,
 # and what users and extensions define.
 _TEXT_CATEGORIES = {"S", "E", "I", "U", "G"}
@@ -62,7 +64,7 @@ _TEXT_CATEGORIES = {"S", "E", "I", "U", "G"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
     """A column of a PostgreSQL table, from its catalogue. `type` is the underlying one of a domain;
-    `delimiter` stands between the elements of an array of them."""
+    `in_key`: of the primary key; `delimiter` stands between the elements of an array of them."""
 
     name: str
     type: str
@@ -72,6 +74,7 @@ class TargetColumn:
     shown: str
     required: bool
     writable: bool
+    in_key: bool = False
     delimiter: str = ","
 
     @property
@@ -159,13 +162,29 @@ def fit(spark_type: str, target: TargetColumn) -> Fit:
     return _fit(spark_type, target.type, target.category, target.typmod)
 
 
-def widens(spark_type: str, target: TargetColumn) -> bool:
-    """Whether the column only has to become wider to take the type: every value that is there stays."""
-    wanted, size = _SIZED.match(spark_type), numeric_size(target.typmod)
-    if wanted and wanted[1] == "DECIMAL" and target.type == "numeric" and size is not None:
-        precision, scale = int(wanted[2]), int(wanted[3] or 0)
-        return scale >= size[1] and precision - scale >= size[0] - size[1]
-    return target.type in _WIDER.get(spark_type, ())
+def altered(spark_type: str, target: TargetColumn) -> tuple[str, bool]:
+    """The type with which the column takes a Spark type, too; and whether it only becomes wider, so that
+    every value that is there stays as it is."""
+    wanted, there = _digits(spark_type, None), _digits(target.type, numeric_size(target.typmod))
+    if wanted is None or (there is None and target.type not in _FLOATS):
+        return created_type(spark_type), target.type in _WIDER.get(spark_type, ())
+    if there is None:
+        return "numeric", True  # takes all but what is infinite there
+    if target.type != "numeric" and spark_type in _DIGITS:
+        return created_type(spark_type), True
+    whole, scale = max(wanted[0], there[0]), max(wanted[1], there[1])
+    return f"numeric({whole + scale},{scale})", True
+
+
+def _digits(type_: str, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    """How many digits a number has before and behind its point, at most; None for what is not exact."""
+    if size is not None or (sized := _SIZED.match(type_)) is None:
+        precision, scale = size or (_DIGITS.get(type_, 0), 0)
+    elif sized[1] != "DECIMAL":
+        return None
+    else:
+        precision, scale = int(sized[2]), int(sized[3] or 0)
+    return (precision - scale, max(scale, 0)) if precision else None
 
 
 def why_not(spark_type: str, target: TargetColumn) -> str:

@@ -6,10 +6,9 @@ import logging
 import os
 from collections.abc import Callable
 
-from mzplan.controller.queries import sentence
 from mzplan.controller.types import Overview
 from mzplan.host.extras import missing_extras_reported, require_extra
-from mzplan.model.diagnostics import Diagnostic, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
 from mzplan.model.resources import ProjectSettings
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
 from mzplan.runner.run_events.sender import EventSender

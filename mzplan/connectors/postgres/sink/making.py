@@ -13,12 +13,11 @@ from mzplan.connectors.postgres.statements import table_sql
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
 from mzplan.connectors.postgres.types import (
     TargetColumn,
-    created_type,
+    altered,
     fit,
     shown,
     split_name,
     why_not,
-    widens,
 )
 
 # The schemas in which a name is looked for; first those that are not mzplan's own.
@@ -44,13 +43,13 @@ def missing_schema(connection: Connection, query: ResolvedQuery) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """How the columns of a table differ from what a sink writes, each with what is wrong, in words: outputs
-    without a column; with one that takes none of the values, or not all; and what is no matter of one output.
-    """
+    without a column; with one that takes none of the values, or not all. `others`: what is no matter of one
+    output, each with what of an ALTER TABLE mends it, "" where only the sink can be changed."""
 
     missing: Mapping[Output, str] = field(default_factory=dict)
     wrong: Mapping[Output, str] = field(default_factory=dict)
     narrow: Mapping[Output, str] = field(default_factory=dict)
-    others: Sequence[str] = ()
+    others: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output]) -> Columns:
@@ -58,7 +57,7 @@ def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output
     missing: dict[Output, str] = {}
     wrong: dict[Output, str] = {}
     narrow: dict[Output, str] = {}
-    others: list[str] = []
+    others: dict[str, str] = {}
     written: set[str] = set()
     for output in outputs:
         target = table.column(output.name)
@@ -66,23 +65,22 @@ def compare_columns(query: ResolvedQuery, table: Table, outputs: Sequence[Output
             missing[output] = f"it has no column {output.name}" + (f" ({output.type})" if output.type else "")
             continue
         if target.name in written:
-            others.append(f"two outputs go into its column {target.name}")
+            others[f"two outputs go into its column {target.name}"] = ""
         written.add(target.name)
         if not target.writable:
-            others.append(f"its column {target.name} is generated and can't be written")
+            others[f"its column {target.name} is generated and can't be written"] = ""
         elif output.type is not None:
             _weigh(output, output.type, target, wrong, narrow)
-    others += [
-        f"its column {column.name} is NOT NULL without a default, and the sink does not write it"
-        for column in table.columns
-        if column.required and column.writable and column.name not in written
-    ]
+    for column in table.columns:
+        if column.required and column.writable and column.name not in written:
+            wrong_of = (
+                f"its column {column.name} is NOT NULL without a default, and the sink does not write it"
+            )
+            others[wrong_of] = "" if column.in_key else f"ALTER COLUMN {shown(column.name)} DROP NOT NULL"
     names = {output.name.lower() for output in outputs}
-    others += [
-        f"key column {key} is not among the sink's columns"
-        for key in key_of(query)
-        if key.lower() not in names
-    ]
+    for key in key_of(query):
+        if key.lower() not in names:
+            others[f"key column {key} is not among the sink's columns"] = ""
     return Columns(missing=missing, wrong=wrong, narrow=narrow, others=others)
 
 
@@ -96,23 +94,34 @@ def _weigh(
         narrow[output] = f"its column {target.name} is {target.shown}, and the sink writes {type_}"
 
 
-def alter_table(table: Table, outputs: Sequence[Output], others: Sequence[str] = ()) -> str:
-    """The ALTER TABLE with which the table takes these outputs too: columns that it gains, and columns that
-    become wider. "" where that does not do, or a type is not known."""
-    actions: list[str] = []
-    for output in outputs:
-        target = table.column(output.name)
-        if output.type is None or others:
-            return ""
-        if target is None:
-            actions.append(f"  ADD COLUMN {column_sql(output)}")
-        elif widens(output.type, target):
-            actions.append(f"  ALTER COLUMN {shown(target.name)} TYPE {created_type(output.type)}")
-        else:
-            return ""
-    return (
-        f"ALTER TABLE {table_sql(table.schema, table.name)}\n" + ",\n".join(actions) + ";" if actions else ""
-    )
+def mended(table: Table, outputs: Sequence[Output], others: Mapping[str, str]) -> str:
+    """What to do about columns that differ (see Columns), for a table that is there: the ALTER TABLE with
+    which it takes these outputs too, as far as that can do, and what of the sink's is to be changed."""
+    unknown = [output.name for output in outputs if output.type is None]
+    known = [(output.name, output.type) for output in outputs if output.type is not None]
+    found = [_alter(name, type_, table.column(name)) for name, type_ in known]
+    actions = [*(action for action, _ in found), *filter(None, others.values())]
+    select = "the sink's select"
+    if unknown:
+        names = ", ".join(unknown)
+        select += (
+            f" (write the type of {names}, which only Spark knows, into it: CAST(… AS …) AS {unknown[0]})"
+        )
+    if not actions:
+        return f"alter {select}."
+    converts = "" if all(kept for _, kept in found) else ", whose values are converted"
+    joined = "and" if unknown or not all(others.values()) else "or"
+    name, listed = table_sql(table.schema, table.name), ",\n".join(f"  {one}" for one in actions)
+    return f"alter {select}, {joined} the table{converts}:\nALTER TABLE {name}\n{listed};"
+
+
+def _alter(name: str, type_: str, target: TargetColumn | None) -> tuple[str, bool]:
+    """What of an ALTER TABLE lets it take an output; whether the values that are there stay as they are."""
+    if target is None:
+        return f"ADD COLUMN {column_sql(Output(name=name, type=type_))}", True
+    new, kept = altered(type_, target)
+    column = shown(target.name)
+    return f"ALTER COLUMN {column} TYPE {new}" + ("" if kept else f" USING {column}::text::{new}"), kept
 
 
 def lacking(

@@ -15,10 +15,10 @@ from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.problems import connect_problem, diagnose, is_lost, reason
 from mzplan.connectors.postgres.sink.definition import create_table, key_of, shown_table
 from mzplan.connectors.postgres.sink.making import (
-    alter_table,
     compare_columns,
     find_target,
     lacking,
+    mended,
     missing_schema,
 )
 from mzplan.connectors.postgres.sink.privileges import PrivilegeCheck
@@ -57,28 +57,27 @@ def check_table(
     created, if its name does not say that. `made`: the statements with which the sink is about to make what
     is missing (see `making.lacking`), which then is no error."""
     name = query.body["table"]
-    expected = create_table(query, outputs, schema)
     if table is None:
         if made:
             return []
         own = "mzplan does not create target tables" if not query.body["create"] else "it is to be made first"
         why = f"it has no table {name}; {own}."
-        return [diagnose(query, "MZ052", f"Table {name} does not exist", why, f"create it:\n{expected}")]
+        unknown = (
+            ", with a type for `...`, which only Spark knows" if any(o.type is None for o in outputs) else ""
+        )
+        fix = f"create it{unknown}:\n{create_table(query, outputs, schema)}"
+        return [diagnose(query, "MZ052", f"Table {name} does not exist", why, fix)]
     columns = compare_columns(query, table, outputs)
     wrong = [*([] if made else columns.missing.values()), *columns.wrong.values(), *columns.others]
     found = []
     if wrong:
         summary = f"Table {name} does not take the columns of {query.address}"
-        fix = f"alter the table or the sink's select; this table would do:\n{expected}"
-        if altered := alter_table(table, [*columns.missing, *columns.wrong], columns.others):
-            fix = f"alter the sink's select, or the table:\n{altered}"
+        fix = mended(table, [*columns.missing, *columns.wrong], columns.others)
         found.append(diagnose(query, "MZ053", summary, f"{'; '.join(wrong)}.", fix))
     if columns.narrow:
         summary = f"Table {name} may be too narrow for {query.address}"
         why = f"{'; '.join(columns.narrow.values())}. A value that does not fit stops the sink."
-        fix = f"widen the table; this one would take every value:\n{expected}"
-        if altered := alter_table(table, list(columns.narrow)):
-            fix = f"widen the table:\n{altered}"
+        fix = mended(table, list(columns.narrow), {})
         found.append(diagnose(query, "MZ053", summary, why, fix, severity="warning"))
     return found
 

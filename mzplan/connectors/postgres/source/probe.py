@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mzplan.connectors.api.protocols import Probe, ResolvedQuery
 from mzplan.connectors.postgres.identity import identify
@@ -10,9 +10,9 @@ from mzplan.connectors.postgres.probe import Check
 from mzplan.connectors.postgres.source.problems import NO_WALSENDER, WAL_LEVEL
 from mzplan.connectors.postgres.source.slots import NO_TABLE, Limits, Names, find_slot, own_columns, published
 from mzplan.connectors.postgres.source.table_probe import TableCheck
-from mzplan.connectors.postgres.statements import allow_replication, create_publication
+from mzplan.connectors.postgres.statements import allow_replication, create_publication, table_sql
 from mzplan.connectors.postgres.tables import Connection, Table, find_table
-from mzplan.connectors.postgres.types import quoted
+from mzplan.connectors.postgres.types import quoted, split_name
 from mzplan.model.diagnostics import Diagnostic
 
 _OLDEST = 140000
@@ -79,15 +79,13 @@ class _ServerCheck(Check):
             )
         yield from self._slot(most - taken, most)
         yield from self._walsender(senders - sending, senders)
-        tables: list[Table] = []
-        for name in self._query.body["tables"]:
-            table = find_table(self._connection, name)
+        found = {name: find_table(self._connection, name) for name in self._query.body["tables"]}
+        for name, table in found.items():
             if table is None:
                 yield NO_TABLE.diagnostic(self._query, table=name)
-                continue
-            tables.append(table)
-            yield from TableCheck(self._connection, self._query).problems(name, table)
-        yield from _PublicationCheck(self._connection, self._query).problems(tables, creates)
+            else:
+                yield from TableCheck(self._connection, self._query).problems(name, table)
+        yield from _PublicationCheck(self._connection, self._query).problems(found, creates)
 
     # ── slot
 
@@ -139,10 +137,14 @@ class _ServerCheck(Check):
 class _PublicationCheck(Check):
     """What stands in the way of following the tables of a source."""
 
-    def problems(self, tables: Sequence[Table], creates: bool) -> Iterator[Diagnostic]:
-        """All of them; `creates`: whether the role may make one. Raises psycopg.Error."""
+    def problems(self, named: Mapping[str, Table | None], creates: bool) -> Iterator[Diagnostic]:
+        """All of them, of tables by name, None for one that is missing; `creates`: whether the role may make
+        a publication. Raises psycopg.Error."""
         names = Names.of(self._query)
-        name, listed = names.publication, [table.sql for table in tables]
+        name, tables = names.publication, [table for table in named.values() if table is not None]
+        listed = [t.sql if t is not None else table_sql(*split_name(one)) for one, t in named.items()]
+        missing = ", ".join(one for one, table in named.items() if table is None)
+        first = f"create {missing}; then " if missing else ""
         found = self._connection.execute(_PUBLICATION, (name,)).fetchone()
         limits = published(self._connection, name)
         lacking = [t for t in tables if (t.schema, t.name) not in limits]
@@ -156,8 +158,8 @@ class _PublicationCheck(Check):
                     "MZ234",
                     f"Role {self._query.link.body['user']} can't make the publication",
                     f"{'; '.join(why)}.",
-                    f"let the owner do it: {create_publication('mzplan', listed)} and name it in the source: "
-                    "publication: mzplan.",
+                    f"{first}let the owner make it, and name it in the source (publication: mzplan):\n"
+                    f"{create_publication('mzplan', listed)}",
                 )
             return
         if found is None:
@@ -165,7 +167,8 @@ class _PublicationCheck(Check):
                 "MZ227",
                 f"Publication {name} does not exist",
                 "it has no publication of that name.",
-                f"{create_publication(name, listed)} or leave `publication` out: then mzplan makes one.",
+                f"{first}make it, or leave `publication` out: then mzplan makes one.\n"
+                f"{create_publication(name, listed)}",
             )
             return
         in_parts = [] if found[1] else [t for t in lacking if self._is_published_in_parts(name, t)]
