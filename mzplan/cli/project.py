@@ -13,6 +13,7 @@ from mzplan.cli.context import Invocation, command
 from mzplan.cli.editors import modelined, refuse_editor_schemas, write_editor_schemas
 from mzplan.cli.policy import chosen_guard, policy_option, send_secrets_option
 from mzplan.host.guarded import GuardedFolder
+from mzplan.model.address import natural_item
 from mzplan.model.diagnostics import ExitCode, error
 from mzplan.model.words import count
 from mzplan.render.diagnostics import diagnostics_to_json
@@ -161,6 +162,12 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
         configuration, reached, found = validate_live(project, runners, invocation.progress, chosen)
     else:
         configuration, reached, found = validate(project, invocation.progress), (), ()
+    # What was not reached is not valid: nobody knows.
+    if nothing := all(one.why for one in reached) and any(one.left_out for one in reached):
+        from mzplan.operations.reached import nothing_reached
+
+        found = (*found, nothing_reached(reached))
+    code = ExitCode.REFUSED if nothing else ExitCode.OK
     if invocation.json:
         document: dict[str, object] = {"diagnostics": diagnostics_to_json(found)}
         if live:
@@ -168,10 +175,14 @@ def command_validate(invocation: Invocation, live: bool, policy: str | None, sen
 
             document["connections"] = [reach_to_json(r) for r in reached]
         invocation.document(document)
-        return ExitCode.OK
+        return code
     _show_reached(invocation, reached, found)
-    invocation.out(f"Valid: {count(len(configuration.resources), 'resource')}.")
-    return ExitCode.OK
+    if not nothing:
+        whole = (
+            "Valid" if not any(one.why or one.left_out for one in reached) else "Valid where it was reached"
+        )
+        invocation.out(f"{whole}: {count(len(configuration.resources), 'resource')}.")
+    return code
 
 
 def _validate_each(invocation: Invocation, names: tuple[str, ...]) -> int:
@@ -199,5 +210,7 @@ def _show_reached(invocation: Invocation, reached: tuple[Reach, ...], found: tup
             invocation.out(f"Not reached: {connection.address}, {connection.why}")
         else:
             invocation.out(f"Reached: {connection.address}, though nothing uses it")
+        for query, why in sorted(connection.left_out.items(), key=natural_item):
+            invocation.out(f"Not reached: {connection.address} for {query}: {why}")
     if found:
         invocation.show(found)

@@ -45,7 +45,8 @@ class CommitRecord:
 
     - `time`: ISO 8601, UTC. `command`: `apply`, `state mv`.
     - `user`, `host`: of the process. `actor`, `ci`: whom a CI names as the one who started it, and which CI.
-    - `message`: what `-m` gave; else the subject of the git commit, or what the command says of itself.
+    - `message`: what `-m` gave; else the subject of the git commit (`HEAD+ (…)` where files differed), or
+      what the command says of itself.
     - `digest`: of the plan that was committed (see plan.file.digest_of_plan); `summary`: its changes by
       action, without those that are 0. Empty where no plan was (`state push`).
     """

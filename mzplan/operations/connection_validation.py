@@ -3,11 +3,10 @@ not."""
 
 from __future__ import annotations
 
-from mzplan.model.address import Address, natural_item
-from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.operations.guards import guard_to_look
 from mzplan.operations.project import Project, Reporter, Runners, read_state
-from mzplan.operations.reached import Reach, reached, users_of
+from mzplan.operations.reached import Reach, nothing_reached, reached, users_of
 from mzplan.operations.statements import find_named
 from mzplan.operations.validation import by_cause, reach, reach_alone
 from mzplan.secrets.policy import Guard
@@ -41,17 +40,5 @@ def validate_connection(
         raise MzplanError(by_cause(found))
     shown = tuple(r for r in reached(wanted, users) if r.address == address)
     if all(one.why for one in shown):
-        raise MzplanError(_nothing(address, shown[0]))
+        raise MzplanError(nothing_reached(shown))
     return shown, tuple(by_cause(found))
-
-
-def _nothing(address: Address, reach: Reach) -> Diagnostic:
-    queries = "".join(f"\n{query}: {why}" for query, why in sorted(reach.left_out.items(), key=natural_item))
-    return Diagnostic(
-        code="MZ143",
-        summary=f"Nothing of {address} could be reached",
-        detail=f"{address} was not reached, {reach.why}.{queries}",
-        hint="use it in a source or sink of an instance that is not dry, then validate it again.",
-        address=address,
-        exit_code=ExitCode.REFUSED,
-    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mzplan.model.address import Address, natural
+from mzplan.model.address import Address, natural, natural_item
+from mzplan.model.diagnostics import Diagnostic, ExitCode
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.state import ResourceState, State
 from mzplan.schema.description import InlinedConnection, describe
@@ -57,6 +58,24 @@ def reached(state: State, queries: Iterable[ResourceState]) -> tuple[Reach, ...]
     return tuple(
         Reach(address=a, queries=tuple(sorted(through[a], key=natural)), why=why(a), left_out=left_out[a])
         for a in connections
+    )
+
+
+def nothing_reached(connections: Sequence[Reach]) -> Diagnostic:
+    """MZ143, where none of the connections was reached: so nobody knows whether they are valid."""
+    names = [str(one.address) for one in connections]
+    lines = []
+    for one in connections:
+        lines.append(f"{one.address} was not reached, {one.why}.")
+        lines += [f"{query}: {why}" for query, why in sorted(one.left_out.items(), key=natural_item)]
+    return Diagnostic(
+        code="MZ143",
+        summary=f"Nothing of {names[0] if len(names) == 1 else 'the connections'} could be reached",
+        detail="\n".join(lines),
+        hint=f"use {'it' if len(names) == 1 else 'them'} in a source or sink of an instance that is not dry, "
+        "then validate again.",
+        address=connections[0].address,
+        exit_code=ExitCode.REFUSED,
     )
 
 

@@ -25,13 +25,15 @@ _WEIGHT: tuple[CommitStatus, ...] = ("applied", "pending", "rejected", "failed")
 
 
 def record_of(project: Project, command: str, plan: Plan | None, message: str | None) -> CommitRecord:
-    """What the commit of a plan records. `message`: None for the subject of the git commit."""
+    """What the commit of a plan records. `message`: None for the subject of the git commit, as `HEAD+ (…)`
+    where the files were not as that has them: then it does not say why."""
     from mzplan.plan.file import digest_of_plan
 
     git = find_revision(project.settings.directory, _own_paths(project.settings))
     who = author()
     if message is None:
-        message = git.subject if git is not None else ""
+        subject = git.subject if git is not None else ""
+        message = f"HEAD+ ({subject})" if git is not None and git.clean is False else subject
     return CommitRecord(
         time=_now(),
         command=command,

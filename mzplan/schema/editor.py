@@ -19,6 +19,7 @@ PIPELINE, PROJECT = "pipeline.json", "project.json"
 DRAFT = "http://json-schema.org/draft-07/schema#"
 NAME = "^[a-z][a-z0-9_]*$"
 _VARIABLE: Json = {"type": "string", "pattern": r"\$\{"}
+_EACH: Json = {"type": "string", "pattern": r"^\$\{each\.value(\.[A-Za-z_][A-Za-z0-9_-]*)*\}$"}
 _SECRET: Json = {
     **_VARIABLE,
     "patternErrorMessage": "A secret is written as a reference, such as ${env:NAME} or ${file:PATH}.",
@@ -99,7 +100,7 @@ def _of_any_type(kind: Kind) -> Json:
 
 def _resource(kind: Kind, type_: str) -> Json:
     loaded = written_schema(f"{kind}.{type_}")
-    schema: Json = _edited(loaded)
+    schema: Json = _edited(loaded, repeated=kind != "connection")
     schema["title"] = loaded.get("title", f"{kind}.{type_}")
     if kind != "connection":  # what is missing may come from `defaults`, in this file or another
         schema.pop("required", None)
@@ -111,8 +112,9 @@ def _resource(kind: Kind, type_: str) -> Json:
     return schema
 
 
-def _edited(schema: Any) -> Any:
-    """A schema at any depth for an editor: without mzplan's own words, and open for variables."""
+def _edited(schema: Any, *, repeated: bool = False) -> Any:
+    """A schema at any depth for an editor: without mzplan's own words, and open for variables. `repeated`:
+    for_each may give each of its properties."""
     if not isinstance(schema, dict):
         return schema
     found: Json = {key: value for key, value in schema.items() if _is_kept(key)}
@@ -120,13 +122,13 @@ def _edited(schema: Any) -> Any:
         found["dependencies"] = found.pop("dependentRequired")
     for key in ("properties", "patternProperties"):
         if key in found:
-            found[key] = {name: _edited(inner) for name, inner in found[key].items()}
+            found[key] = {name: _property(inner, repeated) for name, inner in found[key].items()}
     for key in ("items", "additionalProperties", "then", "else"):
         if key in found:
-            found[key] = _edited(found[key])
+            found[key] = _edited(found[key], repeated=repeated)
     for key in ("allOf", "anyOf", "oneOf"):
         if key in found:
-            found[key] = [_edited(inner) for inner in found[key]]
+            found[key] = [_edited(inner, repeated=repeated) for inner in found[key]]
     for key in ("if", "not"):  # a condition is of what is written: a variable fulfils none
         if key in found:
             found[key] = _bare(found[key])
@@ -135,22 +137,41 @@ def _edited(schema: Any) -> Any:
     return _open(found)
 
 
+def _property(schema: Any, repeated: bool) -> Any:
+    """A list or a mapping may also be what for_each gives: nothing else stands for one."""
+    found = _edited(schema, repeated=repeated)
+    if not repeated or not isinstance(found, dict) or not _holds(found):
+        return found
+    about = {key: found[key] for key in _ABOUT if key in found}
+    return {**about, "anyOf": [{k: v for k, v in found.items() if k not in about}, copy.copy(_EACH)]}
+
+
+def _types(schema: Json) -> set[str]:
+    type_ = schema.get("type", [])
+    return {type_} if isinstance(type_, str) else set(type_)
+
+
+def _holds(schema: Json) -> bool:
+    """Whether it is of a list or a mapping."""
+    return bool(_types(schema) & {"object", "array"}) or "properties" in schema
+
+
 def _open(schema: Json) -> Json:
     """A single value that may also be a text with a variable in it."""
-    type_ = schema.get("type", [])
-    types = {type_} if isinstance(type_, str) else set(type_)
-    holds = types & {"object", "array"} or "properties" in schema
+    types = _types(schema)
     narrow = any(key in schema for key in _NARROWS) or (types and "string" not in types)
-    if holds or not narrow:
+    if _holds(schema) or not narrow:
         return schema
     about = {key: schema[key] for key in _ABOUT if key in schema}
     return {**about, "anyOf": [{k: v for k, v in schema.items() if k not in about}, copy.copy(_VARIABLE)]}
 
 
 def _bare(schema: Any) -> Any:
-    """A condition without mzplan's own words."""
+    """A condition without mzplan's own words. What it says of keys is of a mapping, and of no text that
+    stands for one."""
     if isinstance(schema, dict):
-        return {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
+        found = {key: _bare(value) for key, value in schema.items() if _is_kept(key)}
+        return {"type": "object", **found} if isinstance(found.get("properties"), dict) else found
     return [_bare(one) for one in schema] if isinstance(schema, list) else schema
 
 

@@ -195,8 +195,13 @@ def test_without_live_and_a_runner_nothing_is_reached(servers: Path) -> None:
 def test_a_dry_instance_reaches_nothing(tmp_path: Path) -> None:
     write(tmp_path)
     ran = mzplan(tmp_path, "validate", "--live", "-v")
-    assert ran.code == 0
+    assert ran.code == 7 and "Valid" not in ran.out and "error[MZ143]" in ran.err
     assert "Not reached: connection.k" in ran.out and "dry" in ran.err
+    why = "Not reached: connection.k for source.orders: its instance local is dry, and reaches nothing"
+    assert why in ran.out
+    told = mzplan(tmp_path, "validate", "--live", "--json")
+    assert told.code == 7 and told.error()["code"] == "MZ143"
+    assert [one["address"] for one in told.json()["connections"]] == ["connection.k"]
     assert mzplan(tmp_path, "plan", "--live").code == 0
 
 

@@ -56,6 +56,23 @@ def test_what_is_valid_is_valid_in_an_editor(side: str) -> None:
         ),
         ("sources: {s: {connection: k, topic: t, format: {type: text}, trigger: {interval: soon}}}", False),
         ("sources: {s: {connection: k, topic: t, tables: [a.b]}}", False),
+        (
+            "sinks: {s: {for_each: [a], from: o, connection: k, table: t, mode: upsert,"
+            " key: '${each.value.k}'}}",
+            True,
+        ),
+        (
+            "sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: '${each.value.k}s'}}",
+            False,
+        ),
+        ("sinks: {s: {from: o, connection: k, table: t, mode: upsert, key: id}}", False),
+        ("sources: {s: {connection: k, topic: t, for_each: [a], format: '${each.value}'}}", True),
+        (
+            "sources: {s: {connection: k, topic: t, for_each: [a],"
+            " format: {type: json, schema: 'a INT'}, envelope: {type: upsert, key: '${each.value.k}'}}}",
+            True,
+        ),
+        ("connections: {k: {type: kafka, brokers: '${each.value}'}}", False),
         ("sinks:", True),
         ("", True),
     ],

@@ -25,6 +25,8 @@ from mzplan.store.store import Store
 from tests.unit.cli_runs import apply, mzplan, write
 from tests.unit.reporters import SilentReporter
 from tests.unit.small_projects import commit, kafka, shop, sink, source
+from tests.unit.test_git import commit as git_commit
+from tests.unit.test_git import run as git
 
 ORDERS, SINK = Address.parse("source.orders"), Address.parse("sink.orders_pg")
 
@@ -130,6 +132,16 @@ def test_each_command_that_commits_is_in_the_history(folder: Path, monkeypatch: 
     assert {ends[n] for n in (6, 7, 8)} == {"committed"}
     assert [one["serial"] for one in listed(folder, "-n", "2")] == [9, 8]
     assert "ann (gitlab, " in mzplan(folder, "history").out
+
+
+def test_a_message_is_the_commit_s_only_where_the_files_are(folder: Path) -> None:
+    git(folder, "init", "-q", "-b", "main")
+    git_commit(folder, "Orders, from Kafka")
+    apply(folder)
+    write(folder, broker="b")
+    apply(folder)
+    messages = {one["serial"]: one["commit"]["message"] for one in listed(folder)}
+    assert messages == {1: "Orders, from Kafka", 2: "HEAD+ (Orders, from Kafka)"}
 
 
 def test_a_serial_is_shown_as_a_plan_and_two_as_their_difference(folder: Path) -> None:
