@@ -28,6 +28,7 @@ version: 1
 project: {name}
 warehouse: ./warehouse          # where collections and checkpoints live: a path or a URI
 """
+_ABOUT_IGNORED = "# Of this machine, and of runners. What else is in the state's folder is committed."
 _PACKAGED = Path(__file__).parent.parent / "_examples"
 _CHECKOUT = Path(__file__).parent.parent.parent / "examples"
 # What running an example leaves in its folder.
@@ -46,7 +47,7 @@ def command_init(invocation: Invocation, example: str | None) -> int:
     else:
         written = [_begin(folder)]
         text = f"Wrote {written[0]}. Declare connections, sources and sinks beside it."
-    written += write_editor_schemas(folder)
+    written += [*write_editor_schemas(folder), *_ignored(folder)]
     if invocation.json:
         invocation.document({"written": [str(path) for path in written]})
     else:
@@ -78,6 +79,26 @@ def _create(folder: Path, name: str, data: bytes) -> None:
         raise error(
             "MZ035", f"Cannot write {folder / name}", why, "check the folder and its permissions."
         ) from None
+
+
+def _ignored(folder: Path) -> list[Path]:
+    """Have git leave out what must not be committed; what the project's .gitignore says is kept, and no line
+    is added twice. Returns what was written. One that is a link is left alone: it is of somewhere else."""
+    from mzplan.store.backends.local import IGNORED
+
+    files = GuardedFolder(folder)
+    try:
+        there = files.read(".gitignore") or b""
+    except OSError:
+        return []
+    wanted = (".mzplan/", "/warehouse/", *(f"/state/**/{line}" for line in IGNORED.splitlines()))
+    lacking = [line for line in wanted if line.encode() not in there.splitlines()]
+    if not lacking:
+        return []
+    before = there if not there or there.endswith(b"\n") else there + b"\n"
+    with files.replacing(".gitignore") as file:
+        file.write(before + "\n".join([_ABOUT_IGNORED, *lacking, ""]).encode())
+    return [folder / ".gitignore"]
 
 
 def examples() -> dict[str, str]:

@@ -91,7 +91,7 @@ def test_a_connector_of_another_package_is_in_them(site: Path) -> None:
 def test_where_they_are_written(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     written: dict[str, Any] = mzplan(folder, "init", "--json").json()
-    assert [Path(one).name for one in written["written"]] == ["mzplan.yaml", PIPELINE, PROJECT]
+    assert [Path(one).name for one in written["written"]] == ["mzplan.yaml", PIPELINE, PROJECT, ".gitignore"]
     assert (folder / ".mzplan/schemas/.gitignore").read_text() == "*\n"
     assert mzplan(folder, "validate").code == 0
     ran = mzplan(folder, "schema", "--editor", "--out", str(tmp_path / "shared"))

@@ -11,6 +11,7 @@ import pytest
 from mzplan.host import git
 from mzplan.host.author import author
 from mzplan.host.git import find_revision
+from tests.unit.cli_runs import mzplan
 
 
 @pytest.fixture
@@ -162,3 +163,33 @@ def test_who_runs_this() -> None:
     lab = author({"GITLAB_CI": "true", "GITLAB_USER_LOGIN": "bob"})
     assert (lab.ci, lab.actor) == ("gitlab", "bob")
     assert author({"BUILDKITE": "true"}).ci == "buildkite"
+
+
+def test_init_leaves_to_git_what_is_to_be_committed(checkout: Path) -> None:
+    (checkout / ".gitignore").write_text("*.log\n/warehouse/")
+    assert mzplan(checkout, "init", "--from", "files").code == 0
+    text = (checkout / ".gitignore").read_text()
+    assert text.startswith("*.log\n/warehouse/\n#") and text.count("warehouse/") == 1
+    made = ("state/prod/journal/local.jsonl", "state/status/local.json", "state/leases/local.json")
+    for name in (*made, "state/lock", "state/proposals/x", "warehouse/x", ".mzplan/local.log"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("")
+    for name in ("mzplan.state.json", ".runners", "history/000001.json"):
+        (checkout / "state" / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / "state" / name).write_text("{}")
+    run(checkout, "add", "-A")
+    kept = [
+        one for one in run(checkout, "ls-files").splitlines() if one.startswith((".mz", "state", "wareh"))
+    ]
+    assert kept == ["state/.runners", "state/history/000001.json", "state/mzplan.state.json"]
+    (checkout / "mzplan.yaml").unlink()
+    (checkout / "pipeline.yaml").unlink()
+    for file in (checkout / "inbox").iterdir():
+        file.unlink()
+    assert mzplan(checkout, "init", "--from", "files").code == 0
+    assert (checkout / ".gitignore").read_text() == text
+    elsewhere = checkout.parent / "elsewhere"
+    elsewhere.write_text("")
+    (checkout / "p").mkdir()
+    (checkout / "p" / ".gitignore").symlink_to(elsewhere)
+    assert mzplan(checkout / "p", "init").code == 0 and elsewhere.read_text() == ""

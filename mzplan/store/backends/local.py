@@ -26,7 +26,7 @@ from mzplan.store.backends.backend import (
 
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
-_IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
+IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
 
 
 class LocalBackend:
@@ -176,7 +176,7 @@ class LocalBackend:
             pass
         if not os.path.lexists(self.folder / ".gitignore"):
             with self._files.replacing(".gitignore", durable=False) as file:
-                file.write(_IGNORED.encode())
+                file.write(IGNORED.encode())
 
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
