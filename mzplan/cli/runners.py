@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -35,7 +36,12 @@ class LocalRunners:
         if self._is_to_start(instance):
             require_extra(RUNNER)
 
-    def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = _NOTHING) -> None:
+    def ensure(
+        self,
+        instance: Instance,
+        packages: Mapping[str, tuple[str, ...]] = _NOTHING,
+        wait: float = math.inf,
+    ) -> None:
         if not self._is_to_start(instance):
             return
         require_extra(RUNNER)
@@ -48,8 +54,10 @@ class LocalRunners:
         log = runtime_file(self.settings, instance.name, "log").name
         self.reporter.stage(f"Starting the runner of instance {instance.name} (log: .mzplan/{log})")
         with self.reporter.working("the runner starts"):
-            lease = start(self.settings, self.store, instance.name, packages, self.policy)
-        self.reporter.detail(f"it is process {lease.pid}, epoch {lease.epoch}; Spark takes some seconds more")
+            lease = start(self.settings, self.store, instance.name, packages, self.policy, wait)
+        if lease is not None:
+            leads = f"it is process {lease.pid}, epoch {lease.epoch}"
+            self.reporter.detail(f"{leads}; Spark takes some seconds more")
 
     def wake(self, instance: Instance, handed: Handed) -> int | None:
         if instance.type != "embedded":
@@ -65,12 +73,14 @@ class LocalRunners:
         )
         return number
 
-    def settle(self, instance: Instance) -> None:
+    def settle(self, instance: Instance, wait: float) -> None:
         if instance.type == "dry":
             from mzplan.runner.main import run_dry
 
             with self.reporter.working(f"dry instance {instance.name} takes the commit in"):
-                run_dry(self.settings, instance.name)
+                taken_in = run_dry(self.settings, instance.name, wait)
+            if not taken_in:
+                self.reporter.detail(f"another process leads it, or may do so: not within {wait:.0f} s")
 
     def ended(self, instance: Instance) -> MzplanError | None:
         if instance.type != "embedded" or self.store.leases.leader(instance.name) is not None:

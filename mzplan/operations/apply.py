@@ -6,6 +6,7 @@ state or the new one, and a runner that converges to it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -265,7 +266,9 @@ def _follow(
     taken: Mapping[str, tuple[int, int]],
     wait: float,
 ) -> Applied:
-    """Wait for what the plan touched, and for whatever else has not converged yet."""
+    """Wait for what the plan touched, and for whatever else has not converged yet: `wait` seconds in all."""
+    began = time.monotonic()
+    until = began + wait
     before = {a: o.run_id for s in statuses.values() for a, o in s.observations.items()}
     touched = {c.address for c in plan.changes if c.address.kind != "connection"} | set(plan.goes_on)
     needed = _instances_used(state)
@@ -274,14 +277,14 @@ def _follow(
     for name in sorted(needed | left, key=natural):
         instance = _instance(state, name)
         if name in needed:
-            runners.ensure(instance)
+            runners.ensure(instance, wait=until - time.monotonic())
         elif instance.type != "dry" and project.store.leases.leader(name) is None:
             continue  # nothing runs there, and nothing is to run
-        runners.settle(instance)
+        runners.settle(instance, until - time.monotonic())
         follower = Follower(project.store, state, name, touched, taken.get(name, (0, 0)))
-        outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i))  # type: ignore[misc]
+        outcomes |= follower.follow(wait, reporter, lambda i=instance: runners.ended(i), began)  # type: ignore[misc]
     with reporter.working("counting what was read since"):
-        resumed = resumed_queries(project.store, state, plan, outcomes, before)
+        resumed = resumed_queries(project.store, state, plan, outcomes, before, until)
     return Applied(
         plan=plan,
         serial=state.serial,

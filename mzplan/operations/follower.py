@@ -120,10 +120,15 @@ class Follower:
             self.wanted[address] = None
 
     def follow(
-        self, wait: float, progress: Progress, ended: Callable[[], MzplanError | None]
+        self,
+        wait: float,
+        progress: Progress,
+        ended: Callable[[], MzplanError | None],
+        began: float | None = None,
     ) -> dict[Address, Outcome]:
-        """Wait at most `wait` seconds. Returns the outcomes, but none for untouched queries as before."""
-        began = time.monotonic()
+        """Wait at most `wait` seconds from when that `began` (monotonic; by default now). Returns the
+        outcomes, but none for untouched queries as before."""
+        began = time.monotonic() if began is None else began
         waiting: dict[Address, str] = dict.fromkeys(sorted(self.wanted, key=natural), "starting")
         outcomes: dict[Address, Outcome] = {}
         first: float | None = None

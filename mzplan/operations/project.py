@@ -35,16 +35,20 @@ class Runners(Protocol):
         """Raise MzplanError MZ096 where `ensure` would have to start a runner, and its packages are not
         installed here. Starts nothing."""
 
-    def ensure(self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ...) -> None:
+    def ensure(
+        self, instance: Instance, packages: Mapping[str, tuple[str, ...]] = ..., wait: float = ...
+    ) -> None:
         """Start the embedded runner of an instance unless one leads, its Spark with these jars (see
-        schema.description.packages_of). Does nothing for other types."""
+        schema.description.packages_of), and wait at most so many seconds until it leads. Does nothing for
+        other types."""
 
     def wake(self, instance: Instance, handed: Handed) -> int | None:
         """Wake a local runner, and hand this to it. Returns what its Status will have as `handed` once values
         that it is to use at once are in use; None where it does not hear."""
 
-    def settle(self, instance: Instance) -> None:
-        """Have a dry instance take in the commit. Does nothing for other types."""
+    def settle(self, instance: Instance, wait: float) -> None:
+        """Have a dry instance take in the commit, unless another process leads it for so many seconds. Does
+        nothing for other types."""
 
     def ended(self, instance: Instance) -> MzplanError | None:
         """Why the embedded runner has ended, when it has; None while one leads, and for other types."""

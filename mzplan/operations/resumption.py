@@ -22,9 +22,11 @@ def resumed_queries(
     plan: Plan,
     outcomes: Mapping[Address, Outcome],
     before: Mapping[Address, str | None],
+    until: float,
 ) -> dict[Address, Observation]:
     """What runners tell of the queries that came up again after a connection changed. Waits a moment for what
-    is not counted yet, or not read: what waits is measured now and then, and may have been read since."""
+    is not counted yet, or not read: what waits is measured now and then, and may have been read since; but
+    not past `until`, in seconds, monotonic."""
     if not any(change.address.kind == "connection" for change in plan.changes):
         return {}
     wanted = {
@@ -34,7 +36,7 @@ def resumed_queries(
     }
     instances = sorted({state.resources[a].instance for a in wanted if a in state.resources}, key=natural)
     statuses = [NewestStatus(store, name) for name in instances]
-    until = time.monotonic() + PATIENCE
+    until = min(until, time.monotonic() + PATIENCE)
     while True:
         found = _observed(statuses, wanted)
         complete = all(one.run_rows is not None and one.lag == 0 for one in found.values())

@@ -297,7 +297,7 @@ def _edit(
 def _wake(runners: Runners, state: State) -> None:
     for instance in state.instances.values():
         runners.wake(instance, NOTHING_HANDED)
-        runners.settle(instance)
+        runners.settle(instance, LOCK_WAIT)
 
 
 def _check_storage(project: Project, warehouse: str, address: Address, id_: str, generation: int) -> None:

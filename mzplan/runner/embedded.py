@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -37,8 +38,10 @@ def start(
     instance: str,
     packages: Mapping[str, tuple[str, ...]] = _NOTHING,
     policy: str | None = None,
-) -> Lease:
-    """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting).
+    wait: float = math.inf,
+) -> Lease | None:
+    """Start a runner detached, unless one leads; returns once it leads (Spark may still be starting), None
+    where it lives and does not within so many seconds.
     `packages`: what its Spark will need (see schema.description.packages_of), beside what the state needs.
     `policy`: the file of its policy, by default the one that the environment names.
 
@@ -89,7 +92,7 @@ def start(
             env=environment,
             start_new_session=True,
         )
-    until = time.monotonic() + LEASE_WAIT
+    until = time.monotonic() + min(LEASE_WAIT, wait)
     while time.monotonic() < until:
         lease = store.leases.leader(instance)
         if lease is not None:
@@ -97,6 +100,8 @@ def start(
         if process.poll() is not None and store.leases.leader(instance) is None:
             raise failure(settings, instance)
         time.sleep(0.02)
+    if wait < LEASE_WAIT and process.poll() is None:
+        return None
     raise failure(settings, instance)
 
 

@@ -26,7 +26,7 @@ from mzplan.controller.types import NotAttachedError, ReplicaLocation, StoragePa
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import write_durably
 from mzplan.host.local_folder import runtime_file
-from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.diagnostics import ExitCode, MzplanError
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 from mzplan.model.state import Lease, State
 from mzplan.runner.embedded import PACKAGES_VARIABLE
@@ -77,16 +77,17 @@ def run(
     return _serve(settings, store, lease, stopping, place, find_drift, policy, watch)
 
 
-def run_dry(settings: ProjectSettings, instance: str) -> None:
-    """One pass of a dry instance, in this process: commits become observations, nothing is reached."""
+def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
+    """One pass of a dry instance, in this process: commits become observations, nothing is reached. False
+    where another process leads it for so many seconds, or may do so."""
     store = open_store(settings)
     lease = store.leases.acquire(instance, "dry")
-    until = time.monotonic() + 30.0
+    until = time.monotonic() + wait
     while lease is None and time.monotonic() < until:  # another command's pass: it takes moments
         time.sleep(0.05)
         lease = store.leases.acquire(instance, "dry")
     if lease is None:
-        raise error("MZ060", f"Instance {instance} is led by another process", "It is a dry instance.")
+        return False
     pool = _Inline()
     gates = gates_of(store, instance, time.monotonic)
     controller = InMemoryStorageController(
@@ -107,6 +108,7 @@ def run_dry(settings: ProjectSettings, instance: str) -> None:
         runner.tick()
     finally:
         store.leases.renew(lease, released=True)
+    return True
 
 
 def _lead(store: Store, instance: str, stopping: threading.Event, stand_by: bool) -> Lease | None:

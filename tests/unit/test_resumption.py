@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -50,7 +51,7 @@ def proof(*seen: Observation) -> str:
     change = Change(address=CONNECTION, action="update", effect="restart", reason="host changed")
     plan = Plan(project="p", lineage="l", serial=1, warehouse="w", changes=(change,))
     outcome = Outcome(address=SINK, status="applied", seconds=1.0, run_id="new")
-    found = resumed_queries(store, state, plan, {SINK: outcome}, {SINK: "old"})
+    found = resumed_queries(store, state, plan, {SINK: outcome}, {SINK: "old"}, math.inf)
     return render_resumed(SINK, found[SINK])
 
 
