@@ -94,7 +94,8 @@ def _named(one: Address | str, queries: Collection[Address], state: State) -> li
 def _near(glob: str, addresses: list[str]) -> Iterator[str]:
     """Globs that match something: of the name alone, or with the text before the first wildcard corrected."""
     stem = "".join(takewhile(lambda letter: not is_glob(letter), glob))
-    beginnings = (address[: len(stem)] for address in addresses)
+    lengths = (len(stem), len(stem) + 1, len(stem) - 1)  # a letter was wrong, left out, or too many
+    beginnings = (address[:length] for length in lengths if length > 0 for address in addresses)
     for kind in ("source.", "sink.", "*."):
         yield from _matching(kind + glob, addresses)
     if found := nearest(stem, dict.fromkeys(beginnings)):

@@ -109,6 +109,8 @@ def test_conditions_are_only_read_where_they_are_asked_for() -> None:
         ({"named": (at("sink.pg_order"),)}, "did you mean sink.pg_orders?"),
         ({"connections": ("jmp",)}, "did you mean connection.jump?"),
         ({"named": ("sink.gp_*",)}, "did you mean 'sink.pg_*'?"),
+        ({"named": ("snk.*",)}, "did you mean 'sink.*'?"),
+        ({"named": ("sourrce.c*",)}, "did you mean 'source.c*'?"),
         ({"named": ("pg_*",)}, "did you mean 'sink.pg_*'?"),
         ({"named": ("?.nothing",)}, "`mzplan status` lists the queries."),
     ],
