@@ -183,7 +183,7 @@ def command_destroy(
     from mzplan.plan.manual_changes import plan_destroy
 
     def planned(project: Project, state: State) -> Plan:
-        return with_stored_data(plan_destroy(state, targets=target), project)
+        return with_stored_data(plan_destroy(state, targets=target), project, state)
 
     why = message if message is not None else f"Destroyed {', '.join(map(str, target)) or 'everything'}"
     return carry_out_plan(invocation, "destroy", planned, auto_approve, wait, why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +34,13 @@ if TYPE_CHECKING:
     "port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
-    help="Serve /metrics (Prometheus) and /healthz there, for this machine only (else: as mzplan.yaml says).",
+    help="Serve /metrics (Prometheus) and /healthz there (else: as is committed of mzplan.yaml).",
+)
+@click.option(
+    "--metrics-host",
+    "host",
+    metavar="HOST",
+    help="The address to serve them at (default: 127.0.0.1). There is no password.",
 )
 @policy_option
 def command_run(
@@ -44,14 +49,13 @@ def command_run(
     standby: bool,
     log_format: LogFormat,
     port: int | None,
+    host: str | None,
     policy: str | None,
 ) -> int:
     """Be the runner: follow the state, run its queries on Spark."""
-    from mzplan.config.files import PROJECT_FILE
     from mzplan.plan.drift import drift_of_instance
     from mzplan.runner.logs import configure_logging
     from mzplan.runner.main import run
-    from mzplan.runner.settings import SettingsWatch
     from mzplan.secrets.policy import read_policy
 
     settings = invocation.project().settings
@@ -59,10 +63,10 @@ def command_run(
     if settings.instances[instance].type != "dry":
         require_extra(RUNNER)  # before it leads
     configure_logging(log_format)
-    place = MetricsPlace(port=port) if port is not None else None
+    if host is not None and port is None:
+        raise click.UsageError("--metrics-host goes with --metrics-port.")
+    place = MetricsPlace(port=port, host=host or "127.0.0.1") if port is not None else None
     allowed = read_policy(policy) if policy else None
-    file = Path(settings.directory) / PROJECT_FILE
-    watch = SettingsWatch(file, lambda: invocation.project().settings)
     return run(
         settings,
         instance,
@@ -70,7 +74,6 @@ def command_run(
         stand_by=standby,
         metrics=place,
         policy=allowed,
-        watch=watch,
     )
 
 

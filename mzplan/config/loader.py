@@ -166,6 +166,7 @@ def read_files(
         instances=settings.instances,
         resources=resources,
         variables=given_values(values),
+        settings=settings.runner,
     )
     return FilesRead(configuration=configuration, resources=resources)
 

@@ -30,6 +30,7 @@ from mzplan.model.resources import (
     ProjectSettings,
     Retries,
     RunEventSettings,
+    RunnerSettings,
 )
 from mzplan.schema.kinds import load_schema
 
@@ -45,10 +46,7 @@ class Settings:
     warehouse: str
     state: dict[str, Any]
     instances: dict[str, Instance]
-    retain_dropped: float
-    retries: Retries
-    metrics: dict[str, MetricsPlace]
-    run_events: RunEventSettings
+    runner: RunnerSettings
     folders: tuple[str, ...] = ()  # states and warehouses, as written: those of all environments
     environment: Environment = NONE
 
@@ -67,10 +65,7 @@ class Settings:
             state=self.state if state is None else _with_default_backend(state),
             state_config=state_config,
             instances=self.instances,
-            retain_dropped=self.retain_dropped,
-            retries=self.retries,
-            metrics=self.metrics,
-            run_events=self.run_events,
+            runner=self.runner,
             variables=given_values(variables),
             variant=self._variant(variables),
             environment=self.environment.name,
@@ -144,10 +139,12 @@ def _settings(body: dict[str, Any], environment: Environment = NONE) -> Settings
         project=str(body.get("project", "")),
         warehouse=setting("warehouse"),
         state=_with_default_backend(setting("state")),
-        retain_dropped=seconds(setting("retain_dropped")),
-        metrics=_metrics(setting("instances")),
-        run_events=_run_events(setting("lineage")),
-        retries=_retries({**properties["retries"]["default"], **setting("retries")}),
+        runner=RunnerSettings(
+            retain_dropped=seconds(setting("retain_dropped")),
+            retries=_retries({**properties["retries"]["default"], **setting("retries")}),
+            metrics=_metrics(setting("instances")),
+            run_events=_run_events(setting("lineage")),
+        ),
         folders=tuple(folders),
         environment=environment,
         instances=instances or {DEFAULT_INSTANCE: Instance(name=DEFAULT_INSTANCE, type="embedded")},

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mzplan.model.address import Address, natural_item
 from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic
-from mzplan.model.resources import Instance
+from mzplan.model.resources import Instance, RunnerSettings
 from mzplan.model.state import ResourceState
 from mzplan.model.stored import SPARSE, InstanceName, stored
 
@@ -21,6 +21,9 @@ ACTIONS: tuple[Action, ...] = ("create", "update", "restart", "replace", "delete
 # In order of weight. `none`: a resource that runs nothing of its own and reaches nobody.
 Effect = Literal["none", "in-place", "restart", "replace", "forbidden"]
 EFFECTS: tuple[Effect, ...] = ("none", "in-place", "restart", "replace", "forbidden")
+
+Fate = Literal["create", "update", "restart", "replace", "delete", "move", "pause", "resume"]
+FATES: tuple[Fate, ...] = ("create", "update", "restart", "replace", "delete", "move", "pause", "resume")
 
 
 def heaviest(effects: list[Effect]) -> Effect:
@@ -58,6 +61,21 @@ class Change:
     before: ResourceState | None = None
     after: ResourceState | None = None
 
+    @property
+    def fate(self) -> Fate:
+        """What happens to the resource, whatever kind of edit does that: a renamed query restarts, one whose
+        `paused` changes pauses, and of one that is paused already nothing does."""
+        before, after = self.before, self.after
+        if self.address.kind == "connection" or before is None or after is None:
+            return self.action
+        if self.action == "replace" or self.effect == "forbidden":
+            return self.action
+        if before.paused != after.paused:
+            return "pause" if after.paused else "resume"
+        if self.effect == "restart" and not after.paused:
+            return "restart"
+        return "move" if self.action == "move" else "update"
+
     def ways_to_json(self) -> dict[str, list[str]]:
         """`ways` as JSON values."""
         return {
@@ -92,7 +110,8 @@ class Plan:
     what each query downstream uses of what is in the plan, as (used, user). `canaries` go first, where that
     was asked for. `goes_on` are queries that a canary of an earlier serial held back when it failed, and that
     canary: applying the plan lets them go. `environment`: of which of the project's environments it is, and
-    no other takes it; "" in a project without any.
+    no other takes it; "" in a project without any. `settings`: how runners are to work, None where the state
+    says so already; `settings_changes`: what of mzplan.yaml changes for them, declared instances included.
     """
 
     format_version: str = PLAN_FORMAT_VERSION
@@ -113,11 +132,21 @@ class Plan:
     canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
     goes_on: tuple[Address, ...] = field(default=(), metadata=SPARSE)
     environment: str = field(default="", metadata=SPARSE)
+    settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
+    settings_changes: tuple[FieldChange, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def is_empty(self) -> bool:
         """Whether applying it would commit nothing."""
-        return not self.changes and not self.instances_changed and not self.goes_on
+        settles = self.instances_changed or self.settings_changes
+        return not self.changes and not settles and not self.goes_on
+
+    def fates(self) -> dict[Fate, int]:
+        """How many changes of each fate."""
+        counts: dict[Fate, int] = dict.fromkeys(FATES, 0)
+        for change in self.changes:
+            counts[change.fate] += 1
+        return counts
 
     def summary(self) -> dict[str, int]:
         """How many changes of each action."""

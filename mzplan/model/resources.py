@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import SourceRange
-from mzplan.model.stored import KEY, InstanceName
+from mzplan.model.stored import KEY, OPTIONAL, InstanceName, Port, Positive, Seconds, Wait, stored
 
 # JSON-like: str, int, float, bool, None, list, dict. Never mutated once a resource holds it.
 Body = Mapping[str, Any]
@@ -57,6 +57,53 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How failed queries are tried again: after `first` seconds, doubled each time up to `last`; not any more
+    after `budget` failures in a row (None: always)."""
+
+    first: Wait = field(default=1.0, metadata=OPTIONAL)
+    last: Wait = field(default=60.0, metadata=OPTIONAL)
+    budget: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsPlace:
+    """Where a runner serves `/metrics` and `/healthz`."""
+
+    port: Port
+    host: str = field(default="127.0.0.1", metadata=OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEventSettings:
+    """Which OpenLineage server a runner sends run events to; "" where only its environment may name one.
+    `api_key` is a secret reference, or "". `timeout`: seconds for one answer; `interval`: seconds between two
+    events of a run that goes on. `namespace`: that of the jobs, "" for the project's name."""
+
+    url: str = field(default="", metadata=OPTIONAL)
+    api_key: str = field(default="", metadata=OPTIONAL)
+    timeout: Wait = field(default=5.0, metadata=OPTIONAL)
+    interval: Wait = field(default=300.0, metadata=OPTIONAL)
+    namespace: str = field(default="", metadata=OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """What mzplan.yaml says of how runners work, which they do once it is committed.
+
+    `retain_dropped`: seconds that unclaimed storage stays. `metrics`: by instance. Where the state itself is,
+    is no part of it: a runner must know that before it can read what is committed.
+    """
+
+    retain_dropped: Seconds = field(default=7 * 86_400.0, metadata=OPTIONAL)
+    retries: Retries = field(default=Retries(), metadata=OPTIONAL)
+    metrics: Mapping[InstanceName, MetricsPlace] = field(default_factory=dict, metadata=OPTIONAL)
+    run_events: RunEventSettings = field(
+        default=RunEventSettings(), metadata=stored("lineage", optional=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """What is wanted: the project's settings and its resources, by address.
 
@@ -69,37 +116,7 @@ class Configuration:
     instances: Mapping[str, Instance]
     resources: Mapping[Address, Resource]
     variables: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    """How failed queries are tried again: after `first` seconds, doubled each time up to `last`; not any more
-    after `budget` failures in a row (None: always)."""
-
-    first: float = 1.0
-    last: float = 60.0
-    budget: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsPlace:
-    """Where a runner serves `/metrics` and `/healthz`."""
-
-    port: int
-    host: str = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEventSettings:
-    """Which OpenLineage server a runner sends run events to; "" where only its environment may name one.
-    `api_key` is a secret reference, or "". `timeout`: seconds for one answer; `interval`: seconds between two
-    events of a run that goes on. `namespace`: that of the jobs, "" for the project's name."""
-
-    url: str = ""
-    api_key: str = ""
-    timeout: float = 5.0
-    interval: float = 300.0
-    namespace: str = ""
+    settings: RunnerSettings = field(default_factory=RunnerSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +125,8 @@ class ProjectSettings:
 
     `variables` are the values that it was filled in with, defaults (those of its environment, too) left out;
     `variant` tells the states apart that the project has by environments and variables ("": by none).
-    `environment`: which of its `environments` this is; "" in a project that declares none.
+    `environment`: which of its `environments` this is; "" in a project that declares none. `runner`: what a
+    runner does until a state says it.
     """
 
     directory: str
@@ -116,10 +134,7 @@ class ProjectSettings:
     warehouse: str
     state: Mapping[str, Any]
     instances: Mapping[str, Instance]
-    retain_dropped: float = 7 * 86_400.0  # seconds that unclaimed storage stays
-    retries: Retries = Retries()
-    metrics: Mapping[str, MetricsPlace] = field(default_factory=dict)  # by instance
-    run_events: RunEventSettings = RunEventSettings()
+    runner: RunnerSettings = field(default_factory=RunnerSettings)
     variables: Mapping[str, Any] = field(default_factory=dict, repr=False)
     variant: str = ""
     environment: str = ""

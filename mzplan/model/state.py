@@ -10,7 +10,7 @@ from mzplan.model.address import Address, Place, is_valid_name
 from mzplan.model.canary import Canary, Verdict
 from mzplan.model.history import CommitRecord
 from mzplan.model.instants import instant
-from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource
+from mzplan.model.resources import DEFAULT_INSTANCE, Body, Instance, Resource, RunnerSettings
 from mzplan.model.stored import (
     KEY,
     OPTIONAL,
@@ -142,7 +142,8 @@ class State:
     `forgotten`, by id, is kept until it is imported again. `canaries` are queries that go first, each with
     those that it holds back. `commit` says who has committed this serial, and why; None in states of an
     older mzplan. `environment`: which of the project's environments has committed it; "" in a project without
-    any, and in states of before it had some.
+    any, and in states of before it had some. `settings`: how runners work; None in states of an older mzplan,
+    whose runners take that from their own mzplan.yaml.
     """
 
     format_version: Positive = FORMAT_VERSION
@@ -156,6 +157,7 @@ class State:
     canaries: tuple[Canary, ...] = field(default=(), metadata=SPARSE)
     commit: CommitRecord | None = field(default=None, metadata=SPARSE)
     environment: str = field(default="", metadata=SPARSE)
+    settings: RunnerSettings | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def plan_configuration(
             plan = replace(plan, drift=find_drift(project, state, statuses, rotations.queries))
         if canary is not None:
             plan = replace(plan, canaries=choose_canaries(plan, state, canary))
-    plan = replace(with_stored_data(plan, project), environment=project.settings.environment)
+    plan = replace(with_stored_data(plan, project, state), environment=project.settings.environment)
     reporter.detail(f"planned: {count(len(plan.changes), 'change')}")
     notices = tuple(filter(None, (rotations.notice(), *version_notices(project, state, statuses))))
     return replace(plan, diagnostics=(*plan.diagnostics, *notices)) if notices else plan

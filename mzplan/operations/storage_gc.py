@@ -92,7 +92,8 @@ def _found(project: Project, state: State, reporter: Reporter, foreign: bool) ->
         recorded = recorded_places(project.store) | forgotten
         try:
             places = unclaimed(places_below(warehouse), places_of(state), recorded)
-            return [_look(project, warehouse, place, names, foreign) for place in places]
+            retain = (state.settings or project.settings.runner).retain_dropped
+            return [_look(warehouse, place, names, foreign, retain) for place in places]
         except OSError as problem:
             raise error(
                 "MZ090",
@@ -119,7 +120,7 @@ def _history(store: Store, state: State) -> tuple[dict[str, Address], set[Place]
 
 
 def _look(
-    project: Project, warehouse: str, place: Place, names: Mapping[str, Address], foreign: bool
+    warehouse: str, place: Place, names: Mapping[str, Address], foreign: bool, retain: float
 ) -> Unclaimed:
     folders = {
         "collection": collection_path(warehouse, *place),
@@ -136,7 +137,7 @@ def _look(
         what=tuple(sorted(stored)),
         bytes=sum(there.bytes for there in stored.values()),
         changed=changed,
-        kept=_why_kept(place[0] in names or foreign, changed, project.settings.retain_dropped),
+        kept=_why_kept(place[0] in names or foreign, changed, retain),
     )
 
 

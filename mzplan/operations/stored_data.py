@@ -9,7 +9,7 @@ from dataclasses import replace
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.durations import shortest
 from mzplan.model.plan import Plan
-from mzplan.model.state import ResourceState
+from mzplan.model.state import ResourceState, State
 from mzplan.model.words import count, size
 from mzplan.operations.project import Project
 
@@ -17,14 +17,15 @@ MAX_LISTED = 8
 _LOOK = 2.0  # seconds that a command spends on sizes
 
 
-def with_stored_data(plan: Plan, project: Project) -> Plan:
-    """The plan, with a notice (MZ152) of what it has removed, and when. Sizes are those of a warehouse on
-    this machine, as far as they are found in two seconds."""
+def with_stored_data(plan: Plan, project: Project, state: State) -> Plan:
+    """The plan for a state, with a notice (MZ152) of what it has removed, and when. Sizes are those of a
+    warehouse on this machine, as far as they are found in two seconds."""
     gone = [c for c in plan.changes if c.action in ("delete", "replace") and c.before is not None]
     stored = [c.before for c in gone if c.before is not None and _stores(c.before, plan)]
     if not stored:
         return plan
-    wait = shortest(project.settings.retain_dropped)
+    settings = plan.settings or state.settings or project.settings.runner
+    wait = shortest(settings.retain_dropped)
     number = count(len(stored), "query", "queries")
     detail = [
         *_lines(stored, project, plan.warehouse),

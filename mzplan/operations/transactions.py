@@ -14,7 +14,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.edits import PropertyEdit, edited
 from mzplan.model.graph import DependencyGraph
-from mzplan.model.resources import Configuration, Resource
+from mzplan.model.resources import Configuration, Resource, RunnerSettings
 from mzplan.model.state import State
 from mzplan.model.words import count
 from mzplan.operations.project import Project
@@ -241,6 +241,7 @@ class _Reading:
             warehouse=self.state.warehouse,
             instances=self.state.instances,
             resources=resources,
+            settings=self.state.settings or RunnerSettings(),
         )
 
     def _add_needed(self, resources: dict[Address, Resource], address: Address) -> None:

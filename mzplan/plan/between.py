@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mzplan.model.address import Address
 from mzplan.model.plan import Change, FieldChange, Plan
-from mzplan.model.resources import Configuration
+from mzplan.model.resources import Configuration, RunnerSettings
 from mzplan.model.state import ResourceState, State
 from mzplan.plan.backfills import backfill_reason
 from mzplan.plan.planner import build_plan
@@ -27,6 +27,7 @@ def plan_between(before: State, after: State) -> Plan:
         warehouse=after.warehouse,
         instances=after.instances,
         resources={address: record.declared for address, record in after.resources.items()},
+        settings=after.settings or before.settings or RunnerSettings(),
     )
     plan = build_plan(configuration, before, moves=moves)
     # What no difference of the bodies explains was wanted by hand.

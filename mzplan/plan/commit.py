@@ -58,6 +58,7 @@ def apply_changes(
         canaries=canaries_after(state, plan, resources) if state.canaries or plan.canaries else (),
         commit=record,
         environment=plan.environment,
+        settings=plan.settings or state.settings,
     )
 
 

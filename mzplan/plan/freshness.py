@@ -73,6 +73,8 @@ def ensure_declared(plan: Plan, configuration: Configuration) -> None:
             for name in sorted(plan.instances.keys() | configuration.instances.keys(), key=natural)
             if plan.instances.get(name) != configuration.instances.get(name)
         ]
+    if plan.settings is not None and plan.settings != configuration.settings:
+        found.append("what mzplan.yaml says of runners was changed")
     refuse_stale(found, "The files have changed since the plan was made")
 
 

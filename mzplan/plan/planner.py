@@ -14,7 +14,7 @@ from mzplan.model.address import Address, natural
 from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.plan import Change, Effect, FieldChange, Plan, heaviest
-from mzplan.model.resources import Configuration, Instance, Resource
+from mzplan.model.resources import Configuration, Instance, Resource, RunnerSettings
 from mzplan.model.state import ResourceState, State, Status, needed_by
 from mzplan.plan.assumed import all_settled, check_assumed
 from mzplan.plan.canaries import held_back
@@ -32,6 +32,7 @@ from mzplan.plan.guards import (
 from mzplan.plan.moves import find_moves, moved, moved_references
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
+from mzplan.plan.settings import settings_changes
 from mzplan.schema.description import digest_of
 from mzplan.secrets.references import references_in
 
@@ -92,6 +93,7 @@ def build_plan(
     changes = planner.changes()
     downstream = planner.downstream(changes)
     instances = _instances(configuration, state, bool(targets))
+    settings = None if targets else _new_settings(configuration, state)
     changed = {change.address for change in changes}
     return Plan(
         project=configuration.project,
@@ -101,6 +103,8 @@ def build_plan(
         variables=configuration.variables,
         instances=instances,
         instances_changed=state.serial > 0 and dict(instances) != dict(state.instances),
+        settings=settings,
+        settings_changes=settings_changes(state, settings, instances),
         changes=changes,
         downstream=downstream,
         feeds=planner.feeds(changed, downstream),
@@ -339,6 +343,11 @@ def _instances(configuration: Configuration, state: State, partly: bool) -> Mapp
     if partly:
         return {**state.instances, **configuration.instances}
     return configuration.instances
+
+
+def _new_settings(configuration: Configuration, state: State) -> RunnerSettings | None:
+    """How runners are to work from now on; None where the state says so already."""
+    return None if configuration.settings == state.settings else configuration.settings
 
 
 def _warehouse(configuration: Configuration, state: State) -> str:

@@ -18,6 +18,7 @@ from mzplan.plan.canaries import choose_canaries
 from mzplan.plan.freshness import refuse_stale
 from mzplan.plan.guards import same_place
 from mzplan.plan.planner import build_plan
+from mzplan.plan.settings import settings_changes
 
 _COMPARED = ("action", "effect", "fields", "triggered_by", "before", "after")
 
@@ -79,6 +80,8 @@ def _other_changes(plan: Plan, computed: Plan) -> Iterator[str]:
 
 def _other_settings(plan: Plan, configuration: Configuration, state: State) -> Iterator[str]:
     """What a plan has of the whole project."""
+    if plan.settings_changes != settings_changes(state, plan.settings, plan.instances):
+        yield "the settings of runners change otherwise"
     for place in (configuration.warehouse, state.warehouse if state.resources else plan.warehouse):
         if not same_place(plan.warehouse, place):
             yield f"the warehouse is {place!r}, not {plan.warehouse!r}"

@@ -135,7 +135,8 @@ def plan_rollback(state: State, then: State) -> Plan:
     doomed = differing - then.resources.keys()
     order = DependencyGraph.of(then.resources).order(differing - doomed)
     gone = list(reversed(DependencyGraph.of(state.resources).order(doomed)))
-    shown = {change.address: change for change in plan_between(state, then).changes}
+    back = plan_between(state, then)
+    shown = {change.address: change for change in back.changes}
     changes = [
         _back(state.resources.get(a), then.resources.get(a), then.serial, shown.get(a))
         for a in (*order, *gone)
@@ -146,6 +147,8 @@ def plan_rollback(state: State, then: State) -> Plan:
         instances=then.instances,
         instances_changed=dict(then.instances) != dict(state.instances),
         warehouse=then.warehouse,
+        settings=back.settings if then.settings is not None else None,
+        settings_changes=back.settings_changes,
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.plan import Change, Plan
+from mzplan.model.plan import Plan
 from mzplan.render.markup import many
 
 MAX_NODES = 40  # a larger graph can't be read: it is drawn by groups
@@ -18,12 +18,16 @@ VERBS = {
     "replace": "begins again",
     "delete": "is deleted",
     "move": "is renamed",
+    "pause": "pauses",
+    "resume": "resumes",
     "running": "keeps running",
     "kept": "",
 }
 _PLURALS = {"create": "are new", "update": "change", "restart": "restart", "replace": "begin again"} | {
     "delete": "are deleted",
     "move": "are renamed",
+    "pause": "pause",
+    "resume": "resume",
     "running": "keep running",
 }
 _STYLES = (
@@ -33,6 +37,8 @@ _STYLES = (
     "classDef replace fill:#fecaca,stroke:#b91c1c,color:#000",
     "classDef delete fill:#e5e7eb,stroke:#374151,color:#000,stroke-dasharray:4",
     "classDef move fill:#e0e7ff,stroke:#4338ca,color:#000",
+    "classDef pause fill:#fef3c7,stroke:#b45309,color:#000,stroke-dasharray:4",
+    "classDef resume fill:#fde68a,stroke:#b45309,color:#000",
     "classDef running fill:#ecfdf5,stroke:#059669,color:#000",
     "classDef kept fill:#ffffff,stroke:#9ca3af,color:#000",
 )
@@ -44,18 +50,11 @@ def impact_graph(plan: Plan) -> str:
     """A flowchart, connection → restarted → kept running; "" for a plan without changes."""
     if not plan.changes:
         return ""
-    fates = {change.address: fate_of(change) for change in plan.changes}
+    fates: dict[Address, str] = {change.address: change.fate for change in plan.changes}
     fates |= dict.fromkeys(plan.downstream, "running")
     edges = edges_of(plan, fates)
     nodes = _grouped(fates) if len(fates) > MAX_NODES else _single(fates)
     return "\n".join(_lines(nodes, edges, {fate for _, fate in nodes.values()}))
-
-
-def fate_of(change: Change) -> str:
-    """What happens to the resource: an update that restarts a query counts as a restart."""
-    if change.action == "update" and change.address.kind != "connection" and change.effect == "restart":
-        return "restart"
-    return change.action
 
 
 def edges_of(plan: Plan, fates: Mapping[Address, str]) -> list[tuple[Address, Address]]:

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mzplan.model.address import natural_item
-from mzplan.model.plan import ACTIONS, Change, DriftItem, FieldChange, Plan
+from mzplan.model.plan import ACTIONS, FATES, Change, DriftItem, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
+from mzplan.plan.told import restarting_elsewhere
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.impact import impact_graph
 from mzplan.render.markup import (
@@ -28,8 +29,9 @@ from mzplan.render.markup import (
     names,
     shortened,
 )
-from mzplan.render.plan_text import SIGNS, edit_of, turns, variables_of, whole
-from mzplan.render.text import brief, cut, safe, value
+from mzplan.render.plan_text import ALWAYS, SIGNS, of_pause, turns, variables_of
+from mzplan.render.text import brief, cut, edit_of, safe, value, whole
+from mzplan.render.warnings import warnings_of
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
 NOTICES = 4_000
@@ -39,7 +41,7 @@ _INSTANCES = 40  # that are listed; the digest covers all
 _RESERVE = 1_500  # for the frames of sections and the notes of what was left out
 
 # By importance for a reviewer: the first is dropped last.
-_IMPORTANCE = ("forbidden", "replace", "delete", "restart", "update", "move", "create")
+_IMPORTANCE = ("forbidden", "replace", "delete", "pause", "resume", "restart", "update", "move", "create")
 
 
 def plan_marker(project: str, environment: str = "") -> str:
@@ -84,6 +86,10 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     tail = list(_sections_after(plan))
     left = LIMIT - _RESERVE - sum(length(part) + 2 for part in (*head, *tail))
     middle = [_changes(plan, left)] if plan.changes else []
+    if plan.settings_changes:
+        lines = [line for field in plan.settings_changes for line in _field(field)]
+        settings = fence("diff", ["! mzplan.yaml: runners take it over; restarts nothing", *lines])
+        middle.insert(0, folded(many(len(plan.settings_changes), "setting"), settings))
     return fitting([*head, *middle, *tail])
 
 
@@ -109,11 +115,16 @@ def _verdict(plan: Plan) -> str:
         text = f"**This plan can't be applied: {many(errors, 'error')}.**"
     elif plan.is_empty:
         return f"**No changes.** {many(kept, 'resource')} as committed with serial {plan.serial}."
-    elif not plan.changes:
-        text = "**The declared instances change.**" if plan.instances_changed else "**No changes.**"
     else:
-        counts = plan.summary()
-        text = f"**{', '.join(f'{counts[a]:,} to {a}' for a in ACTIONS if counts[a])}.**"
+        away = len(restarting_elsewhere(plan))
+        shown = [
+            f"{number:,} to {fate}" + (f" ({away:,} elsewhere)" if fate == "restart" and away else "")
+            for fate, number in plan.fates().items()
+            if number
+        ]
+        settings = len(plan.settings_changes)
+        shown += [f"{many(settings, 'setting')} to change"] if settings else []
+        text = f"**{', '.join(shown)}.**" if shown else "**No changes.**"
     running = (
         f" {many(len(plan.downstream), 'query', 'queries')} downstream run on." if plan.downstream else ""
     )
@@ -131,9 +142,9 @@ def _digest(plan: Plan) -> str:
 
 
 def _table(plan: Plan) -> str:
-    counts = plan.summary()
-    shown = [a for a in ACTIONS if a != "move" or counts[a]]
-    heads = " | ".join(f"{SIGNS[a]} {a}" for a in shown)
+    counts = plan.fates()
+    shown = [fate for fate in FATES if counts[fate] or fate in ALWAYS]
+    heads = " | ".join(f"{SIGNS[fate]} {fate}" for fate in shown)
     numbers = " | ".join(f"{counts[a]:,}" for a in shown)
     return (
         f"| {heads} | keeps running |\n|{'--:|' * (len(shown) + 1)}\n| {numbers} | {len(plan.downstream):,} |"
@@ -141,39 +152,17 @@ def _table(plan: Plan) -> str:
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    """What stops or begins again, above the fold."""
-    queries = [c for c in plan.changes if c.address.kind != "connection"]
-    replaced = [c.address for c in queries if c.action == "replace"]
-    deleted = [c.address for c in queries if c.action == "delete"]
-    restarted = [c.address for c in queries if _restarts(c)]
-    grave = []
-    if replaced:
-        number = many(len(replaced), "query begins", "queries begin")
-        grave.append(
-            f"**{number} again and will read everything again** (a new generation; apply needs "
-            f"`--allow-replace`): {names(replaced)}"
-        )
-    if deleted:
-        number = many(len(deleted), "query is", "queries are")
-        grave.append(f"**{number} deleted**: {names(deleted)}")
-    if grave:
-        yield alert("CAUTION", "\n\n".join(grave).split("\n"))
-    if restarted:
-        number = many(len(restarted), "query restarts", "queries restart")
-        them = "its checkpoint" if len(restarted) == 1 else "their checkpoints"
-        yield alert("WARNING", [f"**{number}** from {them}: {names(restarted)}"])
+    """What stops, begins again, leads elsewhere or writes other rows, above the fold."""
+    for kind, grave in (("CAUTION", True), ("WARNING", False)):
+        told = [f"**{o.what}**{o.more}: {names(o.of)}" for o in warnings_of(plan) if o.grave is grave]
+        if told:
+            yield alert(kind, "\n\n".join(told).split("\n"))
     if plan.canaries:
         number = many(len(plan.canaries), "query goes", "queries go")
         yield alert("NOTE", [f"**{number} first**: {turns(plan)}"])
     if plan.goes_on:
         number = many(len(plan.goes_on), "query goes", "queries go")
         yield alert("NOTE", [f"**{number} on** that a failed canary has held back: {names(plan.goes_on)}"])
-
-
-def _restarts(change: Change) -> bool:
-    before = change.before
-    runs = before is not None and not before.paused
-    return runs and change.action in ("update", "restart") and change.effect == "restart"
 
 
 def _changes(plan: Plan, room: int) -> str:
@@ -216,7 +205,7 @@ def _left_out(plan: Plan, shown: dict[int, list[str]], bare: int) -> str:
 def _rank(change: Change) -> int:
     if change.effect == "forbidden":
         return 0
-    name = "restart" if change.effect == "restart" else change.action
+    name = "restart" if change.effect == "restart" and change.fate == "update" else change.fate
     return _IMPORTANCE.index(name)
 
 
@@ -229,7 +218,9 @@ def _line(change: Change) -> str:
             return f"- {change.address}: {safe(change.reason)}"
         case "move":
             before = change.before.address if change.before else ""
-            return f"! {change.address} was {before}"
+            return f"! {change.address} was {before}" + _after_move(change)
+    if paused := of_pause(change):
+        return f"! {change.address} {paused}: {cut(safe(change.reason), 160)}"
     query = change.address.kind != "connection"
     consequence = {
         "replace": "begins again" if query else "replaces what uses it",
@@ -237,6 +228,10 @@ def _line(change: Change) -> str:
         "forbidden": "can't change",
     }.get(change.effect, "in place" if query else "restarts nothing")
     return f"! {change.address} {consequence}: {cut(safe(change.reason), 160)}"
+
+
+def _after_move(change: Change) -> str:
+    return f": {of_pause(change) or 'restarts'}" if change.fate != "move" else ""
 
 
 def _details(change: Change) -> Iterator[str]:

@@ -28,6 +28,10 @@ def grouped(changes: Iterable[Change], key: Callable[[Change], Hashable]) -> Ite
 def consequence(change: Change) -> str:
     """The effect of such changes on running queries, of many: as `plan_text` says it of one."""
     query = change.address.kind != "connection"
+    if change.fate in ("pause", "resume"):
+        return (
+            "pause, and keep their checkpoints" if change.fate == "pause" else "resume from their checkpoints"
+        )
     match change.action:
         case "restart":
             return "restart from their checkpoints"

@@ -7,6 +7,7 @@ from typing import Any
 from mzplan.model.plan import Change, FieldChange, Plan
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
+from mzplan.plan.told import restarting_elsewhere
 from mzplan.render.diagnostics import diagnostics_to_json
 from mzplan.secrets.references import REFERENCE, placed_references, written
 
@@ -33,10 +34,17 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         ],
         "drift": [{"address": item.address, "kind": item.kind, "detail": item.detail} for item in plan.drift],
         "diagnostics": diagnostics_to_json(plan.diagnostics),
+        "fates": {**{fate: n for fate, n in plan.fates().items() if n}, **_elsewhere(plan)},
         **({"environment": plan.environment} if plan.environment else {}),
+        **({"settings": [field_to_json(f) for f in plan.settings_changes]} if plan.settings_changes else {}),
         **_canaries(plan),
         **({"variables": dict(sorted(plan.variables.items()))} if plan.variables else {}),
     }
+
+
+def _elsewhere(plan: Plan) -> dict[str, int]:
+    away = len(restarting_elsewhere(plan))
+    return {"elsewhere": away} if away else {}
 
 
 def _canaries(plan: Plan) -> dict[str, Any]:
@@ -61,6 +69,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
         "address": str(change.address),
         "action": change.action,
         "effect": change.effect,
+        **({"fate": change.fate} if change.fate != change.action else {}),
         "fields": [field_to_json(field) for field in fields],
         "reason": change.reason,
         "triggered_by": [str(address) for address in change.triggered_by],

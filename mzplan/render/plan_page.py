@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping
 
 from mzplan.model.address import Address, natural_item
-from mzplan.model.plan import ACTIONS, Change, Plan
+from mzplan.model.plan import Change, Plan
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Markup, element, inlined, joined, static_text
-from mzplan.render.impact import VERBS, edges_of, fate_of
+from mzplan.render.impact import VERBS, edges_of
 from mzplan.render.plan_text import plan_parts, verdict
+from mzplan.render.warnings import Warned, warnings_of
 
-_WEIGHTS = {fate: n for n, fate in enumerate(("kept", "running", "move", "create", "update", "restart"))}
+_WEIGHTS = {
+    fate: n
+    for n, fate in enumerate(("kept", "running", "move", "create", "update", "resume", "pause", "restart"))
+}
 _HEAVY = {"delete": 8, "replace": 9}
 
 
@@ -43,12 +46,12 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
     """The plan as a part of a page: verdict, counts, graph, changes, and what else there is to say.
     `on_serial`: with its last lines, which are about the plan itself and not about what changes."""
     changes, rest = plan_parts(plan)
-    counts = plan.summary()
-    looks = {fate_of(change) for change in plan.changes} | ({"running"} if plan.downstream else set())
+    looks = {change.fate for change in plan.changes} | ({"running"} if plan.downstream else set())
     legend = [element("li", VERBS[fate], class_=f"chip look-{fate}") for fate in VERBS if fate in looks]
     parts = [
-        element("p", verdict(plan) if on_serial else _counted(counts)),
+        element("p", verdict(plan) if on_serial else _counted(plan)),
         element("p", f"Planned on serial {plan.serial}.", class_="quiet") if on_serial else None,
+        *([_warned(one) for one in warnings_of(plan)] if on_serial else ()),
     ]
     if plan.changes:
         graph = _graph(plan)
@@ -64,6 +67,12 @@ def plan_view(plan: Plan, *, on_serial: bool = False) -> Markup:
     return joined(parts)
 
 
+def _warned(one: Warned) -> Markup:
+    more = [element("li", text) for text in one.of]
+    head = element("summary", element("strong", one.what), one.more.replace("`", ""))
+    return element("details", head, element("ul", more), class_="box warned", open=len(more) <= 12)
+
+
 def search_field(label: str) -> Markup:
     """The field that `search.js` looks at, and where it says how much it has found."""
     field = element("input", type="search", id="search", placeholder=f"{label}  ( / )", aria_label=label)
@@ -72,8 +81,8 @@ def search_field(label: str) -> Markup:
     )
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    shown = ", ".join(f"{counts[action]:,} {_PAST[action]}" for action in ACTIONS if counts[action])
+def _counted(plan: Plan) -> str:
+    shown = ", ".join(f"{number:,} {_PAST[fate]}" for fate, number in plan.fates().items() if number)
     return f"{shown[:1].upper()}{shown[1:]}." if shown else "No resource has changed."
 
 
@@ -84,11 +93,13 @@ _PAST = {
     "replace": "replaced",
     "delete": "deleted",
     "move": "renamed",
+    "pause": "paused",
+    "resume": "resumed",
 }
 
 
 def _graph(plan: Plan) -> Markup:
-    fates = {change.address: fate_of(change) for change in plan.changes}
+    fates: dict[Address, str] = {change.address: change.fate for change in plan.changes}
     fates |= dict.fromkeys(plan.downstream, "running")
     references: dict[Address, list[Address]] = {address: [] for address in fates}
     for change in plan.changes:
@@ -134,9 +145,7 @@ def _unlinked(node: Node) -> Node:
 
 def _change(change: Change, lines: list[str]) -> Markup:
     first, *more = lines
-    summary = element(
-        "summary", element("span", fate_of(change), class_=f"chip look-{fate_of(change)}"), " ", first
-    )
+    summary = element("summary", element("span", change.fate, class_=f"chip look-{change.fate}"), " ", first)
     shown = [element("span", f"{line.removeprefix('    ')}\n", class_=_tone(change, line)) for line in more]
     body = element("pre", shown) if shown else None
     return element(

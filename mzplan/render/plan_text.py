@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 
-from mzplan.model.address import Address, natural, natural_item
-from mzplan.model.plan import ACTIONS, Action, Change, FieldChange, Plan
+from mzplan.model.address import Address, natural_item
+from mzplan.model.plan import FATES, Action, Change, Fate, FieldChange, Plan
 from mzplan.model.words import count
 from mzplan.plan.comparison import all_fields
 from mzplan.plan.file import digest_of_plan
+from mzplan.plan.told import restarting_elsewhere
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.plan_groups import consequence, grouped, names, noun
-from mzplan.render.text import MAX_VALUE, Paint, brief, cut, safe, value
+from mzplan.render.text import Paint, brief, cut, edit_of, safe, value, whole
+from mzplan.render.warnings import warnings_of
 
-SIGNS: Mapping[Action, str] = {
+SIGNS: Mapping[Fate, str] = {
     "create": "+",
     "update": "~",
     "restart": "⟳",
     "replace": "±",
     "delete": "-",
     "move": "→",
+    "pause": "~",
+    "resume": "~",
 }
 _COLOURS: Mapping[Action, str] = {
     "create": "green",
@@ -30,6 +33,7 @@ _COLOURS: Mapping[Action, str] = {
     "delete": "red",
     "move": "yellow",
 }
+ALWAYS = ("create", "update", "restart", "replace", "delete")
 MAX_LISTED = 8
 MAX_CAUSE_FIELDS = 3
 
@@ -43,7 +47,7 @@ def render_plan(plan: Plan, colour: bool = False, *, whole: bool = False) -> str
 def render_changes(plan: Plan, colour: bool = False, *, whole: bool = False) -> str:
     """Only what changes, and what that reaches: of a plan that is there to be looked at."""
     lines = [*_Renderer(plan, colour, whole).changed()]
-    shown = ", ".join(f"{n} to {action}" for action, n in plan.summary().items() if n)
+    shown = ", ".join(f"{n} to {fate}" for fate, n in plan.fates().items() if n)
     return "\n".join([*lines, f"Changes: {shown}." if shown else "No changes of resources."]) + "\n"
 
 
@@ -51,17 +55,21 @@ def verdict(plan: Plan) -> str:
     """`Plan: 1 to create, 0 to update, …`, or that there is nothing to do."""
     if plan.is_empty:
         return f"No changes. {count(plan.unaffected + len(plan.downstream), 'resource')} as committed."
-    counts = plan.summary()
-    shown = [f"{counts[action]} to {action}" for action in ACTIONS if action != "move" or counts[action]]
+    counts, away = plan.fates(), len(restarting_elsewhere(plan))
+    shown = [f"{counts[fate]} to {fate}" for fate in FATES if counts[fate] or fate in ALWAYS]
+    if away:
+        shown[shown.index(f"{counts['restart']} to restart")] += f" ({away} elsewhere)"
+    shown += [f"{count(len(plan.settings_changes), 'setting')} to change"] if plan.settings_changes else []
     shown += [f"{len(plan.goes_on)} to go on"] if plan.goes_on else []
     return f"Plan: {', '.join(shown)}."
 
 
 def plan_parts(plan: Plan) -> tuple[list[tuple[Change, list[str]]], list[str]]:
     """What `render_plan` says, in parts and without colours: the lines of each change by itself, and those
-    after the changes."""
+    after the changes; of the settings, too."""
     renderer = _Renderer(plan, False)
-    return [(change, list(renderer.of(change))) for change in plan.changes], list(renderer.after())
+    rest = [*renderer._settings(), *renderer.after()]
+    return [(change, list(renderer.of(change))) for change in plan.changes], rest
 
 
 def waits_for(plan: Plan) -> Mapping[Address, tuple[Address, ...]]:
@@ -103,21 +111,35 @@ class _Renderer:
         self.waits = waits_for(plan)
 
     def changed(self) -> Iterator[str]:
+        yield from self._settings()
         for group in grouped(self.plan.changes, self._said):
             yield from self.of(group[0]) if len(group) == 1 else self._group(group)
-        if self.plan.changes:
+        if self.plan.changes or self.plan.settings_changes:
             yield ""
         yield from self._undisturbed()
 
+    def _warnings(self) -> Iterator[str]:
+        told = [one for one in warnings_of(self.plan) if not one.plain]
+        for one in told:
+            more = f" and {len(one.of) - MAX_LISTED} more" if len(one.of) > MAX_LISTED else ""
+            yield f"{self.paint(f'! {one.what}', 'bold')}: {', '.join(one.of[:MAX_LISTED])}{more}"
+        if told:
+            yield ""
+
+    def _settings(self) -> Iterator[str]:
+        if self.plan.settings_changes:
+            sign = self.paint(SIGNS["update"], _COLOURS["update"])
+            yield f"{sign} {self.paint('mzplan.yaml', 'bold')}  runners take it over; restarts nothing"
+            yield from (f"    {self._field(field, 'update')}" for field in self.plan.settings_changes)
+
     def _undisturbed(self) -> Iterator[str]:
-        if self.plan.instances_changed:
-            yield f"Instances: {', '.join(safe(name) for name in sorted(self.plan.instances, key=natural))}"
         if self.plan.downstream:
             yield f"Keeps running, downstream: {_shortened(self.plan.downstream)}"
         if self.plan.changes and self.plan.unaffected:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
 
     def lines(self) -> Iterator[str]:
+        yield from self._warnings()
         yield from self.changed()
         yield from self._rest()
 
@@ -220,6 +242,8 @@ class _Renderer:
 
 def _consequence(change: Change) -> str:
     """The effect of the change on running queries, for people; "" where the action alone makes it clear."""
+    if (fate := of_pause(change)) and change.action in ("update", "restart"):
+        return fate
     if change.action == "replace" and change.after is not None:
         return f"begins again as generation {change.after.generation}: reads from the start"
     if change.action == "restart":
@@ -227,7 +251,8 @@ def _consequence(change: Change) -> str:
     if change.action == "delete":
         return change.reason
     if change.action == "move" and change.before is not None:
-        on = ": restarts from its checkpoint" if change.effect == "restart" else ", and nothing restarts"
+        on = ": restarts from its checkpoint" if change.fate == "restart" else ", and nothing restarts"
+        on = f": {fate}" if fate else on
         return f"was {change.before.address}{on}"
     if change.action != "update":
         return ""
@@ -242,29 +267,20 @@ def _consequence(change: Change) -> str:
     return "in place" if query else "restarts nothing"
 
 
+def of_pause(change: Change) -> str:
+    """What a query does whose `paused` changes, or is set; "" for any other."""
+    if change.fate in ("pause", "resume"):
+        return "pauses, and keeps its checkpoint" if change.fate == "pause" else "resumes from its checkpoint"
+    is_set = change.after is not None and change.after.paused and change.address.kind != "connection"
+    return "stays paused" if is_set and change.action != "replace" else ""
+
+
 def _fields_in_line(fields: tuple[FieldChange, ...]) -> str:
     felt = [field for field in fields if field.effect != "in-place"] or list(fields)
     shown = [f"{safe(field.path)} {edit_of(field, 40)}" for field in felt[:MAX_CAUSE_FIELDS]]
     if len(felt) > MAX_CAUSE_FIELDS:
         shown.append(f"and {len(felt) - MAX_CAUSE_FIELDS} more")
     return ", ".join(shown)
-
-
-def whole(field: FieldChange) -> int:
-    """The length that a value of it is cut to: none, for what is reviewed; a description is only prose."""
-    return MAX_VALUE if field.path == "description" else sys.maxsize
-
-
-def edit_of(field: FieldChange, length: int | None = None) -> str:
-    """`before → after` on one line; whole, unless a length is given."""
-    if field.sensitive:
-        return "(sensitive)"
-    length = whole(field) if length is None else length
-    if field.before is None:
-        return f"added {value(field.after, length)}"
-    if field.after is None:
-        return f"removed {value(field.before, length)}"
-    return f"{value(field.before, length)} → {value(field.after, length)}"
 
 
 def _after(field: FieldChange) -> str:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from mzplan.model.printable import escaped, safe
 
-__all__ = ["MAX_VALUE", "Paint", "brief", "cut", "paragraph", "safe", "safe_json", "value"]
+if TYPE_CHECKING:
+    from mzplan.model.plan import FieldChange
+
+__all__ = [
+    "MAX_VALUE",
+    "Paint",
+    "brief",
+    "cut",
+    "edit_of",
+    "paragraph",
+    "safe",
+    "safe_json",
+    "value",
+    "whole",
+]
 MAX_VALUE = 80
 _MOST = 20_000  # characters of a message: a table of hundreds of columns, and no more than a page can bear
 _COLOURS = {
@@ -72,3 +87,20 @@ def _needs_quotes(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def whole(field: FieldChange) -> int:
+    """The length that a value of it is cut to: none, for what is reviewed; a description is only prose."""
+    return MAX_VALUE if field.path == "description" else sys.maxsize
+
+
+def edit_of(field: FieldChange, length: int | None = None) -> str:
+    """`before → after` on one line; whole, unless a length is given."""
+    if field.sensitive:
+        return "(sensitive)"
+    length = whole(field) if length is None else length
+    if field.before is None:
+        return f"added {value(field.after, length)}"
+    if field.after is None:
+        return f"removed {value(field.before, length)}"
+    return f"{value(field.before, length)} → {value(field.after, length)}"

@@ -26,6 +26,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import Condition, Observation, State, Status
 from mzplan.runner.answers import Answering
 from mzplan.runner.commands import (
@@ -39,7 +40,7 @@ from mzplan.runner.commands import (
     wanted_of,
 )
 from mzplan.runner.gates import Gates
-from mzplan.runner.settings import SettingsWatch
+from mzplan.runner.settings import parameters_of
 from mzplan.runner.values import HandedValues
 from mzplan.schema.description import Description
 from mzplan.store.claims import places_of
@@ -56,8 +57,9 @@ STATUS_EVERY = 2.0  # seconds between reports of rates and lag alone
 
 class Runner:
     """Drives the controller of one instance, which it leads. `gates` are those that the controller has;
-    `committed` takes each state before anything is done of it; `values` are what commands hand over;
-    `observe_runs` takes what each round has found, and must not raise."""
+    `committed` takes each state, and how the runner is to work, before anything is done of it; `own` is that
+    of states that do not say it; `values` are what commands hand over; `observe_runs` takes what each round
+    has found, and must not raise."""
 
     def __init__(
         self,
@@ -66,8 +68,8 @@ class Runner:
         gates: Gates,
         pool: Pool,
         clock: Callable[[], float] = time.monotonic,
-        committed: Callable[[State], None] = lambda state: None,
-        settings: SettingsWatch | None = None,
+        committed: Callable[[State, RunnerSettings], None] = lambda state, settings: None,
+        own: RunnerSettings | None = None,
         values: HandedValues | None = None,
         observe_runs: Callable[[Overview], None] = lambda overview: None,
     ):
@@ -78,7 +80,7 @@ class Runner:
         self.instance, self.epoch = attached.lease.instance, attached.lease.epoch
         self.clock = clock
         self.committed = committed
-        self.settings = settings
+        self.own = own or RunnerSettings()
         self.observe_runs = observe_runs
         self.handover, self.canaries = gates
         self.values = values or HandedValues()
@@ -115,7 +117,6 @@ class Runner:
         attached = self.controller.attached()
         if attached is not None and attached.lost is not None:  # before the store, which may be the cause
             await self.controller.process()
-        self._configure()
         due, self.handed = self.values.take()
         self.controller.renew_values(due)
         await self._follow()
@@ -149,11 +150,6 @@ class Runner:
             await self.controller.ready()
 
     # --- what is wanted
-
-    def _configure(self) -> None:
-        changed = self.settings.look(self.controller.parameters) if self.settings is not None else None
-        if changed is not None:
-            self.controller.update_configuration(changed)
 
     async def _follow(self) -> None:
         """Take in what is committed. Where it can't be read (a store that is not reached, a state that was
@@ -194,7 +190,10 @@ class Runner:
         if state.serial == self.serial:
             self._seen_state = version
             return
-        self.committed(state)
+        settings = state.settings or self.own
+        self.committed(state, settings)
+        if (wanted_now := parameters_of(settings, now := self.controller.parameters)) != now:
+            self.controller.update_configuration(wanted_now)
         # Before anything is started of it.
         digest = partial(self.store.serial_digest, state.serial)
         self.controller.renew_values(self.values.take_committed(digest))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,15 @@ from mzplan.controller.types import NotAttachedError, ReplicaLocation, StoragePa
 from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.host.files import write_durably
 from mzplan.host.local_folder import runtime_file
-from mzplan.model.diagnostics import ExitCode, MzplanError
-from mzplan.model.resources import MetricsPlace, ProjectSettings
+from mzplan.model.diagnostics import ExitCode, MzplanError, error
+from mzplan.model.resources import MetricsPlace, ProjectSettings, RunnerSettings
 from mzplan.model.state import Lease, State
+from mzplan.runner.beside import Beside
 from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
-from mzplan.runner.run_events.reporting import run_events_of
-from mzplan.runner.settings import SettingsWatch, parameters_of
+from mzplan.runner.run_events.reporting import RunEvents, run_events_of
 from mzplan.runner.values import HandedValues
 from mzplan.runner.wake import WakeListener, runtime_folder
 from mzplan.schema.description import packages_of
@@ -58,11 +59,11 @@ def run(
     stand_by: bool = True,
     metrics: MetricsPlace | None = None,
     policy: Policy | None = None,
-    watch: SettingsWatch | None = None,
 ) -> ExitCode:
     """Lead the instance until SIGTERM, SIGINT or SIGHUP. With another leader alive: stand by, or
     (embedded, where two commands may have started one each) leave at once. `find_drift` is for its metrics;
-    `watch`: where the settings may change meanwhile."""
+    `metrics`: where they are served, whatever the state says. What `settings` say of how a runner works holds
+    only until a state says it."""
     own_key()  # an error of it ends the runner, not each query
     store = open_store(settings)
     stopping = threading.Event()
@@ -73,8 +74,7 @@ def run(
     if lease is None:
         return ExitCode.OK
     failpoint(Failpoint.RUNNER_LEASED)
-    place = metrics or settings.metrics.get(instance)
-    return _serve(settings, store, lease, stopping, place, find_drift, policy, watch)
+    return _serve(settings, store, lease, stopping, metrics, find_drift, policy)
 
 
 def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
@@ -95,12 +95,11 @@ def run_dry(settings: ProjectSettings, instance: str, wait: float) -> bool:
         Secrets(settings.directory),
         pool,
         InMemoryExecutor(settings.project, store.read_status(instance)),
-        parameters=parameters_of(settings),
         gates=gates,
     )
     controller.create_instance(instance)
     controller.attach(instance, lease)
-    runner = Runner(store, controller, gates, pool)
+    runner = Runner(store, controller, gates, pool, own=settings.runner)
     try:
         for _ in range(16):  # stop, start, accept: each query is settled in three rounds; canaries first
             if not runner.tick():
@@ -145,7 +144,6 @@ def _serve(
     metrics: MetricsPlace | None,
     find_drift: FindDrift,
     policy: Policy | None,
-    watch: SettingsWatch | None,
 ) -> ExitCode:
     is_private = runtime_folder(settings.directory) is not None
     fatal = runtime_file(settings, lease.instance, "error.json")
@@ -160,26 +158,33 @@ def _serve(
         "secrets go where %s", f"{policy.path} lets them" if policy else "the committed state sends them"
     )
     secrets = GuardedSecrets(settings.directory, guard, remote=RemoteSecrets())
-    parameters = parameters_of(settings)
-    pool = WorkPool(parameters.parallelism)
+    state = store.read_state()
+    settings = replace(settings, warehouse=state.warehouse or settings.warehouse)
+    is_dry = _is_dry(settings, state, lease.instance)
+    pool = WorkPool(StorageParameters().parallelism)
     gates = gates_of(store, lease.instance, time.monotonic)
-    controller = _controller(settings, store, secrets, pool, lease.instance, parameters, gates)
+    controller = _controller(settings, store, secrets, pool, lease.instance, is_dry, gates)
     controller.create_instance(lease.instance)
     controller.connect_replica(lease.instance, ReplicaLocation(owner=lease.owner))
     listener.event = controller.woken
     warehouse = absolute_warehouse(settings)
-    events = run_events_of(settings, lease.instance, secrets, policy, warehouse)
+
+    beside = Beside(
+        lease.instance,
+        lambda place: serve_metrics(runner, place, warehouse, find_drift),
+        lambda one: RunEvents() if is_dry else run_events_of(settings, one, secrets, policy, warehouse),
+        metrics,
+    )
     runner = Runner(
         store,
         controller,
         gates,
         pool,
-        committed=partial(_committed, guard),
-        settings=watch,
+        committed=partial(_committed, settings, guard, beside),
+        own=settings.runner,
         values=values,
-        observe_runs=events.look,
+        observe_runs=beside.look,
     )
-    served = serve_metrics(runner, metrics, warehouse, find_drift) if metrics is not None else None
     unwatch = store.backend.watch(controller.woken.set)
     problem: list[MzplanError] = []
     opener = threading.Thread(target=_open, args=(controller, problem, stopping), name="open", daemon=True)
@@ -192,8 +197,7 @@ def _serve(
         lost = True
     finally:
         log.info("stopping")
-        if served is not None:
-            served.close()
+        beside.close_server()
         unwatch()
         opener.join(timeout=60.0)
         pool.shutdown(wait=False, cancel_futures=True)
@@ -202,7 +206,7 @@ def _serve(
         pool.shutdown(wait=True)
         listener.close()
         controller.release()
-        events.close(lost=lost)
+        beside.close(lost=lost)
     if problem:
         if is_private:
             _leave(problem[0], fatal)
@@ -216,9 +220,36 @@ def _leave(problem: MzplanError, fatal: Path) -> None:
     write_durably(fatal, found.encode(), mode=0o600)
 
 
-def _committed(guard: Guard, state: State) -> None:
+def _committed(
+    settings: ProjectSettings, guard: Guard, beside: Beside, state: State, now: RunnerSettings
+) -> None:
+    """Before anything of a state is done."""
+    _ensure_warehouse(settings, state)
     if isinstance(guard, Committed):  # a policy is not moved by what is committed
         guard.take_in(flows_of_state(state))
+    beside.take_in(now)
+
+
+def _ensure_warehouse(settings: ProjectSettings, state: State) -> None:
+    """Raises MzplanError MZ044 for a state that lies in another warehouse than the one that this runner has
+    been started with: where nothing was committed yet, it had only its own mzplan.yaml to go by."""
+    wanted = replace(settings, warehouse=state.warehouse or settings.warehouse)
+    if absolute_warehouse(wanted) == absolute_warehouse(settings):
+        return
+    raise error(
+        "MZ044",
+        f"Serial {state.serial} has another warehouse than this runner",
+        f"It is {state.warehouse!r}; this runner was started with {settings.warehouse!r}, and stays with "
+        "what it has.",
+        "restart the runner: it takes the warehouse from the state then.",
+    )
+
+
+def _is_dry(settings: ProjectSettings, state: State, instance: str) -> bool:
+    """Whether both say so: what is committed to run is not only said to run by a file beside it."""
+    declared, committed = settings.instances.get(instance), state.instances.get(instance)
+    here = declared is not None and declared.type == "dry"
+    return here and (committed is None or committed.type == "dry")
 
 
 def _open(controller: Controller, problem: list[MzplanError], stopping: threading.Event) -> None:
@@ -249,13 +280,12 @@ def _controller(
     secrets: Secrets,
     pool: Pool,
     instance: str,
-    parameters: StorageParameters,
+    is_dry: bool,
     gates: Gates,
 ) -> Controller:
-    declared = settings.instances.get(instance)
-    if declared is not None and declared.type == "dry":
+    if is_dry:
         executor = InMemoryExecutor(settings.project, store.read_status(instance))
-        return InMemoryStorageController(store, secrets, pool, executor, parameters=parameters, gates=gates)
+        return InMemoryStorageController(store, secrets, pool, executor, gates=gates)
     from mzplan.spark.controller import SparkStorageController  # imports pyspark
 
     context = ExecutorContext(
@@ -265,7 +295,7 @@ def _controller(
         packages=packages_needed(store),
         secrets=secrets,
     )
-    return SparkStorageController(context, store, secrets, pool, parameters=parameters, gates=gates)
+    return SparkStorageController(context, store, secrets, pool, gates=gates)
 
 
 def packages_needed(store: Store) -> dict[str, tuple[str, ...]]:

@@ -59,7 +59,8 @@ def test_the_manifests_fit_together(tmp_path: Path, monkeypatch: Any) -> None:
     (runner,) = pods["template"]["spec"]["containers"]
     instance = runner["args"][runner["args"].index("--instance") + 1]
     assert project.instances[instance].type == "cluster"
-    assert project.metrics[instance].port in [p["containerPort"] for p in runner["ports"]]
+    served = int(runner["args"][runner["args"].index("--metrics-port") + 1])
+    assert served in [p["containerPort"] for p in runner["ports"]]
     assert pods["serviceName"] == service["metadata"]["name"]
     assert pods["selector"]["matchLabels"] == service["spec"]["selector"]
     assert pods["template"]["metadata"]["labels"] == service["spec"]["selector"]

@@ -62,7 +62,7 @@ def test_a_large_plan_is_drawn_by_connections_and_listed_whole() -> None:
         ("running", "200 sinks of k"),
         ("update", "connection.k"),
     ]
-    assert page.count("<details") == 101
+    assert page.count('<details class="box" id=') == 101
 
 
 def test_nodes_of_a_layout_do_not_overlap_and_its_edges_meet_them() -> None:

@@ -13,7 +13,9 @@ from mzplan.model.state import State
 from mzplan.plan import build_plan
 from mzplan.plan.file import digest_of_plan
 from mzplan.render.graph import render_graph
+from mzplan.render.markdown import render_plan_markdown
 from mzplan.render.plan_json import plan_to_json
+from mzplan.render.plan_page import render_plan_page
 from mzplan.render.plan_text import render_plan, verdict
 from mzplan.render.text import cut, safe, value
 from tests.unit.small_projects import (
@@ -84,6 +86,7 @@ def test_the_json_of_the_contract() -> None:
         "pending": [],
         "drift": [],
         "diagnostics": [],
+        "fates": {"update": 1, "restart": 1, "elsewhere": 1},
     }
     assert json.dumps(plan_to_json(plan)) == json.dumps(expected)
 
@@ -175,7 +178,7 @@ def test_a_cause_that_is_outside_of_the_plan_is_still_named() -> None:
 def test_instances_that_changed_are_shown(state: State) -> None:
     instances = {**shop().instances, "extra": Instance(name="extra", type="dry")}
     text = render_plan(build_plan(dataclasses.replace(shop(), instances=instances), state))
-    assert text.startswith("Instances: extra, local\n")
+    assert "\n    instances.extra.type: added dry\n" in text
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,10 @@ def test_only_what_is_asked_for_is_coloured(state: State) -> None:
 
 def test_the_verdict_counts_each_action(state: State) -> None:
     plan = build_plan(project(kafka(brokers=["b:9092"]), source(), postgres("new")), state)
-    assert verdict(plan) == "Plan: 1 to create, 1 to update, 1 to restart, 0 to replace, 2 to delete."
+    assert (
+        verdict(plan)
+        == "Plan: 1 to create, 1 to update, 1 to restart (1 elsewhere), 0 to replace, 2 to delete."
+    )
 
 
 def test_a_moved_resource_is_counted_only_when_there_is_one() -> None:
@@ -310,3 +316,58 @@ def test_ids_of_nodes_are_unique() -> None:
 def test_an_unknown_format_is_an_error() -> None:
     with pytest.raises(ValueError, match="png"):
         render_graph(project(), format="png")
+
+
+# --- what happens, whatever kind of edit does it
+
+
+def hidden(state: State) -> Plan:
+    """A rename of everything, in which a server and a filter change."""
+    connection = postgres("db", host="evil.example", lifecycle={"moved_from": "pg"})
+    renamed = source("purchases", topic="orders", lifecycle={"moved_from": "orders"})
+    filtered = sink(
+        "out",
+        connection="db",
+        where="1 = 0",
+        lifecycle={"moved_from": "orders_pg"},
+        **{"from": "purchases"},
+    )
+    return build_plan(project(kafka(), connection, renamed, filtered), state)
+
+
+def test_a_rename_that_hides_another_server_and_a_filter_is_counted_by_what_happens(state: State) -> None:
+    plan = hidden(state)
+    assert plan.summary()["move"] == 3  # the kind of edit
+    assert verdict(plan) == (
+        "Plan: 0 to create, 0 to update, 2 to restart (1 elsewhere), 0 to replace, 0 to delete, 1 to move."
+    )
+    told = [
+        "connection.db host h → evil.example",
+        "sink.out where added 1 = 0",
+    ]
+    first, _, _ = render_plan(plan).partition("\n\n")
+    assert [line.partition(": ")[2] for line in first.splitlines()] == told
+    comment = render_plan_markdown(plan)
+    above, _, _ = comment.partition("<details>")
+    assert "**2 to restart (1 elsewhere), 1 to move.**" in above
+    for text in (above, render_plan_page(plan)):
+        assert all(one in text for one in told)
+    assert plan_to_json(plan)["fates"] == {"restart": 2, "move": 1, "elsewhere": 1}
+
+
+def test_what_pauses_is_counted_and_warned_of(state: State) -> None:
+    paused = shop(orders=source(paused=True), orders_pg=sink(paused=True))
+    plan = build_plan(paused, state)
+    assert verdict(plan) == (
+        "Plan: 0 to create, 0 to update, 0 to restart, 0 to replace, 0 to delete, 2 to pause."
+    )
+    for text in (render_plan(plan), render_plan_markdown(plan), render_plan_page(plan)):
+        assert "2 queries pause" in text and "in place" not in text and "pauses" in text
+    # Once it is paused nothing of it restarts, and then it resumes.
+    now = commit(paused)
+    changed = shop(orders=source(paused=True, trigger={"interval": "9s"}), orders_pg=sink(paused=True))
+    plan = build_plan(changed, now)
+    assert plan.changes[0].effect == "restart" and plan.fates()["update"] == 1
+    assert "source.orders  stays paused" in render_plan(plan)
+    plan = build_plan(shop(), now)
+    assert plan.fates()["resume"] == 2 and "resumes from its checkpoint" in render_plan(plan)

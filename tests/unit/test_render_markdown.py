@@ -104,7 +104,7 @@ def test_no_changes() -> None:
 def test_replacements_and_deletions_are_a_caution(state: State) -> None:
     wanted = project(*(r for r in shop().resources.values() if r.address != at("sink.orders_pg")))
     text = render_plan_markdown(build_plan(wanted, state))
-    assert "> [!CAUTION]\n> **1 query is deleted**: `sink.orders_pg`" in text
+    assert "> [!CAUTION]\n> **1 query stops and is deleted**: `sink.orders_pg`" in text
     text = render_plan_markdown(build_plan(shop(orders=source(topic="other")), state))
     above = text.partition("<details>")[0]
     assert "**2 queries begin again and will read everything again**" in above

@@ -14,7 +14,7 @@ import pytest
 
 from mzplan.config import load_project
 from mzplan.model.diagnostics import MzplanError
-from mzplan.model.resources import Instance, ProjectSettings, RunEventSettings
+from mzplan.model.resources import Instance, ProjectSettings, RunEventSettings, RunnerSettings
 from mzplan.runner.run_events import reporting, sender
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
 from mzplan.runner.run_events.reporting import RunEvents, run_events_of
@@ -217,7 +217,7 @@ def settings(folder: Path, **given: object) -> ProjectSettings:
         warehouse="w",
         state={},
         instances={"local": Instance(name="local", type="embedded"), "ci": Instance(name="ci", type="dry")},
-        run_events=RunEventSettings(**given),  # type: ignore[arg-type]
+        runner=RunnerSettings(run_events=RunEventSettings(**given)),  # type: ignore[arg-type]
     )
 
 
@@ -225,7 +225,7 @@ def found(
     project: ProjectSettings, policy: Policy | None = None, **environment: str
 ) -> tuple[str, str | None] | None:
     secrets = Secrets(project.directory, {"OL_KEY": "key-of-the-file", "MINE": "not-for-it"})
-    receiver = receiver_of(project, secrets, policy, environment)
+    receiver = receiver_of(project.runner.run_events, project.directory, secrets, policy, environment)
     if receiver is None:
         return None
     return receiver.url, receiver.key() if receiver.key else None
@@ -300,7 +300,7 @@ def test_the_variable_alone_is_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collector: Collector, world: World
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", collector.url)
-    events = run_events_of(settings(tmp_path), "local", Secrets(str(tmp_path)), None, "/w")
+    events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
     world.runner.observe_runs = events.look
     world.commit(make_state(1))
     world.settle()
@@ -313,12 +313,11 @@ def test_what_can_not_be_used_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENLINEAGE_URL", "nowhere")
-    events = run_events_of(settings(tmp_path), "local", Secrets(str(tmp_path)), None, "/w")
+    events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
     assert events._sender is None and "MZ178" in caplog.text
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
-    assert run_events_of(settings(tmp_path), "ci", Secrets(str(tmp_path)), None, "/w")._sender is None
     monkeypatch.setitem(sys.modules, "openlineage", None)
-    events = run_events_of(settings(tmp_path), "local", Secrets(str(tmp_path)), None, "/w")
+    events = run_events_of(settings(tmp_path), RunEventSettings(), Secrets(str(tmp_path)), None, "/w")
     assert events._sender is None and "pip install 'mzplan[lineage]'" in caplog.text
 
 
@@ -336,7 +335,7 @@ def test_a_key_in_clear_is_warned_of() -> None:
 
 def test_a_key_that_has_no_value_is_asked_for_again(collector: Collector, tmp_path: Path) -> None:
     project = settings(tmp_path, url=collector.url, api_key="${file:token}")
-    receiver = receiver_of(project, Secrets(str(tmp_path)), None, {})
+    receiver = receiver_of(project.runner.run_events, str(tmp_path), Secrets(str(tmp_path)), None, {})
     assert receiver is not None
     server = Server(receiver, "shop", str(tmp_path), "/w")
     with pytest.raises(MzplanError):
@@ -353,7 +352,7 @@ def test_a_key_that_has_no_value_is_asked_for_again(collector: Collector, tmp_pa
 def test_the_settings(tmp_path: Path) -> None:
     def read(lineage: str) -> RunEventSettings:
         (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{lineage}")
-        return load_project(str(tmp_path)).run_events
+        return load_project(str(tmp_path)).runner.run_events
 
     assert read("") == read("lineage: {}\n") == RunEventSettings()
     text = "lineage: {url: 'https://ol/x', api_key: '${env:K}', timeout: 2s, interval: 1m, namespace: prod}\n"

@@ -72,7 +72,7 @@ def test_what_ran_before_is_gone_back_to_whatever_the_budget() -> None:
 def test_the_setting(tmp_path: Path) -> None:
     def settings(more: str) -> Retries:
         (tmp_path / "mzplan.yaml").write_text(f"version: 1\nproject: shop\n{more}")
-        return load_project(str(tmp_path)).retries
+        return load_project(str(tmp_path)).runner.retries
 
     assert settings("") == Retries()
     assert settings("retries: {budget: 20}\n") == Retries(budget=20)
@@ -245,7 +245,7 @@ def test_where_metrics_are_served(tmp_path: Path) -> None:
         f"{head}  a: {{type: cluster, metrics: {{port: 9100}}}}\n"
         "  b: {type: cluster, metrics: {port: 9101, host: 0.0.0.0}}\n  c: {type: embedded}\n"
     )
-    assert load_project(str(tmp_path)).metrics == {
+    assert load_project(str(tmp_path)).runner.metrics == {
         "a": MetricsPlace(port=9100),
         "b": MetricsPlace(port=9101, host="0.0.0.0"),
     }

@@ -18,7 +18,7 @@ from mzplan.connectors.network.addresses import server_of_url
 from mzplan.host.checkout import may_be_foreign
 from mzplan.host.network import is_loopback
 from mzplan.model.diagnostics import Diagnostic, error
-from mzplan.model.resources import ProjectSettings
+from mzplan.model.resources import RunEventSettings
 from mzplan.secrets.logins import has_login
 from mzplan.secrets.policy import Flow, Policy
 from mzplan.secrets.references import Secrets
@@ -43,13 +43,16 @@ class Receiver:
 
 
 def receiver_of(
-    settings: ProjectSettings, secrets: Secrets, policy: Policy | None, environment: Mapping[str, str]
+    wanted: RunEventSettings,
+    directory: str,
+    secrets: Secrets,
+    policy: Policy | None,
+    environment: Mapping[str, str],
 ) -> Receiver | None:
     """None where no server is named. Raises MzplanError: MZ178 for a variable that names none that can be
     used, MZ106 and MZ173 where the policy does not have it, MZ179 for a key that only a checkout sends."""
     if environment.get(DISABLED_VARIABLE, "").lower() == "true":
         return None
-    wanted = settings.run_events
     if url := environment.get(URL_VARIABLE, "").strip():
         key = environment.get(KEY_VARIABLE, "").strip()
         remember(key) if key else None
@@ -62,7 +65,7 @@ def receiver_of(
         if policy is not None:
             policy.connect(_SUBJECT, [(server_of_url(base),)])
         return Receiver(url=base, timeout=wanted.timeout)
-    _permit(settings, policy)
+    _permit(wanted, directory, policy)
     return Receiver(url=base, timeout=wanted.timeout, key=lambda: secrets.resolve(wanted.api_key).strip())
 
 
@@ -80,11 +83,10 @@ def clear_text(receiver: Receiver) -> Diagnostic | None:
     )
 
 
-def _permit(settings: ProjectSettings, policy: Policy | None) -> None:
-    wanted = settings.run_events
+def _permit(wanted: RunEventSettings, directory: str, policy: Policy | None) -> None:
     if policy is not None:
         policy.check(_SUBJECT, [Flow(wanted.api_key, (server_of_url(wanted.url),))], proposed=False)
-    elif may_be_foreign(Path(settings.directory)):
+    elif may_be_foreign(Path(directory)):
         raise error(
             "MZ179",
             f"The key for run events, {wanted.api_key}, is not sent to {server_of_url(wanted.url)}",

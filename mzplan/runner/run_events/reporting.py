@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mzplan.controller.types import Overview
 from mzplan.host.extras import missing_extras_reported, require_extra
 from mzplan.model.diagnostics import Diagnostic, MzplanError, sentence
-from mzplan.model.resources import ProjectSettings
+from mzplan.model.resources import ProjectSettings, RunEventSettings
 from mzplan.runner.run_events.receiver import Receiver, clear_text, receiver_of
 from mzplan.runner.run_events.sender import EventSender
 from mzplan.runner.run_events.watch import RunEvent, RunWatch
@@ -47,15 +47,16 @@ class RunEvents:
 
 
 def run_events_of(
-    settings: ProjectSettings, instance: str, secrets: Secrets, policy: Policy | None, warehouse: str
+    settings: ProjectSettings,
+    wanted: RunEventSettings,
+    secrets: Secrets,
+    policy: Policy | None,
+    warehouse: str,
 ) -> RunEvents:
-    """Those of an instance that runs something; a server that can't be used is a warning. `warehouse`: an
-    absolute path or URI."""
-    declared = settings.instances.get(instance)
-    if declared is not None and declared.type == "dry":
-        return RunEvents()
+    """Those that are wanted; a server that can't be used is a warning. `warehouse`: an absolute path or
+    URI."""
     try:
-        receiver = receiver_of(settings, secrets, policy, os.environ)
+        receiver = receiver_of(wanted, settings.directory, secrets, policy, os.environ)
         if receiver is None:
             return RunEvents()
         with missing_extras_reported():
@@ -65,10 +66,10 @@ def run_events_of(
         return RunEvents()
     if (warning := clear_text(receiver)) is not None:
         log.warning("%s", _line(warning))
-    namespace = settings.run_events.namespace or settings.project
+    namespace = wanted.namespace or settings.project
     log.info("run events are sent to %s, of jobs in namespace %s", receiver.server, namespace)
     sender = EventSender(_sending(receiver, namespace, settings.directory, warehouse), receiver.server)
-    return RunEvents(sender, settings.run_events.interval)
+    return RunEvents(sender, wanted.interval)
 
 
 def _line(problem: Diagnostic) -> str:
