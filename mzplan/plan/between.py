@@ -91,7 +91,7 @@ def _paused(change: Change | None, before: ResourceState, after: ResourceState) 
         path="paused", before=before.paused, after=after.paused, sensitive=False, effect="in-place"
     )
     if change is not None:
-        return dataclasses.replace(change, fields=(*change.fields, field))
+        return dataclasses.replace(change, fields=(*change.fields, field), before=before, after=after)
     return Change(
         address=after.address,
         action="update",

@@ -111,6 +111,7 @@ class _Renderer:
         self.waits = waits_for(plan)
 
     def changed(self) -> Iterator[str]:
+        yield from self._warnings()
         yield from self._settings()
         for group in grouped(self.plan.changes, self._said):
             yield from self.of(group[0]) if len(group) == 1 else self._group(group)
@@ -139,7 +140,6 @@ class _Renderer:
             yield f"Unaffected: {count(self.plan.unaffected, 'resource')}"
 
     def lines(self) -> Iterator[str]:
-        yield from self._warnings()
         yield from self.changed()
         yield from self._rest()
 

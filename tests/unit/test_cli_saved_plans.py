@@ -241,7 +241,7 @@ def test_comments_for_reviews_and_drift_jobs(folder: Path) -> None:
     comment, report = folder / "c.md", folder / "d.md"
     ran = mzplan(folder, "plan", "--markdown", str(comment), "--detailed-exitcode", "--json")
     assert ran.code == 2 and ran.json()["summary"]["restart"] == 1
-    assert "> **1 query restarts** from its checkpoint: `source.orders`" in comment.read_text()
+    assert "> **1 query restarts** from its checkpoint (1 elsewhere): `source.orders`" in comment.read_text()
     assert mzplan(folder, "drift", "--markdown", str(report)).code == 0
     assert "**No drift.**" in report.read_text()
     (folder / "state" / "status" / "local.json").unlink()
