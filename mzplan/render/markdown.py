@@ -35,6 +35,7 @@ from mzplan.render.warnings import warnings_of
 
 ERRORS = 6_000  # characters that a section may have, at most; changes get the rest
 NOTICES = 4_000
+SETTINGS = 4_000
 DRIFT = 10_000
 PENDING = 4_000
 _INSTANCES = 40  # that are listed; the digest covers all
@@ -84,12 +85,14 @@ def render_plan_markdown(plan: Plan, html_url: str | None = None) -> str:
     if graph:
         head.append(fence("mermaid", [graph]))
     tail = list(_sections_after(plan))
-    left = LIMIT - _RESERVE - sum(length(part) + 2 for part in (*head, *tail))
-    middle = [_changes(plan, left)] if plan.changes else []
     if plan.settings_changes:
         lines = [line for field in plan.settings_changes for line in _field(field)]
-        settings = fence("diff", ["! mzplan.yaml: runners take it over; restarts nothing", *lines])
-        middle.insert(0, folded(many(len(plan.settings_changes), "setting"), settings))
+        text = "\n".join(["! mzplan.yaml: runners take it over; restarts nothing", *lines])
+        tail.insert(
+            0, folded(many(len(plan.settings_changes), "setting"), fence("diff", [shortened(text, SETTINGS)]))
+        )
+    left = LIMIT - _RESERVE - sum(length(part) + 2 for part in (*head, *tail))
+    middle = [_changes(plan, left)] if plan.changes else []
     return fitting([*head, *middle, *tail])
 
 
