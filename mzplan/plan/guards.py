@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from mzplan.host.network import is_loopback
@@ -90,13 +91,16 @@ def check_replaceable(addresses: Iterable[Address]) -> None:
             )
 
 
-def check_changes(changes: Iterable[Change]) -> Iterator[Diagnostic]:
-    """What the changes of a plan break, and what they leave undone that one might expect."""
+def check_changes(
+    changes: Iterable[Change], renames: Mapping[Address, Address] = MappingProxyType({})
+) -> Iterator[Diagnostic]:
+    """What the changes of a plan break, and what they leave undone that one might expect. `renames`: queries
+    that may be others under a new name."""
     for change in changes:
         if change.action in ("delete", "replace"):
             yield from _prevented(change)
         if change.action == "replace":
-            yield from _doubling(change)
+            yield from _doubling(change, renames)
         if change.action != "create":
             yield from _forbidden(change)
         if change.action in ("create", "replace") or change.effect == "restart":
@@ -121,7 +125,7 @@ def _prevented(change: Change) -> Iterator[Diagnostic]:
         )
 
 
-def _doubling(change: Change) -> Iterator[Diagnostic]:
+def _doubling(change: Change, renames: Mapping[Address, Address]) -> Iterator[Diagnostic]:
     """A new generation reads its collection from the start: a target that holds rows of the old one would
     get them again, unless the schema declares that safe (`x-replace`) or the sink says what to do."""
     if change.after is None:
@@ -133,13 +137,21 @@ def _doubling(change: Change) -> Iterator[Diagnostic]:
     body = kind.with_defaults(change.after.body)
     if any(body.get(name) in values for name, values in rule["safe"].items()):
         return
+    new = change.after.references.get("from")
+    old = renames.get(new) if new is not None else None
+    renamed = (
+        f"if {new} is {old} under another name, say lifecycle: {{moved_from: {old.name}}} there, "
+        if old
+        else ""
+    )
     choices = kind.schema["properties"][rule["property"]]["enum"]
     yield Diagnostic(
         code="MZ047",
         summary=f"Replacing {change.address} would write its rows again",
         detail=f"{change.reason}. A new generation reads its collection from the start, and this sink "
         "appends: what the target holds already would be there twice.",
-        hint=f"say {rule['property']}: {' | '.join(choices)} in the sink.",
+        hint=f"{renamed and renamed + 'and nothing is replaced; else '}"
+        f"say {rule['property']}: {' | '.join(choices)} in the sink.",
         address=change.address,
         exit_code=ExitCode.REFUSED,
     )

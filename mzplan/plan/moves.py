@@ -6,6 +6,7 @@ A rename changes the references to the resource, and of what runs only the query
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from mzplan.model.address import Address, natural
@@ -14,6 +15,7 @@ from mzplan.model.plan import FieldChange
 from mzplan.model.resources import Resource
 from mzplan.model.state import ResourceState, needed_by
 
+_UNSEEN = ("lifecycle", "description", "labels", "paused")
 Records = Mapping[Address, ResourceState]
 
 
@@ -33,6 +35,50 @@ def find_moves(
         else:
             moves[old] = address
     return moves, tuple(problems)
+
+
+def undeclared_moves(wanted: Mapping[Address, Resource], committed: Records) -> dict[Address, Address]:
+    """New address → old one, for queries to create that look like one that is no longer declared: of the same
+    type, with the same body but for what no query sees, and like no other one."""
+    found: dict[Address, Address] = {}
+    for kind in ("connection", "source", "sink"):
+        names = {old.name: new.name for new, old in found.items()}
+        old_ones = _by_looks((r.declared for a, r in committed.items() if a not in wanted), kind, names)
+        new_ones = _by_looks((r for a, r in wanted.items() if a not in committed), kind, {})
+        for looks, (new, *others) in sorted(new_ones.items(), key=lambda one: natural(one[1][0])):
+            old = old_ones.get(looks, [])
+            if len(old) == 1 and not others:
+                found[new] = old[0]
+    return {new: old for new, old in found.items() if new.kind != "connection"}
+
+
+def _by_looks(
+    resources: Iterable[Resource], kind: str, renamed: Mapping[str, str]
+) -> dict[str, list[Address]]:
+    """The resources of a kind, by all that makes them what they are. `renamed`: what they may refer to, under
+    its new name."""
+    found: dict[str, list[Address]] = {}
+    for one in resources:
+        if one.address.kind == kind:
+            body = {key: value for key, value in one.body.items() if key not in _UNSEEN}
+            body |= {role: renamed.get(str(body.get(role)), body.get(role)) for role in one.references}
+            looks = json.dumps([one.type, body], sort_keys=True, default=str)
+            found.setdefault(looks, []).append(one.address)
+    return found
+
+
+def check_undeclared(moves: Mapping[Address, Address]) -> Iterator[Diagnostic]:
+    """MZ289 for each query that may be another one under a new name."""
+    for new, old in moves.items():
+        yield Diagnostic(
+            severity="warning",
+            code="MZ289",
+            summary=f"{new} looks like {old}, which this plan deletes: it has the same body",
+            detail="It is a new query that begins from the start, and what the other one stored goes.",
+            hint=f"if it is {old} under another name, write lifecycle: {{moved_from: {old.name}}} into it: "
+            "then it goes on from its checkpoint.",
+            address=new,
+        )
 
 
 def earlier_address(resource: Resource) -> Address | None:

@@ -29,7 +29,7 @@ from mzplan.plan.guards import (
     check_replaceable,
     same_place,
 )
-from mzplan.plan.moves import find_moves, moved, moved_references
+from mzplan.plan.moves import check_undeclared, find_moves, moved, moved_references, undeclared_moves
 from mzplan.plan.pending import find_pending
 from mzplan.plan.reasons import reason_for
 from mzplan.plan.settings import settings_changes
@@ -79,6 +79,7 @@ def build_plan(
             difference = find_difference(wanted, committed)
             renamed = originals.keys() & wanted.keys()
             difference = dataclasses.replace(difference, updated=difference.updated | renamed)
+    renames = undeclared_moves(wanted, committed) if difference.created and difference.deleted else {}
     if targets and difference.all:
         difference = select(difference, targets, wanted, committed)
     if rotated:
@@ -116,7 +117,8 @@ def build_plan(
             *check_assumed(configuration.resources, state.resources),
             *check_clear_text(configuration.resources.values()),
             *problems,
-            *check_changes(changes),
+            *check_undeclared({new: old for new, old in renames.items() if {new, old} <= changed}),
+            *check_changes(changes, renames),
             *check_delivery(changes, planner.after or state.resources),
         ),
     )

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from mzplan.model.diagnostics import ExitCode, MzplanError
+from mzplan.model.resources import Resource
 from mzplan.model.state import Forgotten, State
 from mzplan.plan import apply_changes, build_plan, ensure_fresh
 from mzplan.plan.file import decode_plan, encode_plan
@@ -25,6 +26,7 @@ from tests.unit.small_projects import (
     kafka,
     postgres,
     project,
+    resource,
     shop,
     sink,
     source,
@@ -193,3 +195,44 @@ def test_forgotten_storage_survives_commits(state: State) -> None:
     place = Forgotten(at("source.x"), 2)
     kept = dataclasses.replace(state, forgotten={"abc": place})
     assert commit(shop(new=console("new", "orders")), kept).forgotten == {"abc": place}
+
+
+# --- renames that nobody has declared
+
+
+def appending(name: str, from_: str) -> Resource:
+    return resource(f"sink.{name}", "postgres", **{"from": from_, "connection": "pg", "table": "t"})
+
+
+def test_a_rename_that_is_not_declared_is_suggested() -> None:
+    state = commit(project(kafka(), postgres(), source("trips", topic="t"), appending("out", "trips")))
+    rides = source("rides", topic="t", description="what trips was")
+    plan = build_plan(project(kafka(), postgres(), rides, appending("out", "rides")), state)
+    found = {d.code: d for d in plan.diagnostics}
+    assert found["MZ289"].severity == "warning"
+    assert "source.rides looks like source.trips" in found["MZ289"].summary
+    assert "lifecycle: {moved_from: trips}" in found["MZ289"].hint
+    # The sink that would be replaced has it as its first fix, not on_replace alone.
+    if "MZ047" in found:
+        assert found["MZ047"].hint.startswith("if source.rides is source.trips under another name")
+    # The fix works.
+    renamed = source("rides", topic="t", lifecycle={"moved_from": "trips"})
+    plan = build_plan(project(kafka(), postgres(), renamed, appending("out", "rides")), state)
+    assert plan.diagnostics == () and plan.summary()["replace"] == 0 and plan.summary()["move"] == 1
+
+
+def test_a_whole_chain_is_recognised_and_what_is_only_alike_is_not() -> None:
+    before = project(kafka("k"), postgres(), source("trips", topic="t"), sink("out", **{"from": "trips"}))
+    state = commit(before)
+    rides = source("rides", topic="t", connection="k2")
+    renamed = sink("rides_out", **{"from": "rides"})
+    plan = build_plan(project(kafka("k2"), postgres(), rides, renamed), state)
+    suggested = [str(d.address) for d in plan.diagnostics if d.code == "MZ289"]
+    assert suggested == ["source.rides", "sink.rides_out"]
+    other = source("rides", topic="another")
+    plan = build_plan(project(kafka("k"), postgres(), other), state)
+    assert not [d for d in plan.diagnostics if d.code == "MZ289"]
+    # Two that look alike: nobody can tell.
+    twins = (source("one", topic="t"), source("two", topic="t"))
+    plan = build_plan(project(kafka("k"), postgres(), *twins), state)
+    assert not [d for d in plan.diagnostics if d.code == "MZ289"]
