@@ -53,10 +53,16 @@ class GuardedFolder:
     @contextmanager
     def folder(self, name: str = "", *, make: bool = False) -> Iterator[int]:
         """A handle of a folder. `make`: also of one that is not there yet."""
+        at = str(self._root)
         if make:
-            refuse_brought(str(self._root))
+            refuse_brought(at)
+        try:
+            handle = os.open(at, _FOLDER)
+        except FileNotFoundError:
+            if not make:
+                raise
             self._root.mkdir(parents=True, exist_ok=True)
-        handle, at = os.open(self._root, _FOLDER), str(self._root)
+            handle = os.open(at, _FOLDER)
         try:
             for part in (*self._inner, *filter(None, name.split("/"))):
                 at = f"{at}/{part}"

@@ -52,6 +52,8 @@ class RefusedError(Exception):
 
 def look(checkpoint: str, table: str) -> Left:
     """Read what is there. Raises RefusedError, and OSError for what the storage did."""
+    for folder in (checkpoint, table):
+        ensure_plain(folder, deep=True)
     log = CheckpointLog(checkpoint)
     query_id = log.query_id()
     if query_id is None:

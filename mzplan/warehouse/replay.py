@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _TYPE = "_change_type"  # the column in which a file of Delta's change feed says what became of a row
 _ALL = 2**63
 _ROWS = 65_536  # of a batch
+_LOOKED_AT = 1 << 30  # bytes
 _MOST_KEYS = 200_000  # of a step, that are compared in memory
 
 
@@ -47,11 +48,13 @@ def read_batches(place: str) -> Iterator[pa.RecordBatch]:
 
 
 def _can_be_read(system: Any, path: str) -> bool:
-    """Whether all bytes of a file come: pyarrow's errors of decoding are OSErrors as well."""
+    """Whether the bytes of a file (of a huge one, the first) come: pyarrow's errors of decoding are OSErrors
+    as well."""
     try:
         with system.open_input_stream(path) as stream:
-            while stream.read(1 << 20):
-                pass
+            for _ in range(_LOOKED_AT >> 20):
+                if not stream.read(1 << 20):
+                    break
     except OSError:
         return False
     return True
