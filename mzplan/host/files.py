@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 MAX_BYTES = 1 << 28  # of what is read into memory: a state of a million resources
 _KINDS = (
@@ -28,6 +28,13 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+class Readable(Protocol):
+    """A stream: Python's, or pyarrow's."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at its end."""
 
 
 class UnfitError(OSError):
@@ -167,18 +174,25 @@ def ensure_regular(handle: int, place: str) -> int:
 def content_of(handle: int, place: str, most: int) -> bytes:
     """What a regular file holds, which is closed then. UnfitError for more than so many bytes."""
     with os.fdopen(handle, "rb") as stream:
-        if os.fstat(handle).st_size > most:
+        size = os.fstat(handle).st_size  # 0 of files of /proc
+        if size > most:
             raise UnfitError.large(place, most)
-        data = stream.read(most + 1)  # files of /proc have no size before they are read
-    if len(data) > most:
+        return at_most(stream, most, place, max(size + 1, 1 << 16))
+
+
+def at_most(stream: Readable, most: int, place: str, piece: int = 1 << 20) -> bytes:
+    """What is left in a stream. UnfitError for more than so many bytes. `piece`: of one read, which takes so
+    much memory, whatever comes."""
+    pieces, total = [], 0
+    while total <= most and (more := stream.read(piece)):
+        pieces.append(more)
+        total += len(more)
+    if total > most:
         raise UnfitError.large(place, most)
-    return data
+    return b"".join(pieces)
 
 
 def read_bounded(path: str | Path) -> bytes:
     """What a file or a pipe (`<(command)`) holds. OSError also for what is too large, or never ends."""
     with Path(path).open("rb") as stream:
-        data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise UnfitError.large(str(path), MAX_BYTES)
-    return data
+        return at_most(stream, MAX_BYTES, str(path))

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from mzplan.host.files import MAX_BYTES, UnfitError, left_of, sync_folder
+from mzplan.host.files import MAX_BYTES, at_most, left_of, sync_folder
 from mzplan.host.guarded import GuardedFolder
 from mzplan.warehouse.paths import local_path, split_storage
 
 Data = bytes | memoryview
+_PIECE = 16 << 20  # bytes that one request to an object store asks for
 
 
 class Folder(Protocol):
@@ -188,12 +189,9 @@ class RemoteFolder:
         place = f"{self._path}/{name}"
         try:
             with self._system.open_input_stream(place) as stream:
-                data = bytes(stream.read(most + 1))
+                return at_most(stream, most, place, _PIECE)
         except FileNotFoundError:
             return None
-        if len(data) > most:
-            raise UnfitError.large(place, most)
-        return data
 
     def extend(self, name: str, lines: bytes) -> None:
         self.write(name, (self.read(name) or b"") + lines)  # object stores can't append
