@@ -17,7 +17,7 @@ from mzplan.model.address import Address
 from mzplan.model.diagnostics import ExitCode, MzplanError, error
 from mzplan.model.plan import Plan
 from mzplan.model.words import count
-from mzplan.render.text import paragraph, safe
+from mzplan.render.text import brief, safe
 
 if TYPE_CHECKING:
     from mzplan.operations.selection import Selection
@@ -240,7 +240,7 @@ def command_drift(invocation: Invocation, detailed_exitcode: bool, markdown: str
         invocation.out("No drift: what runs is what the state says.")
     else:
         for item in drift:
-            invocation.out(f"{safe(item.address)}: {item.kind}: {paragraph(item.detail)}")
+            invocation.out(f"{safe(item.address)}: {item.kind}: {brief(item.detail, 600)}")
     return ExitCode.DRIFT if drift and detailed_exitcode else ExitCode.OK
 
 
