@@ -6,7 +6,7 @@ BEGAN := $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites doctor setup quickstart cdc test faults unit lint types imports check soak bench reference docs lock clean
+.PHONY: help prerequisites doctor setup quickstart cdc test faults programs unit lint types imports check soak bench reference docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,8 +14,8 @@ help: ## list the targets
 prerequisites: ## see whether Python and Java are there and new enough
 	@PYTHON="$(PYTHON)" tools/prerequisites.sh run
 
-doctor: ## see whether all is there that the tests need: Java, a browser, npm, sshd, Prometheus
-	@PYTHON="$(PYTHON)" tools/prerequisites.sh test
+doctor: ## see whether the programs are there that `make programs` needs
+	@PYTHON="$(PYTHON)" tools/prerequisites.sh programs
 
 # uv installs with half of pip's processor time, and downloads at once. Where only pip knows the way to packages (a mirror in pip.conf), pip does.
 # Spark comes as source, whose wheel would be compressed only to be unpacked at once: dist.cfg says not to.
@@ -46,16 +46,18 @@ cdc: .venv/.runner ## show change capture: PostgreSQL → collection → Postgre
 	@$(BIN)/python -m examples.capture --since $(BEGAN)
 
 # Three on two cores: a test waits a third of its time, for a server or a process. A file stays with one worker, which has
-# servers and a Spark of its own; files in the order of their names,
-# so that the quick ones of tests/unit fill the end.
+# servers and a Spark of its own; tests/schedule.py says in which order: quick ones first.
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: doctor setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)
-	$(PYTEST) -m "not faults" tests
+test: setup .venv/.jars ## run the tests, against real Spark, Kafka and PostgreSQL (12 minutes)
+	$(PYTEST) -m "not faults and not programs" tests
 
-faults: doctor setup .venv/.jars .venv-lines/.done ## run what is killed, moved, repeated, and every form of a thing (20 minutes)
-	$(PYTEST) -m faults tests
+faults: setup .venv/.jars .venv-lines/.done ## run what is killed, moved, repeated, and every form of a thing (20 minutes)
+	$(PYTEST) -m "faults and not programs" tests
+
+programs: doctor setup .venv/.jars ## run what needs a browser, npm, git, sshd or Prometheus
+	$(PYTEST) -m programs tests
 
 unit: setup ## run the tests that need no server
 	$(PYTEST) tests/unit

@@ -1,7 +1,7 @@
 """Fixtures for all tests. Servers start when the first test asks for one, so tests/unit never waits for any.
 
 No test is skipped for want of a server: if one can't start, the tests that need it are errors. Under
-pytest-xdist each worker process has servers of its own.
+pytest-xdist each worker process has servers of its own. What they have started ends with them (`reaper`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from tests import programs, reaper
 from tests.java_options import start_quickly
-from tests.schedule import SessionScheduling
+from tests.schedule import QUICK, SessionScheduling
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, PostgresServer, SshServer
+    from tests.servers.ssh import AsyncSshServer
 
+Ssh = TypeVar("Ssh", "SshServer", "AsyncSshServer")
 _numbers = itertools.count(1)
 SHORT = ("test_failpoints.py",)
 
@@ -29,15 +32,29 @@ start_quickly(os.environ)
 os.environ.setdefault("MZPLAN_SECRETS_KEY", "the key of digests, in tests only")  # none in the home
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # else pytest-xdist has started this process: it is marked already
+        reaper.watch()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`make faults` runs tests/faults and whatever else is marked `faults`, `make test` all the others."""
-    if "faults" in item.path.parts:
+    """`make programs` runs what is marked `programs`, `make faults` what else is marked `faults`, `make test`
+    all others. Whole folders are marked here."""
+    folder = _folder(item)
+    if folder == "faults":
         item.add_marker("faults")
+    if folder in programs.FOLDERS:
+        item.add_marker("programs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Many short tests come last, so that no worker is left alone with a long one."""
-    items.sort(key=lambda item: item.path.name in SHORT)
+    """Quick tests come first. Many short ones come last, so that no worker is left alone with a long one."""
+    items.sort(key=lambda item: (item.path.name in SHORT, _folder(item) not in QUICK))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    programs.set_path(item)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -97,20 +114,19 @@ def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def ssh_servers(tmp_path: Path) -> Iterator[Callable[[str], SshServer]]:
-    """``ssh_servers("inner")``: a new SSH server for one test, running, that lets nobody in yet."""
+def sshd_servers(tmp_path: Path) -> Iterator[Callable[[str], SshServer]]:
+    """``sshd_servers("inner")``: a new server for one test, OpenSSH's, running, that lets nobody in yet."""
     from examples.servers import SshServer
 
-    made: list[SshServer] = []
+    yield from _ssh(lambda name: SshServer(tmp_path / f"ssh-{name}"))
 
-    def make(name: str) -> SshServer:
-        made.append(SshServer(tmp_path / f"ssh-{name}"))
-        made[-1].start()
-        return made[-1]
 
-    yield make
-    for server in made:
-        server.remove_data()
+@pytest.fixture
+def ssh_servers() -> Iterator[Callable[[str], AsyncSshServer]]:
+    """The same with asyncssh's, in the test's process."""
+    from tests.servers.ssh import AsyncSshServer
+
+    yield from _ssh(lambda _: AsyncSshServer())
 
 
 @pytest.fixture
@@ -159,6 +175,10 @@ def database(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterat
         postgres.drop_database(name)
 
 
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
 def _broker(workdir: Path) -> Iterator[KafkaBroker]:
     from examples.servers import KafkaBroker
 
@@ -178,6 +198,19 @@ def _postgres(workdir: Path) -> Iterator[PostgresServer]:
         server.start()
         yield server
     finally:
+        server.remove_data()
+
+
+def _ssh(of: Callable[[str], Ssh]) -> Iterator[Callable[[str], Ssh]]:
+    made: list[Ssh] = []
+
+    def make(name: str) -> Ssh:
+        made.append(of(name))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for server in made:
         server.remove_data()
 
 

@@ -1,4 +1,6 @@
-"""Which worker of pytest-xdist runs which file: one that has the Spark session already that the file uses."""
+"""Which worker of pytest-xdist runs which file, and when. Quick ones come first, so that what is broken shows
+early; then those that use Spark, each where the session is that it uses. What is left fills the end, in small
+pieces, so that no worker is alone with a long one."""
 
 from __future__ import annotations
 
@@ -20,9 +22,14 @@ SHARED_PROJECT = re.compile(r"\bproject: Project\b")
 OWN_PROJECT = re.compile(r"\bProject\(")
 
 
+QUICK = {"unit", "cases"}
+"""The folders of tests that need no server and no Spark."""
+
+
 class SessionScheduling(LoadFileScheduling):
-    """`--dist loadfile`, but a worker that has a Spark session goes on with the files that use it; one that
-    has none takes a file for the session that the fewest workers have. Otherwise as collected."""
+    """`--dist loadfile`, but quick files come first. Then a worker that has a Spark session goes on with the
+    files that use it; one that has none takes a file for the session that the fewest workers have. Otherwise
+    as collected."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(self._next(node), last=False)
@@ -33,10 +40,12 @@ class SessionScheduling(LoadFileScheduling):
         others = [sessions_of(files) for worker, files in self.assigned_work.items() if worker is not node]
 
         def rank(file: str) -> tuple[int, int]:
+            if QUICK.intersection(Path(file).parts):
+                return 0, 0
             needs = sessions_of([file])
             if needs & mine:
-                return 0, 0
-            return (1, sum(bool(needs & theirs) for theirs in others)) if needs else (2, 0)
+                return 1, 0
+            return (2, sum(bool(needs & theirs) for theirs in others)) if needs else (3, 0)
 
         return min(self.workqueue, key=rank)  # the first of equals
 

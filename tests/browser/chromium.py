@@ -1,4 +1,4 @@
-"""A headless Chromium, and Mermaid to draw with. `make test` says before the first test what of it is missing
+"""A headless Chromium, and Mermaid to draw with. `make programs` says first what of it is missing
 (tools/prerequisites.sh); pytest by hand skips what it can't draw, except in CI: there it is an error."""
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def cluster(
     tmp_path: Path,
     kafka: KafkaBroker,
     postgres: PostgresServer,
-    ssh_servers: Callable[[str], SshServer],
+    sshd_servers: Callable[[str], SshServer],
     database: Callable[..., str],
 ) -> Iterator[Cluster]:
     """The machines, with what the page says is there before anything runs on them."""
@@ -168,7 +168,7 @@ def cluster(
     kafka.start()
     for topic in TOPICS:
         create_topic(kafka.bootstrap, topic)
-    found = Cluster(tmp_path, kafka, postgres, ssh_servers("gate"), shop, database("ops"))
+    found = Cluster(tmp_path, kafka, postgres, sshd_servers("gate"), shop, database("ops"))
     try:
         yield found
     finally:
@@ -177,6 +177,7 @@ def cluster(
             delete_topic(kafka.bootstrap, topic)
 
 
+@pytest.mark.programs
 @pytest.mark.timeout(900)
 def test_an_executor_is_killed_on_the_cluster_of_the_page(cluster: Cluster) -> None:
     try:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from examples.servers.ports import free_port
 from tests.support import eventually
@@ -31,6 +33,13 @@ def metrics_used() -> set[str]:
     """The names of mzplan's metrics in the dashboard (variables too) and the alert rules."""
     texts = [(MONITORING / name).read_text() for name in ("dashboard.json", "rules.yml")]
     return set(re.findall(r"\bmzplan_\w+", " ".join(texts)))
+
+
+def samples(port: int) -> list[Sample]:
+    """What a runner's page of metrics has, at this moment. Raises OSError."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return [one for family in families for one in family.samples]
 
 
 class Prometheus:

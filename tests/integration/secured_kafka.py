@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from confluent_kafka import admin
 
 from examples.servers import KafkaBroker
+from tests.certificates import make_certificate
 
 USER = "app"
 PLAIN_PASSWORD = "Zq7 pl'ain;word%"
@@ -32,20 +32,11 @@ class Certificates:
 def make_certificates(folder: Path) -> Certificates:
     """An authority, and what it has signed for 127.0.0.1 and for a client."""
     folder.mkdir()
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new_key = ("req", "-newkey", "rsa:2048", "-nodes")
-    openssl(*new_key, "-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    for name in ("broker", "client"):
-        openssl(*new_key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        signed = ("x509", "-req", "-in", f"{name}.csr", "-days", "2", "-extfile", "names")
-        openssl(*signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.pem")
+    ca, _ = make_certificate(folder, "ca")
+    broker, broker_key = make_certificate(folder, "broker", signed_by="ca")
     both = folder / "broker-and-key.pem"
-    both.write_text((folder / "broker.key").read_text() + (folder / "broker.pem").read_text())
-    return Certificates(folder / "ca.pem", both, folder / "client.pem", folder / "client.key")
+    both.write_text(broker_key.read_text() + broker.read_text())
+    return Certificates(ca, both, *make_certificate(folder, "client", signed_by="ca"))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.programs
 def test_each_alert_fires_when_it_must_and_not_before() -> None:
     promtool("check", "config", "prometheus.yml")  # and the rules that it names
     promtool("test", "rules", "rules-test.yml")
@@ -49,6 +50,7 @@ def test_each_alert_fires_when_it_must_and_not_before() -> None:
     assert all(found == {True, False} for found in tried.values()), tried
 
 
+@pytest.mark.programs
 def test_the_dashboard_is_one_that_grafana_can_read(tmp_path: Path) -> None:
     records = [
         {"record": f"panel:{number}", "expr": expression}
@@ -107,6 +109,7 @@ def dry(tmp_path: Path) -> Iterator[int]:
     assert runner.wait(timeout=60) == 0
 
 
+@pytest.mark.programs
 def test_a_scrape_finds_what_the_dashboard_and_the_alerts_ask_for(
     troubled: int, dry: int, tmp_path: Path
 ) -> None:

@@ -118,16 +118,17 @@ def restarts(document: Any) -> dict[str, str]:
 
 
 @pytest.mark.faults
+@pytest.mark.programs
 def test_ssh_servers_two_hops_away(
     project: Project,
     kafka: KafkaBroker,
     postgres: PostgresServer,
     topic: Callable[..., str],
     database: Callable[..., str],
-    ssh_servers: Callable[[str], SshServer],
+    sshd_servers: Callable[[str], SshServer],
     registry: SchemaRegistry,
 ) -> None:
-    outer, inner, name = ssh_servers("outer"), ssh_servers("inner"), database()
+    outer, inner, name = sshd_servers("outer"), sshd_servers("inner"), database()
     nested = Nested(project, kafka, topic("nested"), postgres.dsn(name))
     nested.declare(postgres, name, inner, outer, registry)
     # Without keys the tunnels can't be used; ROTATE KEYS makes them, and shows what the servers must know.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from mzplan.model.diagnostics import Diagnostic
 from mzplan.schema.columns import parse_columns
 from mzplan.schema.description import Description, InlinedConnection, SourceRead
 from mzplan.secrets.references import Secrets
+from tests.certificates import make_certificate
 
 if TYPE_CHECKING:
     from examples.servers import KafkaBroker, SshServer
@@ -170,9 +170,6 @@ def test_validation_asks_the_registry(
 
 
 def test_certificates(tmp_path: Path) -> None:
-    make = ("req", "-newkey", "rsa:2048", "-nodes", "-x509", "-days", "2", "-subj", "/CN=registry")
-    names = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem")
-    subprocess.run(["openssl", *make, *names], cwd=tmp_path, check=True, capture_output=True)
     secrets = Secrets(str(tmp_path), {})
 
     def problem(inlined: InlinedConnection) -> str:
@@ -180,7 +177,7 @@ def test_certificates(tmp_path: Path) -> None:
         assert {d.code for d in found} <= {"MZ125"}
         return " ".join(d.detail for d in found)
 
-    with SchemaRegistry(tls=(tmp_path / "ca.pem", tmp_path / "key.pem")) as server:
+    with SchemaRegistry(tls=make_certificate(tmp_path, "ca")) as server:
         assert problem(connection(server.url, tls={"ca": "ca.pem"})) == ""
         assert "its certificate is not trusted" in problem(connection(server.url))
         named = server.url.replace("127.0.0.1", "localhost")

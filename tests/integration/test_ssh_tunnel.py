@@ -47,9 +47,16 @@ def hop(server: SshServer, **other: Any) -> Hop:
     return Hop(**{**given, "keys": (PRIVATE,), "host_keys": (server.host_key,), **other})
 
 
+@pytest.fixture(params=["ssh_servers", pytest.param("sshd_servers", marks=pytest.mark.programs)])
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """Of both kinds: asyncssh's, and OpenSSH's."""
+    found: Servers = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def door(ssh_servers: Servers) -> SshServer:
-    server = ssh_servers("door")
+def door(servers: Servers) -> SshServer:
+    server = servers("door")
     server.authorize(PUBLIC)
     return server
 
@@ -96,9 +103,9 @@ def says(port: int, text: bytes = b"hello") -> bytes:
 
 
 def test_a_forward_survives_its_ssh_server(
-    door: SshServer, ssh_servers: Servers, forwards: Forwards, echo: int
+    door: SshServer, servers: Servers, forwards: Forwards, echo: int
 ) -> None:
-    inner = ssh_servers("inner")
+    inner = servers("inner")
     inner.authorize(PUBLIC)
     ways = ((hop(door),), (hop(door), hop(inner)))
     with forwards.to(ways[0], "127.0.0.1", echo) as near, forwards.to(ways[1], "127.0.0.1", echo) as far:
@@ -124,8 +131,8 @@ def test_a_forward_survives_its_ssh_server(
         assert says(port) == b"hello"  # it can be used again
 
 
-def test_what_stands_in_the_way(door: SshServer, ssh_servers: Servers, forwards: Forwards) -> None:
-    other = ssh_servers("other")
+def test_what_stands_in_the_way(door: SshServer, servers: Servers, forwards: Forwards) -> None:
+    other = servers("other")
     other.authorize(PUBLIC)
     rsa = asyncssh.generate_private_key("ssh-rsa").export_public_key().decode()
     locked = KEY.export_private_key("pkcs8-pem", passphrase="word").decode()
@@ -232,7 +239,7 @@ def sink(connection: InlinedConnection, table: str = "o") -> Description:
 
 def test_validation_goes_through_the_tunnel(
     door: SshServer,
-    ssh_servers: Servers,
+    servers: Servers,
     postgres: PostgresServer,
     database: Callable[..., str],
     tmp_path: Path,
@@ -240,7 +247,7 @@ def test_validation_goes_through_the_tunnel(
     name = database()
     execute(postgres.dsn(name), "CREATE TABLE o (id bigint)")
     secrets = Secrets(str(tmp_path), {"KEY": PRIVATE, "PG": postgres.password})
-    inner = ssh_servers("inner")
+    inner = servers("inner")
     inner.authorize(PUBLIC)
     far = bastion(inner, bastion(door))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from examples.servers.process import _state, children_of, descendants_of, frozen
+from examples.servers.process import _state, children_of, descendants_of, frozen, send
 from tests.support import eventually
 
 BREEDER = "while true; do /bin/true; done & while true; do sleep 0.01; done"
@@ -27,4 +28,4 @@ def test_a_family_that_is_frozen_while_it_starts_and_ends_children() -> None:
                 eventually("it goes on", lambda: _state(process.pid) != "T", 10)
         finally:
             for pid in [process.pid, *descendants_of(process.pid)]:
-                subprocess.run(["kill", "-9", str(pid)], stderr=subprocess.DEVNULL)
+                send(pid, signal.SIGKILL)

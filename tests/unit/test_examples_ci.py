@@ -89,6 +89,7 @@ def merge(remote: Path, branch: str) -> None:
     git(folder, "push", "-q", "origin", "main")
 
 
+@pytest.mark.programs
 def test_from_a_pull_request_to_production(remote: Path) -> None:
     out = remote.parent / "out"
     main = checkout(remote, "job-0")
@@ -134,6 +135,7 @@ def test_from_a_pull_request_to_production(remote: Path) -> None:
     assert "connection.k was changed" in said and "Plan and review anew" in said
 
 
+@pytest.mark.programs
 def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
     """The jobs of promotion-workflow.yml, which differ by MZPLAN_ENV: what was approved for one is not for
     the other, and the commit is the same."""
@@ -160,6 +162,7 @@ def test_a_commit_is_promoted_from_staging_to_prod(remote: Path) -> None:
     ci(job, "apply", str(outs["prod"]), MZPLAN_ENV="prod", **agreed["prod"])
 
 
+@pytest.mark.programs
 def test_a_broken_project_fails_each_job(remote: Path) -> None:
     push_edit(remote, "broken", "connection: k", "connection: nobody")
     job = checkout(remote, "job", "broken")
@@ -168,6 +171,7 @@ def test_a_broken_project_fails_each_job(remote: Path) -> None:
     assert ci(job, "nonsense", code=64).startswith("#")
 
 
+@pytest.mark.programs
 def test_a_drift_job_fails_when_there_is_drift(remote: Path) -> None:
     job = checkout(remote, "job")
     ci(job, "plan", "out")
@@ -178,6 +182,7 @@ def test_a_drift_job_fails_when_there_is_drift(remote: Path) -> None:
     assert "| `missing-query` | 3 |" in (job / "out" / "drift.md").read_text()
 
 
+@pytest.mark.programs
 def test_the_pre_commit_hook(remote: Path, tmp_path: Path) -> None:
     folder = checkout(remote, "hooked")
     text = (CI / "pre-commit-config.yaml").read_text()
@@ -421,6 +426,7 @@ class Action:
         return bool(eval(text.replace("&&", "and").replace("||", "or"), {"__builtins__": {}}))
 
 
+@pytest.mark.programs
 def test_each_step_of_the_action_as_github_would_run_it(remote: Path) -> None:
     action = Action(checkout(remote, "main-job"), "push")
     assert [action.run(command) for command in ("validate", "plan")] == [0, 0]
@@ -474,6 +480,7 @@ def commit_main(remote: Path) -> None:
     ci(folder, "apply", str(out), **approved(out))
 
 
+@pytest.mark.programs
 def test_a_request_does_not_choose_the_state_on_github(remote: Path) -> None:
     """The job of the workflow, step by step: main's checkout, the request's in it, main's action."""
     commit_main(remote)
@@ -491,6 +498,7 @@ def test_a_request_does_not_choose_the_state_on_github(remote: Path) -> None:
     assert "**No changes.**" in comment["body"]  # as main's state has it: theirs would have none of it
 
 
+@pytest.mark.programs
 def test_a_request_does_not_choose_the_state_on_gitlab(remote: Path, tmp_path: Path) -> None:
     commit_main(remote)
     push_a_state_of_ones_own(remote)
@@ -525,6 +533,7 @@ def gitlab_job(name: str, folder: Path, **variables: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.programs
 def test_each_job_of_the_gitlab_template(
     remote: Path, tmp_path: Path, gitlab: tuple[str, list[dict[str, Any]]]
 ) -> None:
@@ -560,6 +569,7 @@ def test_each_job_of_the_gitlab_template(
     assert (folder / "mzplan-out" / "drift.md").exists()
 
 
+@pytest.mark.programs
 def test_the_drift_job_of_systemd_and_of_cron(remote: Path, tmp_path: Path) -> None:
     """The lines as they stand there, with this machine's folders."""
     folder = checkout(remote, "served")

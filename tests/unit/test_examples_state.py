@@ -34,6 +34,7 @@ def test_each_environment_of_an_example_keeps_its_own(tmp_path: Path) -> None:
     assert environment_names(tmp_path) == ("dev", "staging", "prod")
 
 
+@pytest.mark.programs
 def test_only_the_readme_of_the_states_is_in_version_control() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")

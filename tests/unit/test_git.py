@@ -51,6 +51,7 @@ def commit(top: Path, message: str) -> None:
     run(top, "commit", "-q", "--allow-empty", "-m", message)
 
 
+@pytest.mark.programs
 def test_the_commit_its_subject_and_whether_the_tree_is_clean(checkout: Path) -> None:
     found = find_revision(str(checkout))
     assert found is not None
@@ -69,6 +70,7 @@ def test_the_commit_its_subject_and_whether_the_tree_is_clean(checkout: Path) ->
     assert (new := find_revision(str(below), [str(below / "state")])) is not None and new.clean is False
 
 
+@pytest.mark.programs
 def test_a_linked_work_tree_and_packed_references(checkout: Path, tmp_path: Path) -> None:
     run(checkout, "worktree", "add", "-q", str(tmp_path / "linked"), "-b", "other")
     commit(tmp_path / "linked", "Two")
@@ -78,6 +80,7 @@ def test_a_linked_work_tree_and_packed_references(checkout: Path, tmp_path: Path
     assert here is not None and here.subject == "One"
 
 
+@pytest.mark.programs
 def test_what_is_ignored_is_no_change(checkout: Path) -> None:
     (checkout / ".git" / "info").mkdir(exist_ok=True)
     (checkout / ".git" / "info" / "exclude").write_text("*.log\n")
@@ -85,6 +88,7 @@ def test_what_is_ignored_is_no_change(checkout: Path) -> None:
     assert (found := find_revision(str(checkout))) is not None and found.clean
 
 
+@pytest.mark.programs
 def test_no_checkout_no_commit_no_git(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +108,7 @@ def test_no_checkout_no_commit_no_git(
     assert find_revision(str(checkout)) is None and not (checkout / "ran").exists()
 
 
+@pytest.mark.programs
 def test_nothing_that_a_checkout_brings_is_run(checkout: Path, tmp_path: Path) -> None:
     """Its configuration, hooks, attributes, a remote that has what is missing: each would leave a file."""
     ran = tmp_path / "ran"
@@ -143,6 +148,7 @@ def test_nothing_that_a_checkout_brings_is_run(checkout: Path, tmp_path: Path) -
     assert not ran.exists()
 
 
+@pytest.mark.programs
 def test_what_git_prints_is_escaped_and_git_has_little_time(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

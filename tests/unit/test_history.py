@@ -134,6 +134,7 @@ def test_each_command_that_commits_is_in_the_history(folder: Path, monkeypatch: 
     assert "ann (gitlab, " in mzplan(folder, "history").out
 
 
+@pytest.mark.programs
 def test_a_message_is_the_commit_s_only_where_the_files_are(folder: Path) -> None:
     git(folder, "init", "-q", "-b", "main")
     git_commit(folder, "Orders, from Kafka")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,20 +19,15 @@ from mzplan.connectors.postgres.sink.output import Target
 from mzplan.connectors.postgres.sink.tasks import staging_task
 from mzplan.model.address import Address
 from mzplan.warehouse.content_hash import HASH
+from tests.certificates import make_certificate
 from tests.executors import run_elsewhere
-
-CERTIFICATE = (
-    *("req", "-newkey", "rsa:2048", "-nodes", "-x509", "-days", "2", "-subj", "/CN=127.0.0.1"),
-    *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem"),
-)
 
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """Of a server that does TLS as PostgreSQL does, and then says that it is full."""
-    subprocess.run(["openssl", *CERTIFICATE], cwd=tmp_path, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
+    context.load_cert_chain(*make_certificate(tmp_path, "ca"))
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:

@@ -81,8 +81,6 @@ def put_journal(folder: Path, file: str = "pipeline.yaml", after: str = "", /, *
 
 
 def git(folder: Path, *command: str) -> None:
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
     subprocess.run(["git", "-C", str(folder), *command], check=True, capture_output=True)
 
 
@@ -105,7 +103,13 @@ def test_an_edit_that_waits_is_planned_as_if_it_were_made_and_settled_by_apply(f
 
 
 @pytest.mark.parametrize("command", [("validate",), ("plan",), ("apply", "--auto-approve"), ("alter", SET)])
-@pytest.mark.parametrize("file", [".git/config", "notes.txt", "../outside.yaml", "st/x.yaml", ".hidden.yaml"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(".git/config", marks=pytest.mark.programs),
+        *("notes.txt", "../outside.yaml", "st/x.yaml", ".hidden.yaml"),
+    ],
+)
 def test_a_journal_writes_only_yaml_files_of_the_project(
     folder: Path, file: str, command: tuple[str, ...]
 ) -> None:
@@ -127,6 +131,7 @@ def test_a_journal_writes_only_yaml_files_of_the_project(
     assert ran.code == 1 and "MZ076" in ran.err and "is no YAML file of this project" in ran.err
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("outside", ["../outside.yaml", ".git/x.yaml"])
 def test_a_journal_writes_through_no_link_of_the_repository(folder: Path, outside: str) -> None:
     git(folder, "init", "-q")
@@ -212,7 +217,7 @@ def _tracked(folder: Path) -> None:
     git(folder, "add", "-f", ".mzplan/alter.json")
 
 
-@pytest.mark.parametrize("bring", [_linked, _tracked])
+@pytest.mark.parametrize("bring", [_linked, pytest.param(_tracked, marks=pytest.mark.programs)])
 def test_what_the_repository_brings_is_not_used(folder: Path, bring: Callable[[Path], None]) -> None:
     put_journal(folder)
     bring(folder)
@@ -240,6 +245,7 @@ def test_what_is_another_users_is_not_used(folder: Path, monkeypatch: pytest.Mon
     assert mzplan(folder, "apply", "--auto-approve", "--json").error()["code"] == "MZ076"
 
 
+@pytest.mark.programs
 def test_asking_git_runs_nothing_that_a_repository_configures(folder: Path) -> None:
     put_journal(folder)
     git(folder, "init", "-q")
@@ -373,7 +379,7 @@ def test_a_link_to_what_is_no_yaml_file_of_the_project_shows_nothing(folder: Pat
     assert "hunter2" not in ran.err and "login" not in ran.err
 
 
-@pytest.mark.parametrize("bring", [_linked, _tracked])
+@pytest.mark.parametrize("bring", [_linked, pytest.param(_tracked, marks=pytest.mark.programs)])
 def test_no_runner_is_started_with_what_the_repository_brings(
     folder: Path, bring: Callable[[Path], None]
 ) -> None:

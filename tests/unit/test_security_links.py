@@ -295,6 +295,7 @@ def test_what_the_shell_has_opened_is_written(shop: Path, tmp_path: Path, script
     assert ("format_version" in text) == ("--json" in script)
 
 
+@pytest.mark.programs
 def test_a_file_for_results_is_where_its_user_says(tmp_path: Path) -> None:
     """Not where the repository does."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
@@ -323,6 +324,7 @@ def track(folder: Path, *names: str) -> None:
     subprocess.run(["git", "-C", str(folder), "add", "-f", "--", *names], check=True)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     ("name", "command"),
     [("state", "apply"), ("warehouse", "append"), ("warehouse", "gc"), ("made", "schema --out")],

@@ -121,6 +121,7 @@ def test_secrets_go_where_the_committed_state_sends_them(shop: Path, port: int) 
             assert code(shop, *command) == "MZ171", change
 
 
+@pytest.mark.programs
 def test_a_state_that_the_checkout_brings_does_not_count(shop: Path, port: int) -> None:
     committed(shop)
     git = ("git", "-C", str(shop.parent), "-c", "user.name=a", "-c", "user.email=a@example.com")
@@ -131,6 +132,7 @@ def test_a_state_that_the_checkout_brings_does_not_count(shop: Path, port: int) 
     assert refused["code"] == "MZ171" and "git tracks it" in refused["detail"]
 
 
+@pytest.mark.programs
 def test_nor_does_one_that_is_named_from_outside_and_lies_in_the_checkout(shop: Path) -> None:
     committed(shop)
     config = shop.parent / "state.yaml"
