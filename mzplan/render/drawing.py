@@ -12,18 +12,22 @@ from dataclasses import dataclass, replace
 from mzplan.model.address import KINDS, Address
 from mzplan.model.words import count
 from mzplan.render.html import Markup, element
-from mzplan.render.layout import HEIGHT, WIDTH, layered
+from mzplan.render.layout import ACROSS, HEIGHT, WIDTH, layered
 from mzplan.render.text import cut
 
 COLLAPSED = 60  # nodes; more are drawn by their connections
-_TITLE = 28  # characters that fit a node
-_NOTE = 34
+_PAGE = (
+    1200  # pixels that a graph takes, if its nodes need not be wider than the widest nor narrower than WIDTH
+)
+_WIDEST = 340
+_LINE = 16  # what one more line takes of a node's height
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """What is drawn as one box. `look` is its class (a condition, or what a plan does to it), `href` where a
-    click leads, `weight` decides which look a group takes: that of its heaviest member."""
+    click leads, `weight` decides which look a group takes: that of its heaviest member. A line of their own
+    have `place`, the connection that it uses, `rate` in rows per second, and `lag` with its unit."""
 
     key: str
     column: int
@@ -32,6 +36,15 @@ class Node:
     look: str
     href: str = ""
     weight: int = 0
+    place: str = ""
+    rate: float | None = None
+    lag: str = ""
+
+    @property
+    def detail(self) -> str:
+        """`shop_kafka · 12.5 rows/s · lag 7 records`"""
+        rate = f"{self.rate:,.1f} rows/s" if self.rate is not None else ""
+        return " · ".join(filter(None, (self.place, rate, self.lag and f"lag {self.lag}")))
 
 
 def columns_of(references: Mapping[Address, Iterable[Address]]) -> dict[Address, int]:
@@ -83,24 +96,32 @@ def _group(kind: str, home: Address | None, members: Sequence[Node]) -> Node:
     heaviest = max(members, key=lambda node: node.weight)
     looks = Counter(node.look for node in members).most_common()
     of = f" of {home.name}" if home is not None else ""
+    rates = [node.rate for node in members if node.rate is not None]
     return replace(
         heaviest,
         key=f"{kind} {home} {heaviest.look if len(looks) == 1 else ''}",
         title=f"{count(len(members), kind)}{of}",
         note=", ".join(f"{number:,} {look}" for look, number in looks),
         href=f"?connection={home.name}" if home is not None else "?all=1",
+        place="",
+        rate=sum(rates) if rates else None,
+        lag="",
     )
 
 
 def drawn(nodes: Iterable[Node], edges: Iterable[tuple[str, str]], label: str) -> Markup:
     """The graph; `label` says what it is to those who can't see it."""
     by_key = {node.key: node for node in nodes}
-    layout = layered({key: node.column for key, node in by_key.items()}, edges)
+    columns = {key: node.column for key, node in by_key.items()}
+    number = len(set(columns.values()))
+    wide = min(_WIDEST, max(WIDTH, (_PAGE + ACROSS) // max(1, number) - ACROSS))
+    high = HEIGHT + (_LINE if any(node.detail for node in by_key.values()) else 0)
+    layout = layered(columns, edges, wide, high)
     ways: dict[str, list[str]] = defaultdict(list)
     for (a, _), way in layout.ways.items():
         ways[a].append(_curve(way))
     lines = [element("path", class_="edge", d=" ".join(parts)) for parts in ways.values()]
-    boxes = [_box(node, *layout.places[node.key]) for node in by_key.values()]
+    boxes = [_box(node, *layout.places[node.key], wide, high) for node in by_key.values()]
     return element(
         "svg",
         element("g", lines, aria_hidden="true"),
@@ -125,12 +146,15 @@ def _curve(way: Sequence[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
-def _box(node: Node, x: int, y: int) -> Markup:
+def _box(node: Node, x: int, y: int, wide: int, high: int) -> Markup:
+    title, small = (wide - 24) // 8, wide * 2 // 13  # characters that fit it
+    said = ": ".join(filter(None, (node.title, ", ".join(filter(None, (node.note, node.detail))))))
     inside = [
-        element("title", f"{node.title}: {node.note}" if node.note else node.title),
-        element("rect", width=WIDTH, height=HEIGHT, rx=6),
-        element("text", cut(node.title, _TITLE), x=12, y=18, class_="name"),
-        element("text", cut(node.note, _NOTE), x=12, y=33, class_="note"),
+        element("title", said),
+        element("rect", width=wide, height=high, rx=6),
+        element("text", cut(node.title, title), x=12, y=18, class_="name"),
+        element("text", cut(node.note, small), x=12, y=33, class_="note"),
+        element("text", cut(node.detail, small), x=12, y=49, class_="detail") if node.detail else None,
     ]
     shape = element("g", inside, transform=f"translate({x} {y})")
     look = f"node {node.look}"

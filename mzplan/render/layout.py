@@ -12,10 +12,10 @@ from itertools import pairwise
 
 Slot = tuple[str, int]  # a node, and a column: its own, or one that its edges pass
 
-COLUMN = 290  # pixels from one column to the next
-WIDTH = 220  # of a node
+WIDTH = 220  # pixels, of a node
 HEIGHT = 42
-_ROW = 54  # from one node to the next
+ACROSS = 70  # from one column to the next
+_DOWN = 12  # from one node to the next
 _LANE = 14  # what the edges of one node take that pass a column
 _MARGIN = 6
 
@@ -31,9 +31,14 @@ class Layout:
     ways: Mapping[tuple[str, str], tuple[tuple[int, int], ...]]
 
 
-def layered(columns: Mapping[str, int], edges: Iterable[tuple[str, str]]) -> Layout:
-    """Lay out nodes that have a column each. Edges go from a lower column to a higher one; others are left
-    out. Equal input in equal order gives an equal layout."""
+def layered(
+    columns: Mapping[str, int],
+    edges: Iterable[tuple[str, str]],
+    wide: int = WIDTH,
+    high: int = HEIGHT,
+) -> Layout:
+    """Lay out nodes that have a column each, all of one size in pixels. Edges go from a lower column to a
+    higher one; others are left out. Equal input in equal order gives an equal layout."""
     drawn = [(a, b) for a, b in dict.fromkeys(edges) if columns[a] < columns[b]]
     slots: dict[int, dict[Slot, None]] = defaultdict(dict)
     for key, column in sorted(columns.items(), key=lambda item: item[1]):
@@ -41,14 +46,14 @@ def layered(columns: Mapping[str, int], edges: Iterable[tuple[str, str]]) -> Lay
     links = _links(columns, drawn, slots)
     before, after = _neighbours(links)
     order = _ordered({column: list(found) for column, found in sorted(slots.items())}, before, after)
-    tops = _tops(order, before, after, columns)
-    left = {column: _MARGIN + number * COLUMN for number, column in enumerate(order)}
+    tops = _tops(order, before, after, columns, high)
+    left = {column: _MARGIN + number * (wide + ACROSS) for number, column in enumerate(order)}
     places = {key: (left[column], round(tops[key, column])) for key, column in columns.items()}
     return Layout(
-        width=max((x for x, _ in places.values()), default=0) + WIDTH + _MARGIN,
-        height=max((y for _, y in places.values()), default=0) + HEIGHT + _MARGIN,
+        width=max((x for x, _ in places.values()), default=0) + wide + _MARGIN,
+        height=max((y for _, y in places.values()), default=0) + high + _MARGIN,
         places=places,
-        ways={edge: tuple(_way(*edge, columns, tops, left)) for edge in drawn},
+        ways={edge: tuple(_way(*edge, columns, tops, left, (wide, high))) for edge in drawn},
     )
 
 
@@ -98,11 +103,14 @@ def _tops(
     before: Mapping[Slot, list[Slot]],
     after: Mapping[Slot, list[Slot]],
     columns: Mapping[str, int],
+    high: int,
 ) -> dict[Slot, float]:
     """The tallest column is packed; the others stand beside what they are connected with, as far as there is
     room."""
     room = {
-        slot: _ROW if columns[slot[0]] == slot[1] else _LANE for found in order.values() for slot in found
+        slot: high + _DOWN if columns[slot[0]] == slot[1] else _LANE
+        for found in order.values()
+        for slot in found
     }
     every = list(order)
     tallest = max(every, key=lambda c: sum(room[slot] for slot in order[c]), default=0)
@@ -123,13 +131,18 @@ def _tops(
 
 
 def _way(
-    a: str, b: str, columns: Mapping[str, int], tops: Mapping[Slot, float], left: Mapping[int, int]
+    a: str,
+    b: str,
+    columns: Mapping[str, int],
+    tops: Mapping[Slot, float],
+    left: Mapping[int, int],
+    size: tuple[int, int],
 ) -> Iterator[tuple[int, int]]:
-    middle = HEIGHT // 2
-    yield left[columns[a]] + WIDTH, round(tops[a, columns[a]]) + middle
+    wide, middle = size[0], size[1] // 2
+    yield left[columns[a]] + wide, round(tops[a, columns[a]]) + middle
     for column in (c for c in left if columns[a] < c < columns[b]):
         top = round(tops[a, column])
-        yield from ((left[column], top), (left[column] + WIDTH, top))
+        yield from ((left[column], top), (left[column] + wide, top))
     yield left[columns[b]], round(tops[b, columns[b]]) + middle
 
 

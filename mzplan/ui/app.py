@@ -21,10 +21,12 @@ from mzplan.operations.project import Project
 from mzplan.render.diagnostics import render_diagnostics
 from mzplan.render.html import Content, element, static_text
 from mzplan.ui.access import COOKIE, SESSION, Access, Guard
+from mzplan.ui.error_page import error_page
 from mzplan.ui.follower import Follower, View
 from mzplan.ui.frame import document, page
 from mzplan.ui.graph_page import CONDITIONS, graph_page
 from mzplan.ui.history_page import difference_page, history_page, origin, serial_page
+from mzplan.ui.logs_page import logs_page
 from mzplan.ui.open_page import open_page
 from mzplan.ui.queries_page import queries_page
 from mzplan.ui.resource_page import resource_page
@@ -46,10 +48,12 @@ def make_app(project: Project, follower: Follower, access: Access) -> ASGIApp:
         Route("/", pages.graph),
         Route("/queries", pages.queries),
         Route("/resources/{address}", pages.resource),
+        Route("/resources/{address}/logs", pages.logs),
         Route("/history", pages.history),
         Route("/history/{before}..{after}", pages.difference),
         Route("/history/{serial}", pages.serial),
         Route("/open", pages.open),
+        Route("/errors/{code}", pages.error),
         Route("/live", pages.live),
         Route("/login", pages.login),
         Route("/session", pages.session),
@@ -78,14 +82,17 @@ class Pages:
             connection = _committed(overview, f"connection.{name}") if name is not None else None
             return graph_page(overview, connection, every="all" in request.query_params)
 
-        return self._page("Graph", content, "graph")
+        return self._page("Graph", content, "graph", refresh=10)
 
     def queries(self, request: Request) -> Response:
-        only = request.query_params.get("condition", "")
+        only, name = (request.query_params.get(one, "") for one in ("condition", "connection"))
         view = self._follower.view()
-        return self._page(
-            "Queries", lambda _: queries_page(view, only if only in CONDITIONS else ""), "queries", view
-        )
+
+        def content(overview: Overview) -> Content:
+            connection = _committed(overview, f"connection.{name}").name if name else ""
+            return queries_page(view, only if only in CONDITIONS else "", connection)
+
+        return self._page("Queries", content, "queries", view)
 
     def resource(self, request: Request) -> Response:
         text = request.path_params["address"]
@@ -100,6 +107,11 @@ class Pages:
             return resource_page(overview, address, self._follower.samples, origin(self._origins[key]))
 
         return self._page(text[:140], content, "graph", refresh=10)
+
+    def logs(self, request: Request) -> Response:
+        text = request.path_params["address"]
+        content = lambda overview: logs_page(self._project, overview, _committed(overview, text))  # noqa: E731
+        return self._page(f"Logs of {text[:140]}", content, "queries", refresh=10)
 
     def history(self, request: Request) -> Response:
         one, other = (request.query_params.get(name, "") for name in ("before", "after"))
@@ -118,6 +130,13 @@ class Pages:
 
     def open(self, request: Request) -> Response:
         return self._page("Open", open_page, "open")
+
+    def error(self, request: Request) -> Response:
+        code = request.path_params["code"]
+        found = error_page(code)
+        if found is None:
+            raise HTTPException(404)
+        return self._page(code, lambda _: found, "")
 
     async def live(self, request: Request) -> Response:
         """What has changed since the version that a page has, as soon as something has; 204 for nothing."""

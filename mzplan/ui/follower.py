@@ -27,7 +27,7 @@ HELD = 8.0  # seconds that a question for what is new is kept waiting, at most
 FIRST = 20.0  # seconds that the first page waits for the first look
 _NUMBERS = tuple(COLUMNS.index(name) for name in ("STEP", "ROWS", "ROWS/S", "LAG"))
 
-Numbers = tuple[str, ...]  # step, rows, rows/s and lag, as `status` shows them
+Numbers = tuple[str, ...]  # latency; step, rows, rows/s and lag as `status` shows them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,9 @@ class Follower:
 
 def _numbers(query: QueryStatus) -> Numbers:
     cells = row(query, query.as_of or 0.0)
-    return tuple(cells[n] for n in _NUMBERS)
+    latency = query.observation.latency_seconds if query.observation is not None else None
+    shown = f"{latency:,.1f} s" if latency is not None else "-"
+    return (shown, *(cells[n] for n in _NUMBERS))
 
 
 def _essence(overview: Overview | None) -> Iterator[object]:
@@ -162,7 +164,14 @@ def _essence(overview: Overview | None) -> Iterator[object]:
     yield from ((one.name, one.alive, one.serial) for one in status.instances)
     for query in status.queries:
         seen = query.observation
-        yield condition(query), seen and (seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id)
+        yield (
+            condition(query),
+            seen
+            and (
+                *(seen.at_fault, seen.error, seen.held, seen.warning, seen.run_id),
+                *(seen.failures, seen.retry_at),
+            ),
+        )
 
 
 _DEFECT = Diagnostic(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -11,7 +12,7 @@ from mzplan.operations.overview import Overview
 from mzplan.render.drawing import COLLAPSED, Node, collapsed, columns_of, drawn, homes
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.plan_page import search_field
-from mzplan.render.status import condition
+from mzplan.render.status import COLUMNS, condition, row
 from mzplan.ui.frame import chip, scrolled
 
 # The first is what a person looks at first.
@@ -80,7 +81,9 @@ def drawing(
     columns = columns_of(references)
     nodes = {}
     for address in addresses:
-        look, note = (looks or {}).get(address) or _look(overview.queries.get(address), address in faults)
+        query = overview.queries.get(address)
+        look, note = (looks or {}).get(address) or _look(query, address in faults)
+        seen = query.observation if query is not None else None
         nodes[address] = Node(
             key=str(address),
             column=columns[address],
@@ -89,6 +92,9 @@ def drawing(
             look=look,
             href=f"/resources/{address}",
             weight=-CONDITIONS.index(look) if look in CONDITIONS else 0,
+            place=", ".join(one.name for one in own_connections(overview, address)) if query else "",
+            rate=seen.input_rows_per_second if seen is not None else None,
+            lag=row(query, time.time())[COLUMNS.index("LAG")].strip("-") if query is not None else "",
         )
     if group:
         nodes = collapsed(nodes, homes(references))
@@ -96,8 +102,13 @@ def drawing(
     return drawn(nodes.values(), edges, "What depends on what: connections, sources and sinks")
 
 
-def resource_link(address: Address) -> Markup:
-    return element("a", str(address), href=f"/resources/{address}")
+def own_connections(overview: Overview, address: Address) -> list[Address]:
+    """The connections that a query names itself."""
+    return [used for used in overview.graph.dependencies(address) if used.kind == "connection"]
+
+
+def resource_link(address: Address, text: str = "") -> Markup:
+    return element("a", text or str(address), href=f"/resources/{address}")
 
 
 def _look(query: QueryStatus | None, at_fault: bool) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mzplan.model.address import Address
 from mzplan.operations.overview import Overview
 from mzplan.render.html import Content, Markup, element
+from mzplan.ui.error_page import linked
 from mzplan.ui.frame import chip
 from mzplan.ui.graph_page import CONDITIONS, resource_link
 
@@ -42,7 +43,7 @@ def open_page(overview: Overview) -> Content:
 
 
 def _item(name: Content, word: str, look: str, said: str) -> Markup:
-    reason = element("pre", said) if said and said != word else None
+    reason = element("pre", linked(said)) if said and said != word else None
     return element("div", element("p", name, " ", chip(word, look)), reason, class_="item")
 
 

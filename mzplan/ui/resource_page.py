@@ -10,6 +10,7 @@ from mzplan.model.words import count
 from mzplan.operations.overview import Overview, declaration
 from mzplan.render.html import Content, Markup, element
 from mzplan.render.status import COLUMNS, condition, notes, row
+from mzplan.ui.error_page import linked
 from mzplan.ui.frame import chip, facts, moment, scrolled
 from mzplan.ui.graph_page import drawing, resource_link
 from mzplan.ui.plots import plot
@@ -26,6 +27,9 @@ def resource_page(overview: Overview, address: Address, samples: Samples, origin
     return [
         element("h1", str(address), " ", chip(condition(query), condition(query)) if query else None),
         _facts(overview, resource, query, origin),
+        element("p", element("a", "What its runner has logged", href=f"/resources/{address}/logs"))
+        if query
+        else None,
         _notes(query) if query else None,
         _open(overview, address),
         _plots(query, samples) if query else None,
@@ -67,7 +71,7 @@ def measures(seen: Observation) -> list[tuple[str, Content]]:
 
 def _notes(query: QueryStatus) -> Content:
     text = "\n\n".join(notes(query))
-    return [element("h2", "What it says"), element("pre", text, class_="box told")] if text else None
+    return [element("h2", "What it says"), element("pre", linked(text), class_="box told")] if text else None
 
 
 def _open(overview: Overview, address: Address) -> Content:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
 import json
 import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from mzplan.model.state import Counters, QueryStatus
 from mzplan.operations.overview import OverviewReader, origin_of
 from mzplan.operations.project import open_project
 from mzplan.ui.access import COOKIE, HEADERS, Access
+from mzplan.ui.error_page import error_page
 from mzplan.ui.plots import plot
 from mzplan.ui.resource_page import last_steps, measures
 from mzplan.ui.samples import Samples
@@ -28,6 +31,7 @@ from tests.browser.shown_project import HOSTILE, ShownProject, troubled, trouble
 from tests.unit.cli_runs import mzplan
 from tests.unit.small_projects import at, commit, observe, shop
 
+ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef-token"
 
 
@@ -214,6 +218,63 @@ def test_the_page_of_a_query_has_what_its_runner_measures(shown: ShownProject) -
         ("Latency", "1,500.0 s"),
         ("Since its runner leads", "1,234 rows, 2 batches, 1 restart, 0 retries"),
     ]
+
+
+def text_of(port: int, path: str) -> str:
+    status, _, body = ask(port, path, **BEARER)
+    assert status == 200, path
+    return html.unescape(re.sub(r"<[^>]+>", " ", body.decode()))
+
+
+def test_queries_by_condition_and_connection(port: int) -> None:
+    """A form without a script; a sink on its own counts for what it reads from."""
+
+    def listed(path: str) -> set[str]:
+        return set(re.findall(r'data-query="([^"]+)"', ask(port, path, **BEARER)[2].decode()))
+
+    assert listed("/queries?condition=failed&connection=") == {"source.payments"}
+    assert listed("/queries?connection=web_kafka") == {"source.clicks", "sink.clicks_log"}
+    assert listed("/queries?condition=running&connection=shop_pg") == {
+        "sink.customers_pg",
+        "sink.payments_pg",
+    }
+    assert len(listed("/queries?condition=&connection=")) == 9
+    page = ask(port, "/queries?condition=failed", **BEARER)[2].decode()
+    assert '<form action="/queries" method="get"' in page and '<option value="failed" selected>' in page
+    assert '<a href="/errors/MZ050">MZ050</a> The topic payments is not there.' in page
+    assert "4 attempts" in page and "Latency" in page
+    assert ask(port, "/queries?connection=nowhere", **BEARER)[0] == 404
+
+
+def test_the_graph_shows_rates_lag_and_connections(port: int) -> None:
+    text = text_of(port, "/")
+    assert "shop_kafka · 87.5 rows/s · lag 42 records" in text and "shop_pg · 62.5 rows/s" in text
+
+
+def test_a_code_leads_to_what_it_means(port: int) -> None:
+    text = text_of(port, "/errors/MZ050")
+    assert "MZ050: A server can't be reached" in text and "Check address, port and network" in text
+    for path in ("/errors/MZ999", "/errors/mz050", "/errors/..%2fx", "/errors/" + "9" * 5000):
+        assert ask(port, path, **BEARER)[0] == 404
+    known = set(re.findall(r"^### (MZ\d{3}):", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
+    assert known == {code for code in known if error_page(code) is not None} and len(known) > 100
+
+
+def test_what_the_runner_has_logged_of_a_query(port: int, shown: ShownProject) -> None:
+    said = "2026-01-31T10:00:00.123Z ERROR mzplan.runner: {0}: failed <b> \u202e [MZ050]\n  more of it\n"
+    assert "MZ155" in text_of(port, "/resources/source.payments/logs")
+    log = shown.folder / ".mzplan" / "local.log"
+    log.parent.mkdir(exist_ok=True)
+    try:
+        log.write_text(said.format("source.payments") + said.format("source.orders") * 300)
+        page = ask(port, "/resources/source.payments/logs", **BEARER)[2].decode()
+        assert 'failed &lt;b&gt; \\u202e [<a href="/errors/MZ050">MZ050</a>]\n  more of it' in page
+        assert page.count("source.orders: failed") == 0
+        assert text_of(port, "/resources/source.orders/logs").count("source.orders: failed") == 200
+        assert "has logged nothing" in text_of(port, "/resources/source.clicks/logs")
+    finally:
+        log.unlink()
+    assert "/resources/source.payments/logs" in ask(port, "/resources/source.payments", **BEARER)[2].decode()
 
 
 def test_live_says_only_what_has_changed(port: int, shown: ShownProject) -> None:

@@ -1,0 +1,49 @@
+"""What an error means and how it is mended: its part of docs/errors.md, which comes with the package."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from mzplan.render.html import Content, Markup, element
+
+_CODE = re.compile(r"MZ\d{3}")
+_SECTION = re.compile(r"^### (MZ\d{3}): (.*)\n((?:(?!#{1,3} ).*\n?)*)", re.MULTILINE)
+
+
+def code_link(code: str) -> Markup:
+    """A code with a link to its page; only its text, where it is none of mzplan's."""
+    return element("a", code, href=f"/errors/{code}") if _CODE.fullmatch(code) else element("span", code)
+
+
+def linked(text: str) -> Content:
+    """A text in which each code is a link to its page."""
+    parts = re.split(rf"\b({_CODE.pattern})\b", text)
+    return [code_link(part) if number % 2 else part for number, part in enumerate(parts)]
+
+
+def error_page(code: str) -> Content | None:
+    """The page of a code; None where there is none."""
+    found = _sections().get(code)
+    if found is None:
+        return None
+    summary, text = found
+    shown: list[Content] = [element("h1", f"{code}: {summary}")]
+    for number, part in enumerate(re.split(r"^```\w*\n?", text, flags=re.MULTILINE)):
+        if number % 2:
+            shown.append(element("pre", part.rstrip(), class_="box"))
+        else:
+            shown += [
+                element("p", linked(one.replace("**", ""))) for one in part.split("\n\n") if one.strip()
+            ]
+    return shown
+
+
+@cache
+def _sections() -> dict[str, tuple[str, str]]:
+    inside = files("mzplan") / "_docs" / "errors.md"
+    there = inside if inside.is_file() else Path(__file__).parents[2] / "docs" / "errors.md"  # of a checkout
+    text = there.read_text(encoding="utf-8")
+    return {match[1]: (match[2], match[3]) for match in _SECTION.finditer(text)}
