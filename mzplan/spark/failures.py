@@ -8,7 +8,7 @@ from typing import Any
 
 from mzplan.connectors.formats.records import MARK
 from mzplan.model.diagnostics import MzplanError, sentence
-from mzplan.secrets.resolved import shortened
+from mzplan.secrets.resolved import scrub, shortened
 
 OTHER = "MZ064"
 _MARKED = re.compile(MARK + r"\[(MZ\d{3})\]: ([^\n]*)")
@@ -44,6 +44,60 @@ _HELP = {
     "MZ054": "the server denies access",
     "MZ067": "records were deleted from the topic before they were read",
 }
+# What mends it, where what failed does not say so itself.
+_FIXES = {
+    "MZ050": "look at the server and at the way there; it is tried again.",
+    "MZ051": "correct user, password or keys of the connection.",
+    "MZ052": "create the topic, or correct `topic`.",
+    "MZ054": "let the connection's user do that (docs/how-to/grant-privileges.md); it is tried again.",
+    "MZ066": "correct what writes such records, or the source's schema; on_error: skip passes them over, and "
+    "of Kafka dead-letter keeps them aside.",
+    "MZ067": "say where to go on (on_upstream_change), or begin anew: mzplan apply --replace SOURCE "
+    "--allow-replace; and give the topic a longer retention.",
+}
+_OF_FILE = "correct or remove that file, or correct format and schema of the source."
+_CAST = (
+    "correct the value where it comes from; or in select use try_cast, which makes it NULL, or a wider type."
+)
+_COLUMN = "give the table a column that takes it, or make in select what the column takes."
+# By what Spark and Delta say of a value: what is said of it here, without the value.
+_VALUES = (
+    (
+        r'The value .* of the type "([^"]+)" cannot be cast to "([^"]+)"',
+        "a value of type {1} is no {2}",
+        _CAST,
+    ),
+    (r"cannot be represented as Decimal\((\d+), ?(\d+)\)", "a number does not fit DECIMAL({1},{2})", _CAST),
+    (
+        r'value of (?:a )?"([^"]+)" type (?:in)?to the "([^"]+)" type column(?: or variable)? `([^`]+)`',
+        "column {3} is {2}, and can't hold a value of type {1}",
+        _COLUMN,
+    ),
+    (
+        r"length limitation\. Failed check: .*?length\(`?(\w+)`?\) <= (\d+)",
+        "column {1} holds at most {2} characters, and a value of type STRING has more",
+        _COLUMN,
+    ),
+    (
+        r"NOT NULL constraint violated for column: ([^\s]+?)\.?\s",
+        "column {1} is NOT NULL, and has none",
+        _COLUMN,
+    ),
+    (r"CHECK constraint (\S+) .*violated by row", "CHECK constraint {1} of the table is violated", _COLUMN),
+    (
+        r"Failed to merge fields '([^']*)' and.*data types (\w+?)(?:Type)? and (\w+?)(?:Type)?\s",
+        "column {1} of the table is {2}, and can't hold a value of type {3}",
+        _COLUMN,
+    ),
+    (
+        r"Failed to merge fields '([^']*)' and.*precision (\d+) and (\d+) & scale (\d+) and (\d+)",
+        "column {1} of the table is DECIMAL({2},{4}), and can't hold a value of type DECIMAL({3},{5})",
+        _COLUMN,
+    ),
+    (r"\[DIVIDE_BY_ZERO\]", "a division by zero", _CAST),
+    (r"\[(\w+)[\w.]*\][^\n]*SQLSTATE: 22", "a value does not fit ({1})", _CAST),
+)
+_EXPRESSION = re.compile(r"== SQL [^\n]*==\n([^\n]+)")
 # Spark gives a new Python process ten seconds, and there is no setting for it.
 _NO_WORKER = "Spark's Python process did not start within 10 s: is the machine overloaded? It is tried again"
 _BORING = re.compile(
@@ -92,12 +146,12 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     chain = [(name, _without_plan(message)) for name, message in chain]
     marked = next((found for _, message in reversed(chain) if (found := _MARKED.search(message))), None)
     if marked:
-        return Failure(_clean(marked[2]), marked[1])
+        return Failure(_with_fix(marked[2], _FIXES.get(marked[1], "")), marked[1])
     for code, pattern in _KNOWN:
         known = next((pair for pair in reversed(chain) if pattern.search(f"{pair[0]}: {pair[1]}")), None)
         if known is not None:
             where = f"{place}: " if place else ""
-            return Failure(f"{where}{_HELP[code]}: {_first_line(known[1])}", code)
+            return Failure(_with_fix(f"{where}{_HELP[code]}: {_first_line(known[1])}", _FIXES[code]), code)
     if any("Python worker failed to connect back" in message for _, message in chain):
         return Failure(_NO_WORKER, OTHER)
     # The innermost is the cause, unless it says nothing.
@@ -105,8 +159,27 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
     file = next((found for _, message in chain if (found := _FILE.search(message))), None)
     if file is not None:  # not of its format, or with other columns
         why = next((line for line in lines if line and not _FILE.search(line)), "it can't be read")
-        return Failure(_clean(f"file {file[1]}: {why}"), "MZ066")
+        return Failure(_with_fix(f"file {file[1]}: {why}", _OF_FILE), "MZ066")
+    if (unfit := _of_value("\n".join(message for _, message in chain) + "\n")) is not None:
+        return Failure(unfit, OTHER)
     return Failure(next((line for line in lines if line), chain[-1][0] if chain else "it ended"), OTHER)
+
+
+def _of_value(text: str) -> str | None:
+    """What is wrong with a value, by the exceptions' messages: of which column or expression, of which type."""
+    for pattern, said, fix in _VALUES:
+        if (found := re.search(pattern, text, re.S)) is not None:
+            expression = _EXPRESSION.search(text)
+            where = f"{expression[1].strip()}: " if expression else ""
+            return _with_fix(where + said.format("", *found.groups()), fix)
+    return None
+
+
+def _with_fix(text: str, fix: str) -> str:
+    """One that says itself how it is mended is left as it is, and whole."""
+    if "Fix: " in text:
+        return scrub(text.strip())
+    return f"{_clean(text).rstrip('.')}. Fix: {fix}" if fix else _clean(text)
 
 
 def _chain(caught: Any) -> list[tuple[str, str]]:

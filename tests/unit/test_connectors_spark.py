@@ -318,7 +318,76 @@ def test_a_collection_that_was_never_written(tmp_path: Path) -> None:
 )
 def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str) -> None:
     found = failures.of_messages(chain, "connection.k (a:1)")
-    assert (found.code, found.text) == (code, text)
+    said, _, fix = found.text.partition(". Fix: ")
+    assert (found.code, said) == (code, text.rstrip("."))
+    assert bool(fix) == (code != "MZ064")  # of what is not known there is none
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (
+            [
+                "Job aborted.",
+                "[CAST_INVALID_INPUT] The value 'geheim' of the type \"STRING\" cannot be cast to \"INT\" because "
+                "it is malformed. SQLSTATE: 22018\n== SQL (line 1, position 1) ==\nCAST(c AS INT) AS a\n^^^^\n",
+            ],
+            "CAST(c AS INT) AS a: a value of type STRING is no INT",
+        ),
+        (
+            ['[CAST_OVERFLOW] The value geheim of the type "BIGINT" cannot be cast to "INT" due to overflow.'],
+            "a value of type BIGINT is no INT",
+        ),
+        (
+            ["[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  geheim cannot be represented as Decimal(4, 2)."],
+            "a number does not fit DECIMAL(4,2)",
+        ),
+        (
+            [
+                "[DELTA_FAILED_TO_MERGE_FIELDS] Failed to merge fields 'n' and 'n'",
+                "[DELTA_MERGE] Failed to merge incompatible data types IntegerType and LongType",
+            ],
+            "column n of the table is Integer, and can't hold a value of type Long",
+        ),
+        (
+            [
+                "[DELTA_FAILED_TO_MERGE_FIELDS] Failed to merge fields 'm' and 'm'",
+                "[X] Failed to merge decimal types with incompatible precision 5 and 10 & scale 2 and 3",
+            ],
+            "column m of the table is DECIMAL(5,2), and can't hold a value of type DECIMAL(10,3)",
+        ),
+        (
+            [
+                '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "geheim" exceeds char/varchar type length limitation. '
+                "Failed check: ((c IS NULL) OR (length(c) <= 3))."
+            ],
+            "column c holds at most 3 characters, and a value of type STRING has more",
+        ),
+        (
+            ["[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: z.\n"],
+            "column z is NOT NULL, and has none",
+        ),
+        (
+            ['[CAST_OVERFLOW_IN_TABLE_INSERT] Fail to assign a value of "BIGINT" type to the "INT" type column '
+             "or variable `n` due to an overflow. SQLSTATE: 22003"],
+            "column n is INT, and can't hold a value of type BIGINT",
+        ),
+        (["[INVALID_ARRAY_INDEX] The index 77 is out of bounds. SQLSTATE: 22003"],
+         "a value does not fit (INVALID_ARRAY_INDEX)"),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_named_by_column_and_type_and_not_shown(
+    messages: list[str], text: str
+) -> None:
+    found = failures.of_messages([("org.apache.spark.X", one) for one in messages])
+    said, _, fix = found.text.partition(". Fix: ")
+    assert (found.code, said) == ("MZ064", text) and "select" in fix
+    assert "geheim" not in found.text and "77" not in found.text
+
+
+def test_what_says_its_fix_keeps_it() -> None:
+    long = "mzplan[MZ082]: " + "x" * 700 + ". Fix: do it."
+    assert failures.of_messages([("X", long)]).text.endswith("x. Fix: do it.")
 
 
 def test_our_own_errors_keep_their_code() -> None:
