@@ -6,7 +6,7 @@ BEGAN := $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites doctor setup quickstart cdc test faults programs unit lint types imports check soak bench reference docs lock clean
+.PHONY: help prerequisites doctor setup quickstart cdc test faults programs unit lint types imports check soak bench reference docs dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,11 @@ reference: setup ## write docs/reference: of the schemas, and of the commands' o
 
 docs: setup ## build the documentation site, into site/
 	$(BIN)/mkdocs build --strict
+
+DIST ?= dist
+
+dist: setup ## build wheel and sdist, into dist/
+	$(BIN)/python -m hatchling build --directory "$(DIST)"
 
 # requirements.lock: everything. requirements-runner.lock: what runs, and no tools; a part of it, in the same versions.
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras \

@@ -10,6 +10,7 @@ from mzplan.cli.arguments import INSTANCE
 from mzplan.cli.context import Invocation, command
 from mzplan.cli.policy import policy_option
 from mzplan.host.extras import RUNNER, require_extra
+from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.resources import MetricsPlace, ProjectSettings
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     "log_format",
     type=click.Choice(["text", "json"]),
     default="text",
+    envvar=LOG_FORMAT_VARIABLE,
     help="text (default), or json: an object a line, with time, level, logger, message, address.",
 )
 @click.option(

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+LOG_FORMAT_VARIABLE = "MZPLAN_LOG_FORMAT"  # text or json: of a runner, and of the JVM that it starts
+
 
 def started_at(pid: int) -> float:
     """When a process started, in clock ticks since boot; 0.0 where the system does not say."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,10 +73,11 @@ def mention(*addresses: Address) -> re.Pattern[str]:
 
 
 def entries(instance: str, place: Path) -> Iterator[LogEntry]:
-    """The entries of one log, as text or as JSON lines. A line that begins none belongs to the one before."""
+    """The entries of one log and of those that were set aside before it, as text or as JSON lines. A line
+    that begins none belongs to the one before."""
     current: LogEntry | None = None
-    with place.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+    with contextlib.ExitStack() as opened:
+        for line in _lines(place, opened):
             begun = _begun(instance, line.rstrip("\n"), current)
             if begun is None and current is not None:
                 current = replace(current, text=f"{current.text}\n{line.rstrip()}")
@@ -84,6 +87,21 @@ def entries(instance: str, place: Path) -> Iterator[LogEntry]:
             current = begun or _plain(instance, line.rstrip("\n"), None)
     if current is not None:
         yield current
+
+
+def _lines(place: Path, opened: contextlib.ExitStack) -> Iterator[str]:
+    """The lines of `x.log.3`, `x.log.2`, `x.log.1` and `x.log`. Opened from the newest: one that is set aside
+    meanwhile comes twice, and is read once."""
+    found: dict[tuple[int, int], Iterable[str]] = {}
+    for name in (place.name, *(f"{place.name}.{number}" for number in range(1, 10))):
+        try:
+            file = opened.enter_context(place.with_name(name).open(encoding="utf-8", errors="replace"))
+        except FileNotFoundError:
+            continue
+        there = os.fstat(file.fileno())
+        found.setdefault((there.st_dev, there.st_ino), file)
+    for lines in reversed(found.values()):
+        yield from lines
 
 
 def _begun(instance: str, line: str, before: LogEntry | None) -> LogEntry | None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import sys
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.model.address import Address
 from mzplan.secrets.resolved import scrub
 
 LogFormat = Literal["text", "json"]
 # py4j logs what a batch raises with its traceback, and Spark does so again when the query ends of it.
 _NOISY = {"asyncssh": logging.WARNING, "py4j": logging.CRITICAL, "pyspark": logging.WARNING}
+# PySpark's own, with a handler and a form of theirs: what they say is in what the batch raises, too.
+_NOISY |= {"SQLQueryContextLogger": logging.CRITICAL + 1, "DataFrameQueryContextLogger": logging.CRITICAL + 1}
+LIMIT = 10 << 20  # bytes of a log, from which the next one is begun
+KEPT = 3  # logs before the newest
+_LOOK = 1.0  # seconds
 
 
 class TextFormatter(logging.Formatter):
@@ -59,7 +68,8 @@ def _address(record: logging.LogRecord) -> Address | None:
 
 
 def configure_logging(format_: LogFormat = "text") -> None:
-    """Logs to stderr, one line each, UTC."""
+    """Logs to stderr, one line each, UTC; so does the JVM that this process starts (log4j2.properties)."""
+    os.environ[LOG_FORMAT_VARIABLE] = format_
     handler = logging.StreamHandler(sys.stderr)
     if format_ == "json":
         handler.setFormatter(JsonFormatter())
@@ -79,3 +89,32 @@ def configure_logging(format_: LogFormat = "text") -> None:
 def _log_uncaught(type_: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(type_, SystemExit):
         logging.getLogger("mzplan.runner").critical("unexpected", exc_info=(type_, problem, trace))
+
+
+def rotate(log: Path, stopping: threading.Event) -> None:
+    """Until it stops, see that a log of this process's standard output and error stays bounded: the newest
+    and KEPT before it, of LIMIT bytes each. Both are led into a new file. The JVM has neither, but a pipe to
+    this process, which writes its lines: so nothing goes on writing to a file that is set aside."""
+    while not stopping.wait(_LOOK):
+        with contextlib.suppress(OSError):  # a full disk, say: it goes on where it is, and is tried again
+            if os.path.samestat(os.fstat(2), log.lstat()) and log.stat().st_size > LIMIT:
+                _set_aside(log)
+
+
+def _set_aside(log: Path) -> None:
+    fresh = log.with_name(f"{log.name}.next")
+    fresh.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(fresh, flags, 0o600)
+    try:
+        before = os.fstat(2)
+        for number in range(KEPT, 0, -1):
+            newer = log.with_name(f"{log.name}.{number - 1}") if number > 1 else log
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(log.with_name(f"{log.name}.{number}"))
+        fresh.replace(log)
+        for own in (1, 2):
+            if os.path.samestat(os.fstat(own), before):
+                os.dup2(handle, own)
+    finally:
+        os.close(handle)

@@ -33,6 +33,7 @@ from mzplan.model.state import Lease, State
 from mzplan.runner.beside import Beside
 from mzplan.runner.embedded import PACKAGES_VARIABLE
 from mzplan.runner.gates import Gates, gates_of
+from mzplan.runner.logs import rotate
 from mzplan.runner.loop import Runner
 from mzplan.runner.metrics import FindDrift, serve_metrics
 from mzplan.runner.run_events.reporting import RunEvents, run_events_of
@@ -70,6 +71,8 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda *_: stopping.set())
+    output = runtime_file(settings, instance, "log")
+    threading.Thread(target=rotate, args=(output, stopping), name="log", daemon=True).start()
     lease = _lead(store, instance, stopping, stand_by)
     if lease is None:
         return ExitCode.OK

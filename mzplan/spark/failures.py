@@ -166,7 +166,7 @@ def of_messages(chain: list[tuple[str, str]], place: str = "") -> Failure:
 
 
 def _of_value(text: str) -> str | None:
-    """What is wrong with a value, by the exceptions' messages: of which column or expression, of which type."""
+    """What is wrong with a value, by the exceptions' messages: which column or expression, which type."""
     for pattern, said, fix in _VALUES:
         if (found := re.search(pattern, text, re.S)) is not None:
             expression = _EXPRESSION.search(text)

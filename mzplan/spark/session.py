@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import logging
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mzplan.host.processes import LOG_FORMAT_VARIABLE
 from mzplan.host.spark_lines import LINES, SparkLine, installed_line, line_of
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.secrets.resolved import scrub
@@ -31,6 +33,8 @@ from mzplan.spark.task_python import tasks_like_the_driver
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("mzplan.spark.jvm")
 
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -64,7 +68,9 @@ def open_session(
     given = _given_by_submit() if submitted else _given()
     line = current_line()
     configuration = _configuration(application, options, given, further, line)
-    with _on_this_machine(configuration, submitted):
+    scratch = _scratch()
+    _keep_out_of_the_project(configuration, scratch)
+    with _on_this_machine(configuration, submitted, scratch):
         if not submitted and SparkContext._gateway is None:
             require_java()
             _start(configuration, line)
@@ -132,11 +138,21 @@ def _keep_jars_from_python(session: SparkSession) -> None:
     sys.path[:] = [path for path in sys.path if not path.endswith(".jar")]
 
 
-def _on_this_machine(configuration: SparkConf, submitted: bool) -> AbstractContextManager[None]:
+def _keep_out_of_the_project(configuration: SparkConf, scratch: Path) -> None:
+    """Spark's own tables, and Derby's log and database of a Hive catalogue, would be made in the folder that
+    the driver was started in."""
+    configuration.setIfMissing("spark.sql.warehouse.dir", (scratch / "tables").as_uri())
+    options = configuration.get(_JAVA_OPTIONS, "")
+    if "derby.system.home" not in str(options):
+        configuration.set(_JAVA_OPTIONS, f'{options} "-Dderby.system.home={scratch}"')
+
+
+def _on_this_machine(
+    configuration: SparkConf, submitted: bool, scratch: Path
+) -> AbstractContextManager[None]:
     """What only a session without a cluster needs: a folder of its own, and tasks like the driver."""
     if not str(configuration.get("spark.master")).startswith("local"):
         return nullcontext()
-    scratch = _scratch()
     if not submitted and not configuration.contains("spark.local.dir"):
         configuration.set("spark.local.dir", str(scratch))
     return tasks_like_the_driver(scratch)
@@ -352,15 +368,18 @@ def _launch(conf: SparkConf) -> Any:
 
 def _relay(reader: int, lines: deque[bytes], started: threading.Event) -> None:
     """Pass on the JVM's output once it has started; what came before is only kept (Ivy is talkative)."""
+    as_json = os.environ.get(LOG_FORMAT_VARIABLE) == "json"
     with os.fdopen(reader, "rb") as stream:
         for line in stream:
             if not started.is_set():
                 lines.append(line.rstrip())
                 continue
+            text = scrub(line.decode(errors="surrogateescape"))
+            if as_json and not text.startswith('{"time"'):  # of the JVM itself, or of a library's own
+                log.warning("%s", text.rstrip("\n"))
+                continue
             try:
-                sys.stderr.buffer.write(
-                    scrub(line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-                )
+                sys.stderr.buffer.write(text.encode(errors="surrogateescape"))
                 sys.stderr.flush()
             except (OSError, ValueError, AttributeError):
                 continue  # a closed terminal must not block the JVM

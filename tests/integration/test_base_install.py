@@ -77,6 +77,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_a_new_project_from_version_to_plan(environment: Path, tmp_path: Path) -> None:
+    found = Installed(environment, tmp_path / "files")
+    assert found.run("--version").startswith("mzplan ")
+    found.run("init", "--from", "files")
+    assert "Plan: 4 to create" in found.run("plan")
+
+
 @pytest.fixture
 def installed(environment: Path, tmp_path: Path) -> Installed:
     found = Installed(environment, tmp_path / "shop")

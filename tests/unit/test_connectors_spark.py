@@ -329,13 +329,15 @@ def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str)
         (
             [
                 "Job aborted.",
-                "[CAST_INVALID_INPUT] The value 'geheim' of the type \"STRING\" cannot be cast to \"INT\" because "
-                "it is malformed. SQLSTATE: 22018\n== SQL (line 1, position 1) ==\nCAST(c AS INT) AS a\n^^^^\n",
+                "[CAST_INVALID_INPUT] "
+                "The value 'geheim' of the type \"STRING\" cannot be cast to \"INT\" because "
+                "it is malformed. SQLSTATE: 22018\n"
+                "== SQL (line 1, position 1) ==\nCAST(c AS INT) AS a\n^^^^\n",
             ],
             "CAST(c AS INT) AS a: a value of type STRING is no INT",
         ),
         (
-            ['[CAST_OVERFLOW] The value geheim of the type "BIGINT" cannot be cast to "INT" due to overflow.'],
+            ['[CAST_OVERFLOW] The value geheim of the type "BIGINT" cannot be cast to "INT" overflow.'],
             "a value of type BIGINT is no INT",
         ),
         (
@@ -358,8 +360,8 @@ def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str)
         ),
         (
             [
-                '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "geheim" exceeds char/varchar type length limitation. '
-                "Failed check: ((c IS NULL) OR (length(c) <= 3))."
+                '[DELTA_EXCEED] Value "geheim" exceeds char/varchar type length limitation.'
+                " Failed check: ((c IS NULL) OR (length(c) <= 3))."
             ],
             "column c holds at most 3 characters, and a value of type STRING has more",
         ),
@@ -368,7 +370,7 @@ def test_failures_for_people(chain: list[tuple[str, str]], code: str, text: str)
             "column z is NOT NULL, and has none",
         ),
         (
-            ['[CAST_OVERFLOW_IN_TABLE_INSERT] Fail to assign a value of "BIGINT" type to the "INT" type column '
+            ['[CAST_OVERFLOW_IN] Fail to assign a value of "BIGINT" type to the "INT" type column '
              "or variable `n` due to an overflow. SQLSTATE: 22003"],
             "column n is INT, and can't hold a value of type BIGINT",
         ),

@@ -1,0 +1,58 @@
+"""The log of a runner: bounded, whatever writes to it, and read as one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from mzplan.operations.logs import entries
+
+WRITER = """\
+import os, sys, threading, time
+from pathlib import Path
+from mzplan.runner import logs
+
+logs.LIMIT, logs._LOOK = 4000, 0.01
+log, stopping = Path(sys.argv[1]), threading.Event()
+thread = threading.Thread(target=logs.rotate, args=(log, stopping))
+thread.start()
+logs.configure_logging()
+for number in range(400):
+    logs.logging.getLogger("mzplan.runner").info("line %d", number)
+    os.write(1, b"sink.hot step 1: printed\\n")
+    time.sleep(0.002)
+stopping.set()
+thread.join()
+"""
+
+
+def test_a_log_is_bounded_and_its_parts_are_read_in_order(tmp_path: Path) -> None:
+    log = tmp_path / "local.log"
+    for _ in range(2):  # the next runner goes on with it
+        with log.open("ab") as output:
+            subprocess.run([sys.executable, "-c", WRITER, log], stdout=output, stderr=output, check=True)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["local.log", "local.log.1", "local.log.2", "local.log.3"]
+    assert all(path.stat().st_size < 40_000 for path in tmp_path.iterdir())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir() if path != log)
+    found = list(entries("local", log))
+    numbers = [int(one.message.split()[1]) for one in found if one.message.startswith("line ")]
+    assert numbers[-1] == 399 and len(numbers) > 40
+    assert numbers == [*range(numbers[0], 400)] or numbers == [*range(numbers[0], 400), *range(400)]
+    assert any(one.message == "sink.hot step 1: printed" for one in found)
+
+
+def test_a_log_that_is_set_aside_while_it_is_read_is_read_once(tmp_path: Path) -> None:
+    log = tmp_path / "local.log"
+    log.write_text("2026-01-31T10:00:00.123Z INFO a: one\n")
+    os.link(log, tmp_path / "local.log.1")
+    assert [one.message for one in entries("local", log)] == ["one"]
+
+
+def test_another_s_standard_error_is_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "local.log"
+    log.write_text("x" * 9000)
+    done = subprocess.run([sys.executable, "-c", WRITER, log], capture_output=True, check=True)
+    assert b"line 399" in done.stderr and [path.name for path in tmp_path.iterdir()] == ["local.log"]
