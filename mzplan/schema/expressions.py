@@ -1,24 +1,24 @@
 """Stateless Spark SQL expressions of `select` and `where`: their syntax, their columns, their name.
 
 Plain ones (`amount * 1.2 AS gross`, `amount > 0`) are recognised here; only what goes further is given to
-sqlglot, whose import alone takes longer than a small plan.
+sqlglot, whose import alone takes longer than a small plan. Spark gets `Parsed.sql`, never the text itself.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-MAX_LENGTH = 10_000
+from mzplan.schema.sql_text import Bare, SqlTextError, bare, trees
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"
+_NAME = r"(?:[A-Za-z_]\w*|`[^`]+`)"  # of what is bare: words have ASCII letters
 _OPERAND = rf"{_NAME}(?:\.{_NAME})*|-?(?:\d+(?:\.\d+)?|\.\d+)|'[^'\\]*'"
 _OPERATOR = r"\s*(?:<=>|<=|>=|<>|!=|==|[-+*/%=<>])\s*|\s+(?:[aA][nN][dD]|[oO][rR])\s+"
 _PLAIN = re.compile(
@@ -74,42 +74,48 @@ class Parsed:
 
     `columns` are the columns read, with their places; `name` that of the result (None: it has none);
     `star` says that it stands for all columns but those `without` (lower case); `varies` is what of it gives
-    another value each time, such as `now()`, and its place (None: nothing).
+    another value each time, such as `now()`, and its place (None: nothing); `cast` the type that all of it is
+    cast to ("": none). `sql` is what Spark is given.
     """
 
     problem: str = ""
     offset: int = 0
+    sql: str = ""
     columns: tuple[tuple[str, int], ...] = ()
     name: str | None = None
     star: bool = False
     without: frozenset[str] = frozenset()
     varies: tuple[str, int] | None = None
+    cast: str = ""
 
 
 @lru_cache(maxsize=8192)
 def parse_select(text: str) -> Parsed:
     """One item of `select`."""
-    return _checked(text) or _plain(text, single=True) or _parsed(text, "SELECT ")
+    return _parsed(text, "SELECT ")
 
 
 @lru_cache(maxsize=8192)
 def parse_where(text: str) -> Parsed:
     """A condition."""
-    return _checked(text) or _plain(text, single=False) or _parsed(text, "SELECT 1 WHERE ")
+    return _parsed(text, "SELECT 1 WHERE ")
 
 
-def _checked(text: str) -> Parsed | None:
-    if not text.strip():
-        return Parsed("it is empty")
-    if len(text) > MAX_LENGTH:
-        return Parsed(f"it is longer than {MAX_LENGTH:,} characters")
-    return None
+def _parsed(text: str, prefix: str) -> Parsed:
+    try:
+        found = bare(text)
+        if not found.sql.strip():
+            return Parsed("it is empty")
+        parsed = _plain(found.sql, single="WHERE" not in prefix) or _read(found, prefix)
+    except SqlTextError as refused:
+        return Parsed(refused.problem, refused.offset)
+    return parsed if parsed.problem else replace(parsed, sql=found.sql)
 
 
 def _plain(text: str, single: bool) -> Parsed | None:
     """A chain of columns, numbers and texts with operators between them; None for anything else."""
     match = _PLAIN.fullmatch(text)
-    if match is None or "--" in text or (match["alias"] is not None and not single):
+    if match is None or (match["alias"] is not None and not single):
         return None
     operands = list(_CHAIN.finditer(text, *match.span("chain")))
     refused = _VALUES if len(operands) == 1 else _NOT_PLAIN
@@ -131,27 +137,26 @@ def _unquoted(word: str) -> str:
     return word[1:-1] if word.startswith("`") else word
 
 
-def _parsed(text: str, prefix: str) -> Parsed:
+def _read(text: Bare, prefix: str) -> Parsed:
     """The expression by sqlglot, as the one item or the condition of a query without a table."""
-    import sqlglot
     from sqlglot import errors
 
-    found: list[Any] | None = None
     problem = Parsed()
     # Databricks' dialect is Spark's and what is newer: `payload:field`, for example.
     for dialect in ("spark", "databricks"):
         try:
-            found = sqlglot.parse(prefix + text, dialect=dialect)
-            break
+            return _Reader(prefix, text.sql).read(trees(prefix, text, dialect))
         except errors.ParseError as failure:
-            problem = problem if problem.problem else _syntax_error(failure, prefix, text)
+            problem = problem if problem.problem else _syntax_error(failure, prefix, text.sql)
         except errors.TokenError:
-            problem = Parsed("a quote is not closed, or there is a character that SQL does not know")
+            problem = Parsed("there is a character that SQL does not know")
         except RecursionError:
-            problem = Parsed("it is nested too deep")
-    if found is None:
-        return problem
-    return _Reader(prefix, text).read(found)
+            return Parsed("it is nested too deep")
+        except SqlTextError:
+            raise
+        except Exception:  # sqlglot's own, of functions without the arguments that it expects: map(id)
+            problem = problem if problem.problem else Parsed("a function has not the arguments that it needs")
+    return problem
 
 
 def _syntax_error(failure: Any, prefix: str, text: str) -> Parsed:
@@ -196,7 +201,10 @@ class _Reader:
         if isinstance(tree, exp.Aliases):
             return Parsed("it has several names")
         named = isinstance(tree, exp.Alias | exp.Column | exp.Dot)
-        return Parsed(columns=columns, name=(tree.alias or tree.name) if named else None, varies=varies)
+        inner = tree.unalias()
+        cast = inner.to.sql(dialect="spark") if isinstance(inner, exp.Cast) else ""
+        name = (tree.alias or tree.name) if named else None
+        return Parsed(columns=columns, name=name, varies=varies, cast=cast)
 
     def _varying(self, tree: Any) -> tuple[str, int] | None:
         """The first that gives another value each time, as SQL, and where it is written."""

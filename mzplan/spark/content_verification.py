@@ -24,7 +24,7 @@ from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
 from mzplan.spark import failures
-from mzplan.spark.streams import analysed_outputs, project
+from mzplan.spark.projection import analysed_outputs, project
 from mzplan.warehouse.begun import Begun
 from mzplan.warehouse.collection_log import CollectionLog
 from mzplan.warehouse.damage import GoneError

@@ -36,16 +36,11 @@ from mzplan.spark.backfills import newest_done, pass_over_begun, settle_backfill
 from mzplan.spark.collections import Collections, table_at
 from mzplan.spark.measures import measured
 from mzplan.spark.progress import Progress, ProgressListener
+from mzplan.spark.projection import analysed_outputs
 from mzplan.spark.query import Running, resumed
 from mzplan.spark.session import current_line, has_ended
 from mzplan.spark.step_recorder import StepRecorder
-from mzplan.spark.streams import (
-    analysed_outputs,
-    letters_of,
-    sink_writer,
-    source_writer,
-    trigger_interval,
-)
+from mzplan.spark.streams import letters_of, sink_writer, source_writer, trigger_interval
 from mzplan.spark.unfinished import UnfinishedSteps
 from mzplan.spark.versions import delta_features, require_features, require_readable, take_over
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path

@@ -42,6 +42,9 @@ _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # What Spark shows as asterisks in its UI and event log: its own default, which ours is beside.
 _REDACTED = "(?i:secret|password|token|access[.]?key)"
 _REDACTED_TOO = "(?i:keystore[.]key|jaas|private.?key)"
+# How Spark reads what others have written, whatever is configured: else it puts values of its configuration,
+# secrets among them, in the place of ${…}, and takes "…" for a name.
+_READING = {"spark.sql.variable.substitute": "false", "spark.sql.ansi.doubleQuotedIdentifiers": "false"}
 STOP_TIMEOUT_S = 20
 _NOTHING: Mapping[str, tuple[str, ...]] = {}
 _KEPT_LINES = 400
@@ -76,6 +79,8 @@ def open_session(
             _start(configuration, line)
         try:
             session = SparkSession.builder.config(conf=configuration).getOrCreate()
+            for name, value in _READING.items():  # also of a session that was there
+                session.conf.set(name, value)
             session.range(1).collect()
         except Exception as problem:
             raise _not_started(str(problem).splitlines()[:3]) from None
@@ -232,7 +237,7 @@ def _configuration(
     if not given.get("spark.master", options.get("spark.master", "local")).startswith("local"):
         # On a cluster the executors must find the driver by its real address.
         del defaults["spark.driver.host"], defaults["spark.driver.bindAddress"]
-    wanted = {**defaults, **line.settings, **given, **options}
+    wanted = {**defaults, **line.settings, **given, **options, **_READING}
     packages = (*line.packages, *line.fitting(further.get("spark.jars.packages", ())))
     wanted["spark.jars.packages"] = _joined(wanted.get("spark.jars.packages"), packages)
     excluded = (*line.excluded, *further.get("spark.jars.excludes", ()))

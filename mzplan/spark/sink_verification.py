@@ -21,7 +21,7 @@ from mzplan.schema.columns import POSITION
 from mzplan.schema.description import Description
 from mzplan.schema.kinds import resource_kind
 from mzplan.secrets.references import Secrets
-from mzplan.spark.streams import project
+from mzplan.spark.projection import project
 from mzplan.warehouse.begun import Begun, History
 from mzplan.warehouse.content_hash import ContentHash
 from mzplan.warehouse.damage import GoneError

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mzplan.connectors.api.capabilities import SendsLetters
-from mzplan.connectors.api.outputs import canonical_type
 from mzplan.connectors.api.protocols import (
-    Output,
     ResolvedQuery,
     Rewriting,
     SinkConnector,
@@ -25,12 +22,11 @@ from mzplan.connectors.frames.merges import append, merge
 from mzplan.connectors.frames.record_times import observed as with_time
 from mzplan.connectors.frames.record_times import oldest
 from mzplan.connectors.frames.row_hash import observed
-from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
 from mzplan.host.failpoints import Failpoint, failpoint
-from mzplan.model.diagnostics import Diagnostic, MzplanError, error
+from mzplan.model.diagnostics import Diagnostic
 from mzplan.model.durations import milliseconds
-from mzplan.schema.columns import POSITION
 from mzplan.spark.collections import table_at
+from mzplan.spark.projection import outputs_of, project
 from mzplan.warehouse.checkpoints import Checkpoint, is_untouched
 
 if TYPE_CHECKING:
@@ -137,66 +133,3 @@ def sink_writer(
         rewriting=rewriting,
     )
     return connector.write(rows, run)
-
-
-# What calls a method of any class by its name, in each of its forms.
-_REFLECTION = "CallMethodViaReflection"
-
-
-def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
-    """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
-
-    Raises MzplanError MZ058 when Spark can't make sense of them.
-    """
-    own = [quoted(column.name) for column in query.columns]
-    items: list[str] = []
-    for item in query.body.get("select") or ["*"]:
-        items += own if item.strip() == "*" else [item]
-    try:
-        if "where" in query.body:
-            rows = rows.where(query.body["where"])
-        projected = rows.selectExpr(*items, POSITION)
-    except Exception as problem:
-        raise _refused(query, problem) from None
-    if _REFLECTION in _analysed(projected, "where" in query.body):
-        raise error(
-            "MZ058",
-            f"select or where of {query.address} calls Java code",
-            "It would run with the rights of the runner, whatever name the function has.",
-            "use functions of Spark SQL.",
-            address=query.address,
-        )
-    return projected
-
-
-def _analysed(projected: DataFrame, filtered: bool) -> str:
-    """The expressions of a projection, and of the filter below it, as Spark understands them."""
-    plan: Any = projected._jdf.queryExecution().analyzed()
-    found = [plan.expressions(), *([plan.child().expressions()] if filtered else [])]
-    return "".join(some.apply(i).toJSON() for some in found for i in range(some.size()))
-
-
-def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
-    """The sink's columns, as Spark sees them, without any table. Raises MzplanError MZ058."""
-    fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
-    empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
-    return outputs_of(project(empty, query))
-
-
-def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
-    """The columns of a projected stream, without mzplan's own, which come last."""
-    names = rows.columns
-    fields = rows.schema.fields[: names.index(POSITION)]
-    return tuple(Output(name=field.name, type=canonical_type(ddl_of(field.dataType))) for field in fields)
-
-
-def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
-    text = re.sub(r"\s*SQLSTATE: \w+.*", "", str(problem).strip(), flags=re.S)
-    return error(
-        "MZ058",
-        f"Spark does not accept select or where of {query.address}",
-        " ".join(text.split()),
-        'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"; '
-        f"the columns are {', '.join(column.name for column in query.columns)}.",
-        address=query.address,
-    )

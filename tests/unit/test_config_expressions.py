@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mzplan.schema.expressions import MAX_LENGTH, parse_select, parse_where
+from mzplan.schema.expressions import parse_select, parse_where
+from mzplan.schema.sql_text import MAX_LENGTH
 
 GOOD = {
     "id": ("id", ["id"]),

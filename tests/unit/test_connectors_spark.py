@@ -19,9 +19,9 @@ from mzplan.spark import failures
 from mzplan.spark.executor import SparkExecutor
 from mzplan.spark.java import require_java
 from mzplan.spark.progress import Progress, ProgressListener, parse_progress
+from mzplan.spark.projection import outputs_of
 from mzplan.spark.query import Running
 from mzplan.spark.session import _configuration, _given, _not_started
-from mzplan.spark.streams import outputs_of
 from mzplan.warehouse.checkpoints import Checkpoint, collection_path, is_untouched
 
 

@@ -500,6 +500,29 @@ def test_a_proposal_sends_no_secret_elsewhere(world: World) -> None:
     assert world.ask(wanted) == () and world.sent == [VALUE]
 
 
+def test_proposals_that_are_nested_hold_up_no_commit(world: World) -> None:
+    """444 characters that took the SQL library years; also where a state that is committed holds them."""
+    deep = ["TIMESTAMP(" * depth + "id" + ")" * depth for depth in range(21, 41)]
+    asked = [
+        world.store.proposals.make("local", (edited(with_body(select=[f"{a} AS x", f"{b} AS y"])),))
+        for a, b in zip(deep[::2], deep[1::2], strict=True)
+    ]
+    assert len(asked) == 10
+    world.runner.tick()
+    status = world.commit(shop())
+    assert {o.condition for o in status.observations.values()} == {"running"}
+    for proposal in asked:
+        answer = world.store.proposals.read_answer(proposal)
+        assert answer is not None and [d.code for d in answer.diagnostics] == ["MZ108"]
+    one = world.committed.resources[ORDERS_PG]
+    hostile = replace(one, body={**one.body, "where": f"{deep[-1]} = 1"}, digest="1:edited")
+    status = world.commit(
+        replace(shop(state=world.committed), resources={**world.committed.resources, ORDERS_PG: hostile})
+    )
+    assert status.observations[ORDERS_PG].error_code == "MZ108"
+    assert status.observations[ORDERS].condition == "running"
+
+
 def test_what_a_commit_brings_is_sent_after_it(world: World) -> None:
     world.commit(shop())
     status = world.commit(shop(state=world.committed, host="new"))

@@ -38,7 +38,7 @@ def outputs_without_spark(query: ResolvedQuery) -> tuple[Output, ...]:
             found += [Output(name=column.name, type=column.type) for column in all_of_them]
             continue
         plain = _plain(item, query.columns)
-        output = Output(name=plain[0], type=plain[1].type) if plain else _expression(item, query.columns)
+        output = Output(name=plain[0], type=plain[1].type) if plain else _expression(item)
         if output is not None:
             found.append(output)
     return tuple(found)
@@ -123,25 +123,11 @@ def _plain(item: str, columns: tuple[Column, ...]) -> tuple[str, Column] | None:
     return _unquoted(match[3], match[4]) or column.name, column
 
 
-def _expression(item: str, columns: tuple[Column, ...]) -> Output | None:
-    # A library that takes a while to import: only for what is more than a column.
-    import sqlglot
-    from sqlglot import expressions as sql
-    from sqlglot.errors import SqlglotError
-
-    try:
-        parsed = sqlglot.parse_one(item, dialect="spark")
-    except SqlglotError:
+def _expression(item: str) -> Output | None:
+    parsed = parse_select(item)
+    if parsed.problem or not parsed.name:
         return None
-    name = parsed.alias_or_name
-    inner = parsed.unalias()
-    type_ = None
-    if isinstance(inner, sql.Column):
-        column = _column(inner.name, columns)
-        type_ = column.type if column else None
-    elif isinstance(inner, sql.Cast):
-        type_ = canonical_type(inner.to.sql(dialect="spark"))
-    return Output(name=name, type=type_) if name else None
+    return Output(name=parsed.name, type=canonical_type(parsed.cast) if parsed.cast else None)
 
 
 def canonical_type(text: str) -> str | None:

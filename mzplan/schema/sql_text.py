@@ -1,0 +1,140 @@
+"""The text of a Spark SQL expression: what of it Spark is given, and its tree, within bounds.
+
+Two programs read an expression. sqlglot says, without Spark, whether it may run; then Spark runs it. What one
+of them takes for a comment or for the end of a text, and the other does not, would run without having been
+looked at. So both get the same text, without comments, of tokens that both read alike; the rest is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+MAX_LENGTH = 10_000
+_MAX_DEPTH = 32  # brackets within brackets
+# Steps of sqlglot's parser. It reads ordinary expressions in 2 for each token, and STRUCT(STRUCT(…)) in 2 to
+# the power of the depth: what others have written must not keep anybody busy.
+_STEPS, _STEPS_OF_TOKEN = 2_000, 20
+_TOKEN = re.compile(
+    r"""
+      (?P<space>(?:[ \t\n]|\r\n)+)
+    | (?P<comment>--[^\n]*|/\*.*?\*/)
+    | (?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)+`
+                |[rR](?:'[^']*'|"[^"]*")|[xX]'[0-9A-Fa-f]*')
+    | (?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?(?:[LlSsYyFfDd]|[bB][dD])?(?![\w.]))
+    | (?P<word>[A-Za-z_]\w*|(?!0[xX]|\d+[eE]\b)\d+[A-Za-z_]\w*)
+    | (?P<signs>(?:(?!--|/\*)[-+*/%=<>!~&|^:])+)
+    | (?P<open>[(\[])
+    | (?P<close>[)\]])
+    | [,.]
+    """,
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+# One operator, and signs of what follows; or the end of nested types, as in MAP<STRING,ARRAY<INT>>.
+_SIGNS = re.compile(r"(?:<=>|<=|>=|<>|!=|==|<<|\|\||::|->|=>|>+|[-+*/%=<&|^:])?[-+~!]*")
+_TWO_WAYS = "can be read in two ways"
+
+
+class SqlTextError(ValueError):
+    """What is wrong with a text, in a clause for people. `offset`: the character where, from 0."""
+
+    def __init__(self, problem: str, offset: int = 0):
+        super().__init__(problem)
+        self.problem, self.offset = problem, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A text without its comments: the same characters at the same places, with blanks for the comments.
+    `quoted`: from where to where it has texts and names in quotes."""
+
+    sql: str
+    quoted: frozenset[tuple[int, int]]
+
+
+def bare(text: str) -> Bare:
+    """Raises SqlTextError for what sqlglot and Spark might read differently."""
+    if len(text) > MAX_LENGTH:
+        raise SqlTextError(f"it is longer than {MAX_LENGTH:,} characters")
+    parts: list[str] = []
+    quoted: set[tuple[int, int]] = set()
+    end = depth = 0
+    while end < len(text):
+        token = _TOKEN.match(text, end)
+        if token is None:
+            raise SqlTextError(_unreadable(text[end:]), end)
+        kind, found = token.lastgroup, token.group()
+        if kind == "comment":
+            _check_comment(found, end)
+            found = re.sub(r"[^\n]", " ", found)
+        elif kind == "signs" and not _SIGNS.fullmatch(found):
+            raise SqlTextError(f"`{found}` {_TWO_WAYS}: put a blank between operators", end)
+        elif kind == "quoted":
+            quoted.add(token.span())
+        depth += (kind == "open") - (kind == "close")
+        if depth > _MAX_DEPTH:
+            raise SqlTextError("it is nested too deep", end)
+        parts.append(found)
+        end = token.end()
+    return Bare("".join(parts), frozenset(quoted))
+
+
+def _check_comment(comment: str, offset: int) -> None:
+    if comment.startswith("/*+"):
+        raise SqlTextError("a hint is no part of an expression", offset)
+    if "/*" in comment[2:] or comment.rstrip("\r").endswith("\\") or "\r" in comment.replace("\r\n", "")[:-1]:
+        # A comment within a comment; one that goes on in the next line; one with another end of a line.
+        raise SqlTextError(f"this comment {_TWO_WAYS}: write it without", offset)
+
+
+def _unreadable(rest: str) -> str:
+    """Why no token begins here."""
+    if rest[0] in "'\"`":
+        return "a quote is not closed" if rest[:2] != "``" else "a name is empty"
+    if rest.startswith("/*"):
+        return "a comment is not closed"
+    if rest[0] == ";":
+        return "it is more than one expression"
+    if rest[0].isalnum():
+        word = re.match(r"[\w.]*", rest)
+        shown = word.group()[:60] if word else rest[0]
+        return f"{shown!r} {_TWO_WAYS}: write a name in backquotes"
+    return f"{rest[0]!r} can't stand outside of quotes"
+
+
+def trees(prefix: str, text: Bare, dialect: str) -> list[Any]:
+    """sqlglot's trees of a statement that ends with the text. Raises SqlTextError; sqlglot's ParseError; and
+    whatever else sqlglot raises of a text that it did not expect."""
+    from sqlglot.dialects.dialect import Dialect
+
+    sql = prefix + text.sql
+    spoken: Any = Dialect.get_or_raise(dialect)
+    tokens = spoken.tokenize(sql)
+    odd = text.quoted - {(token.start - len(prefix), token.end + 1 - len(prefix)) for token in tokens}
+    if odd:
+        start, end = min(odd)
+        raise SqlTextError(f"{text.sql[start:end][:60]} {_TWO_WAYS}", start)
+    # Of the dialect, which is of this call alone: sqlglot makes further parsers, for types, from it.
+    spoken.parser_class, spoken.steps = _bounded(dialect), _STEPS + _STEPS_OF_TOKEN * len(tokens)
+    found: list[Any] = spoken.parser().parse(tokens, sql)
+    return found
+
+
+@cache
+def _bounded(dialect: str) -> Any:
+    """sqlglot's parser, with an end: its dialect's `steps` are how often it may go to another token."""
+    from sqlglot.dialects.dialect import Dialect
+
+    base = Dialect.get_or_raise(dialect).parser_class
+    logging.getLogger("sqlglot").disabled = True  # it prints what somebody has written
+
+    def advance(self: Any, times: int = 1) -> None:
+        self.dialect.steps -= 1
+        if self.dialect.steps < 0:  # no ParseError: sqlglot would go on to try something else
+            raise SqlTextError("it is nested too deep")
+        base._advance(self, times)
+
+    return type("Bounded", (base,), {"_advance": advance})

@@ -1,0 +1,215 @@
+"""The columns that a sink writes: `select` and `where`, and what Spark may make of them.
+
+What a person, or a writer of the store, has written never gets to Spark as it is (see schema.sql_text). And
+whatever it was, Spark's own trees are looked at: as its parser reads them, before any analysis, which already
+opens files; and as it has analysed them. In both, what is allowed is listed, and nothing else runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mzplan.connectors.api.outputs import canonical_type
+from mzplan.connectors.api.protocols import Output, ResolvedQuery
+from mzplan.connectors.frames.types import ddl_of, quoted, spark_type
+from mzplan.model.diagnostics import MzplanError, error
+from mzplan.schema.columns import POSITION
+from mzplan.schema.expressions import Parsed, parse_select, parse_where
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+# Catalyst's own expressions of a row, but those that hold a query, call others' code, or see other rows.
+_EXPRESSION = re.compile(
+    re.escape(_CATALYST) + r"expressions\.(?:(?:variant|xml|st)\.)?"
+    r"(?!(?:Exists|ListQuery|CallMethodViaReflection|TryReflect|ApplyFunctionExpression)\b)"
+    r"(?!\w*(?:Subquery|UDF|UDAF|UserDefined|Window))\w+\$?"
+)
+_UNRESOLVED = {
+    f"{_CATALYST}analysis.Unresolved{name}"
+    for name in ("Attribute", "Function", "ExtractValue", "Star", "StarExceptOrReplace", "Alias")
+}
+_FUNCTION = f"{_CATALYST}analysis.UnresolvedFunction"
+# With more arguments than these they open a file or an address, which their options name; or call Java.
+_MOST_ARGUMENTS = {
+    "from_avro": 2,
+    "from_protobuf": 0,
+    "from_xml": 2,
+    "java_method": 0,
+    "reflect": 0,
+    "schema_of_avro": 1,
+    "schema_of_xml": 1,
+    "to_avro": 2,
+    "to_protobuf": 0,
+    "try_reflect": 0,
+}
+
+
+def project(rows: DataFrame, query: ResolvedQuery) -> DataFrame:
+    """The sink's columns, then `_position`: `where` sees the collection's columns, then `select` is taken.
+
+    Raises MzplanError MZ058 when Spark can't make sense of them, or would do more with them than may be.
+    """
+    looking = _looking(rows.sparkSession.sparkContext._gateway)
+    made = ["Project"]
+    items: list[str] = []
+    for index, text in enumerate(query.body.get("select") or ["*"]):
+        item = _sql(parse_select(text), f"select[{index}]", rows, query)
+        items += [quoted(column.name) for column in query.columns] if item.strip() == "*" else [item]
+    try:
+        filtered = rows
+        if "where" in query.body:
+            made.append("Filter")
+            filtered = rows.where(_sql(parse_where(query.body["where"]), "where", rows, query))
+        projected = filtered.selectExpr(*items, POSITION)
+    except MzplanError:
+        raise
+    except Exception as problem:
+        raise _refused(query, problem) from None
+    if odd := looking.odd_plan(projected, rows, made):
+        raise _too_much(query, "select or where", odd)
+    return projected
+
+
+def analysed_outputs(spark: SparkSession, query: ResolvedQuery, position: str) -> tuple[Output, ...]:
+    """The sink's columns, as Spark sees them, without any table. Raises MzplanError MZ058."""
+    fields = [f"CAST(NULL AS {spark_type(c.type)}) AS {quoted(c.name)}" for c in query.columns]
+    empty = spark.range(0).selectExpr(*fields, f"CAST(NULL AS {position}) AS {POSITION}")
+    return outputs_of(project(empty, query))
+
+
+def outputs_of(rows: DataFrame) -> tuple[Output, ...]:
+    """The columns of a projected stream, without mzplan's own, which come last."""
+    names = rows.columns
+    fields = rows.schema.fields[: names.index(POSITION)]
+    return tuple(Output(name=field.name, type=canonical_type(ddl_of(field.dataType))) for field in fields)
+
+
+def _sql(parsed: Parsed, place: str, rows: DataFrame, query: ResolvedQuery) -> str:
+    """What Spark is given of an expression. Raises MzplanError MZ058 for what may not run, by mzplan's own
+    reading or by that of Spark's parser."""
+    if parsed.problem:
+        raise _too_much(query, place, f"{parsed.problem[0].upper()}{parsed.problem[1:]}.")
+    # Without a bracket there is neither a query in it nor a call.
+    if "(" in parsed.sql:
+        spark: Any = rows.sparkSession
+        try:
+            tree = spark._jsparkSession.sessionState().sqlParser().parseExpression(parsed.sql)
+        except Exception as problem:
+            raise _refused(query, problem) from None
+        if odd := _looking(spark.sparkContext._gateway).odd_tree(tree):
+            raise _too_much(query, place, odd)
+    return parsed.sql
+
+
+@lru_cache(maxsize=1)
+def _looking(gateway: Any) -> _Looking:
+    return _Looking(gateway)
+
+
+class _Looking:
+    """Looks at trees of Catalyst, with few calls: Java walks a tree, and names the class of each node.
+
+    (`toJSON` says more, and takes a hundred times as long: 300 ms for sixty columns.)
+    """
+
+    def __init__(self, gateway: Any):
+        java = gateway.jvm.java.lang
+        loader = java.Thread.currentThread().getContextClassLoader()
+
+        def class_of(name: str) -> Any:
+            return loader.loadClass(name)
+
+        function, sequence = class_of("scala.Function1"), class_of("scala.collection.immutable.Seq")
+        public = java.invoke.MethodHandles.publicLookup()
+
+        def method(owner: str, name: str, result: Any, *takes: Any) -> Any:
+            return public.findVirtual(
+                class_of(owner), name, java.invoke.MethodType.methodType(result, *takes)
+            )
+
+        def as_function(handle: Any) -> Any:
+            return java.invoke.MethodHandleProxies.asInterfaceInstance(function, handle)
+
+        self._class = as_function(method("java.lang.Object", "getClass", class_of("java.lang.Class")))
+        named = method(f"{_CATALYST}expressions.Expression", "prettyName", class_of("java.lang.String"))
+        self._name = as_function(named)
+        bound = gateway.new_array(java.Object, 1)
+        bound[0] = self._class
+        walk = method(f"{_CATALYST}trees.TreeNode", "map", sequence, function)
+        self._classes = as_function(java.invoke.MethodHandles.insertArguments(walk, 1, bound))
+        registry = getattr(gateway.jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
+        listed = registry.__getattr__("MODULE$").builtin().listFunction().mkString("\n").lower().split("\n")
+        self._built_in = {name.rpartition(".")[2].strip("`") for name in listed}
+
+    def odd_tree(self, tree: Any) -> str:
+        """What is not allowed in an expression that is only parsed, in a sentence; "" where all of it is."""
+        classes, names = _lines(tree.map(self._class)), _lines(tree.map(self._name))
+        if len(classes) != len(names):
+            return "There is a name with a line break in it."
+        for class_, name in zip(classes, names, strict=True):
+            called = name.lower().removeprefix("system.").removeprefix("builtin.")
+            if class_ == _FUNCTION and called not in self._built_in:
+                return f"Spark has no function {name} of its own."
+            if class_ == _FUNCTION and called in _MOST_ARGUMENTS and _has_options(tree, called):
+                return f"With so many arguments, {name} can reach a file, an address or Java code."
+            if not _EXPRESSION.fullmatch(class_) and class_ not in _UNRESOLVED:
+                return _shown(class_)
+        return ""
+
+    def odd_plan(self, projected: DataFrame, rows: DataFrame, made: Iterable[str]) -> str:
+        """The same of an analysed projection: nodes of these classes, then what the rows are themselves."""
+        plan, base = (one._jdf.queryExecution().analyzed() for one in (projected, rows))
+        for wanted in made:
+            node = str(plan.getClass().getName())
+            if node != f"{_CATALYST}plans.logical.{wanted}":
+                return _shown(node)
+            for class_ in _lines(plan.expressions().flatMap(self._classes).distinct()):
+                if not _EXPRESSION.fullmatch(class_):
+                    return _shown(class_)
+            plan = plan.child()
+        return "" if plan.fastEquals(base) else _shown(str(plan.getClass().getName()))
+
+
+def _lines(sequence: Any) -> list[str]:
+    text = str(sequence.mkString("\n"))
+    return [line.removeprefix("class ") for line in text.split("\n")] if text else []
+
+
+def _has_options(tree: Any, called: str) -> bool:
+    """Whether a call of this function has more arguments than it may have."""
+    calls = (node for node in json.loads(tree.toJSON()) if node["class"] == _FUNCTION)
+    named = ((str(node["nameParts"]).strip("[]").lower().rpartition(", ")[2], node) for node in calls)
+    return any(name == called and node["num-children"] > _MOST_ARGUMENTS[called] for name, node in named)
+
+
+def _shown(class_: str) -> str:
+    name = class_.rpartition(".")[2].rstrip("$")
+    return f"Spark reads {name} in it, which is not of one row: it would run with the rights of the runner."
+
+
+def _too_much(query: ResolvedQuery, place: str, odd: str) -> MzplanError:
+    return error(
+        "MZ058",
+        f"{place} of {query.address} is not what a sink may compute",
+        odd,
+        "use functions of Spark SQL over the columns of one row.",
+        address=query.address,
+    )
+
+
+def _refused(query: ResolvedQuery, problem: Exception) -> MzplanError:
+    text = re.sub(r"\s*SQLSTATE: \w+.*", "", str(problem).strip(), flags=re.S)
+    return error(
+        "MZ058",
+        f"Spark does not accept select or where of {query.address}",
+        " ".join(text.split()),
+        'write Spark SQL expressions over the source\'s columns, such as "amount * 1.2 AS gross"; '
+        f"the columns are {', '.join(column.name for column in query.columns)}.",
+        address=query.address,
+    )

@@ -1,0 +1,190 @@
+"""What Spark gets of an expression, and that reading one ends: hostile texts, and texts that are nested."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mzplan.schema import sql_text
+from mzplan.schema.expressions import parse_select, parse_where
+from mzplan.schema.sql_text import SqlTextError, bare
+from tests.hostile_expressions import HOSTILE
+from tests.unit.config_files import SHOP, errors
+
+# What two lexers may read differently, and enough else to make expressions of it.
+PARTS = [
+    *("/*", "*/", "/*+", "--", "\\", "\n", "\r\n", "\r", "'", '"', "`", "''", "``", "\\'", '\\"', "\\\\"),
+    *(
+        "r'",
+        'R"',
+        "x'1F'",
+        "X'",
+        "b'",
+        "n'",
+        "$$",
+        "$a$",
+        "${a}",
+        "{{",
+        "}}",
+        "{%",
+        "@",
+        "#",
+        "?",
+        ":",
+        "::",
+        "://",
+    ),
+    *(";", "0x1F", "1e5", "1e", "2fa", "1L", "1.0BD", ".5", "1_0", "a", "note", " ", "  ", "\t"),
+    *(
+        "\u00a0",
+        "\u2028",
+        "\u017f",
+        "\u212a",
+        "\u00f6",
+        "||",
+        "|",
+        "<=>",
+        "->",
+        "=>",
+        "==",
+        "!",
+        "~",
+        "^",
+        "&",
+    ),
+    *("&", "+", "-", "*", "/", "%", "(", ")", "[", "]", ",", ".", "(select 1)", " as ", " and ", "upper("),
+    *("date'2024-01-01'", "'it''s'", "'/*'", "'--'", "`/*`"),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_reaches_out_of_the_row_is_refused(text: str) -> None:
+    for parsed in (parse_select(text), parse_where(text.removesuffix(" as n"))):
+        assert parsed.problem and not parsed.sql
+        assert 0 <= parsed.offset <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("a", None),
+        ("  upper( a )\n  || 'it''s -- no comment' AS `b /* c`", None),
+        ("r'\\d+' || \"/* x */\" || x'1f' as y", None),
+        ("a->'b' = '${spark.app.name}'", None),
+        ("a -- a remark", "a            "),
+        ("a /* one */ + /* two\n lines */ b", "a           +       \n          b"),
+        ("-- first\na", "        \na"),
+        ("a-/**/-b", "a-    -b"),
+        ("'a'/**/'b'", "'a'    'b'"),
+    ],
+)
+def test_spark_gets_the_text_without_comments_and_else_byte_for_byte(text: str, sql: str | None) -> None:
+    assert bare(text).sql == (text if sql is None else sql)
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
+@settings(max_examples=1500, deadline=None)
+def test_no_comment_is_left_in_what_spark_gets(text: str) -> None:
+    try:
+        found = bare(text)
+    except SqlTextError as refused:
+        assert 0 <= refused.offset <= len(text)
+        return
+    assert len(found.sql) == len(text)
+    assert bare(found.sql) == found
+    if "--" not in text and "/*" not in text:
+        assert found.sql == text
+    outside = list(found.sql)
+    for start, end in found.quoted:
+        outside[start:end] = "q" * (end - start)
+    rest = "".join(outside)
+    for mark in ("--", "/*", "*/", "'", '"', "`", "\\", "$", ";", "{", "?", "@", "#"):
+        assert mark not in rest
+    assert rest.isascii()
+    parse_select(text)
+
+
+NESTED = {
+    "TIMESTAMP(": ")",
+    "STRUCT(": ")",
+    "DATE(": ")",
+    "DECIMAL(": ", 2)",
+    "OBJECT(": ")",
+    "JSON(": ")",
+    "MAP(a, ": ")",
+    "ARRAY(": ")",
+    "CAST(": " AS INT)",
+    "CAST(a AS STRUCT<a: ": ">)",
+    "CASE WHEN ": " THEN 1 END",
+    "CASE ": " WHEN 1 THEN 2 END",
+    "NOT ": "",
+    "- ": "",
+    "(": ")",
+    "[": "]",
+    "a[": "]",
+    "f(x -> ": ")",
+    "(x, y) -> (": ")",
+    "a IN (": ")",
+    "IF(": ", 1, 2)",
+    "INTERVAL ": "",
+    "INTERVAL '1' DAY + (": ")",
+    "EXTRACT(DAY FROM ": ")",
+    "TRIM(BOTH FROM ": ")",
+    "NAMED_STRUCT('a', ": ")",
+    "a LIKE ANY (": ")",
+    "a::ARRAY<": ">",
+    "EXISTS(": ")",
+    "a BETWEEN ": " AND 2",
+    "f(a) OVER (ORDER BY ": ")",
+    "(SELECT ": ")",
+    "CAST(a AS `TIMESTAMP(TIMESTAMP(TIMESTAMP(TIMESTAMP(TIMESTAMP(TIMESTAMP(a))))))`": ")",
+}
+
+
+def test_444_characters_hang_nobody() -> None:
+    """Where there is no bound, this test does not end."""
+    for kind in ("TIMESTAMP(", "STRUCT(", "DATE(", "DECIMAL("):
+        for depth in (10, 20, 30, 40):
+            parse_select(kind * depth + "a" + ")" * depth)
+    assert "nested too deep" in parse_select("TIMESTAMP(" * 40 + "a" + ")" * 40).problem
+    assert "nested too deep" in parse_where("STRUCT(" * 30 + "a" + ")" * 30).problem
+    assert not parse_select("STRUCT(STRUCT(STRUCT(DATE(TIMESTAMP(a))) AS b)) AS c").problem
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_nested_text_is_read_within_its_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    bounded = sql_text._bounded("spark")
+
+    def kept(self: Any, **given: Any) -> None:
+        made.append(given["dialect"])
+        bounded.__base__.__init__(self, **given)
+
+    monkeypatch.setattr(bounded, "__init__", kept)
+    random_ = random.Random(seed)
+    forms = list(NESTED.items())
+    for _ in range(80):
+        chosen = [random_.choice(forms) for _ in range(random_.choice((1, 1, 2, 3)))]
+        depth = random_.randint(4, 32)
+        opening = "".join(form for form, _ in chosen) * depth
+        closing = "".join(end for _, end in reversed(chosen)) * depth
+        text = opening + "a" + closing[: len(closing) // random_.choice((1, 1, 1, 2))]
+        assert parse_select(text).problem or parse_where(text).problem or parse_select(text).sql == text
+    # It has stopped at the first step too many: nothing in sqlglot went on to try something else.
+    assert len(made) > 80 and min(dialect.steps for dialect in made) == -1
+
+
+@pytest.mark.parametrize(
+    "text", ["map(id)", "DATE_TRUNC()", "TS_OR_DS_TO_DATE_STR()", "VAR_MAP(id)", "map(id) + upper(a)"]
+)
+def test_whatever_sqlglot_raises_is_a_finding_beside_the_others(tmp_path: Path, text: str) -> None:
+    body = f'    select: [id, "{text} AS x", amunt]\n    where: "{text} = 1"\n'
+    found = errors(tmp_path, {"a.yaml": SHOP + body})
+    refused = [d for d in found if d.code == "MZ019"]
+    assert len(refused) == 3 and all(d.range is not None for d in refused)
+    assert sum("amunt" in d.summary for d in refused) == 1
