@@ -297,6 +297,20 @@ def test_no_process_has_such_a_number() -> None:
     assert not is_alive(-1)
 
 
+def test_what_killed_writers_have_left_is_swept(folder: Path) -> None:
+    """A runner writes its lease and its status each second: each kill may leave one."""
+    names = ("leases/.local.json", "status/.local.json", "proposals/.0a.json", "journal/.local.jsonl")
+    names += ("history/.00000001.json", ".mzplan.state.json", ".hold.json", ".parallelism.json")
+    left = [folder / "state" / f"{name}.0123456789ab.tmp" for name in names]
+    others = [folder / "state" / name for name in (".notes.0123456789ab.tmp", "leases/.local.json.mine.tmp")]
+    for path in (*left, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    assert mzplan(folder, "plan").code == 0 and all(path.exists() for path in left)
+    apply(folder)
+    assert [path for path in (*left, *others) if path.exists()] == others
+
+
 # --- what runners write
 
 

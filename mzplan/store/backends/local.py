@@ -26,6 +26,8 @@ from mzplan.store.backends.backend import (
 
 MAX_BLOB = 1 << 30  # bytes; a state of 100,000 resources has about 50 MB
 STATE_KEY = "mzplan.state.json"
+_IN_ROOT = (STATE_KEY, "hold.json", "parallelism.json")  # somebody else's files may lie beside them
+_FOLDERS = ("history", "leases", "status", "proposals", "journal")
 IGNORED = "status/\nleases/\nproposals/\njournal/\nlock\nhold.json\nparallelism.json\n.mutex\n.*.tmp\n"
 
 
@@ -119,8 +121,11 @@ class LocalBackend:
         try:
             try:
                 self._take(handle, wait)
-                self._files.sweep("", left_of(STATE_KEY))
-                self._files.sweep("history", left_of())
+                with self._mutex():  # which every writer holds
+                    for key in _IN_ROOT:
+                        self._files.sweep("", left_of(key))
+                    for folder in _FOLDERS:
+                        self._files.sweep(folder, left_of())
                 _overwrite(handle, info.encode())
             except OSError as problem:
                 raise _unwritable(path, problem) from None
