@@ -14,6 +14,7 @@ from mzplan.model.diagnostics import error
 from mzplan.model.graph import DependencyGraph
 from mzplan.model.history import HistoryEntry
 from mzplan.model.plan import DriftItem, Pending
+from mzplan.model.recent import Recent
 from mzplan.model.state import ProjectStatus, QueryStatus, ResourceState, State
 from mzplan.operations.project import Project
 from mzplan.operations.status import find_drift, status_of_project
@@ -76,6 +77,10 @@ class OverviewReader:
         if self._last is None or self._last[0] != seen_now or now - self._last[1].read_at > 30:
             self._last = (seen_now, self._made(state, graph, now))
         return self._last[1]
+
+    def recent(self) -> Recent:
+        """What the runners have recorded of the last hour, of all queries. Raises MzplanError as `read`."""
+        return {a: one for name in self._statuses for a, one in self._store.read_recent(name).items()}
 
     def _there(self, state: State) -> State:
         """A store without any file is that of a new project, unless there was a state in it before."""

@@ -26,6 +26,7 @@ from mzplan.host.failpoints import Failpoint, failpoint
 from mzplan.model.address import Address
 from mzplan.model.canary import Verdict
 from mzplan.model.diagnostics import MzplanError
+from mzplan.model.recent import EVERY, Recent, sampled
 from mzplan.model.resources import RunnerSettings
 from mzplan.model.state import Condition, Observation, State, Status
 from mzplan.runner.answers import Answering
@@ -104,6 +105,8 @@ class Runner:
         self._written: Status | None = None
         self._counted: frozenset[str] = frozenset()  # runs of which it says how many rows they have read
         self._written_at = float("-inf")
+        self._recorded_at = clock()
+        self._recent: Recent | None = None
 
     # --- one round
 
@@ -129,6 +132,7 @@ class Runner:
         self._look_upstream()
         self._look_aside()
         self._report()
+        self._record()
         self.round_seconds = time.perf_counter() - began
         return self.overview.busy or judged or answering
 
@@ -334,6 +338,22 @@ class Runner:
         self.store.write_status(replace(status, heartbeat=time.time()), durable=decided is not None)
         self._written, self._written_at = status, now
         self._counted = counted | (self._counted & {o.run_id for o in observations.values() if o.run_id})
+
+    def _record(self) -> None:
+        """A sample of each query in each minute, beside the Status: for people, nothing depends on it."""
+        now = self.clock()
+        if self.observed is None or now - self._recorded_at < EVERY:
+            return
+        self._recorded_at = now
+        if self._recent is None:
+            none: Recent = {}
+            self._recent = self._attempt(
+                "earlier samples", lambda: self.store.read_recent(self.instance), none
+            )
+        self._recent = recent = sampled(self._recent, self.observed.observations, time.time())
+        self._attempt(
+            "the samples of the last hour", lambda: self.store.write_recent(self.instance, recent), None
+        )
 
     def _opened(self) -> float | None:
         """How many seconds the engine took to open, if it was seen to."""

@@ -22,6 +22,7 @@ from mzplan.model.codec import decode, encode
 from mzplan.model.diagnostics import MzplanError, error
 from mzplan.model.history import CommitOutcome, CommitRecord
 from mzplan.model.json_text import parse
+from mzplan.model.recent import Recent
 from mzplan.model.resources import Instance
 from mzplan.model.state import FORMAT_VERSION, Lease, ResourceState, State, Status
 from mzplan.model.stored import Positive
@@ -243,6 +244,20 @@ def decode_accepted(data: bytes, place: str) -> dict[Address, Description]:
     """The inverse."""
     hint = "delete it: the runner starts what is committed."
     return load(lambda found: dict(decode(Mapping[Address, Description], found, "it")), data, place, hint)
+
+
+def encode_recent(recent: Recent) -> bytes:
+    lines = [
+        f"  {json.dumps(str(a))}: {canonical([[_finite(part) for part in one] for one in samples])}"
+        for a, samples in sorted(recent.items())
+    ]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def decode_recent(data: bytes, place: str) -> Recent:
+    """The inverse."""
+    hint = "delete it: the runner writes it anew."
+    return load(lambda found: dict(decode(Recent, found, "it")), data, place, hint)
 
 
 def _lines(content: Mapping[str, Any], last: str) -> str:

@@ -20,6 +20,7 @@ from mzplan.host.processes import pid_space, started_at
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError, error
 from mzplan.model.history import CommitOutcome, HistoryEntry
+from mzplan.model.recent import Recent
 from mzplan.model.resources import ProjectSettings
 from mzplan.model.state import State, Status
 from mzplan.schema.description import Description
@@ -40,10 +41,12 @@ from mzplan.store.formats import (
     decode_accepted,
     decode_head,
     decode_outcome,
+    decode_recent,
     decode_state,
     decode_status,
     encode_accepted,
     encode_outcome,
+    encode_recent,
     encode_state,
     encode_status,
     serial_in_status,
@@ -343,6 +346,15 @@ class Store:
     def write_status(self, status: Status, *, durable: bool = False) -> None:
         """`durable`: it holds a decision that is about to be acted on."""
         self.backend.write(f"status/{status.instance}.json", encode_status(status), durable=durable)
+
+    def read_recent(self, instance: str) -> Recent:
+        """The samples of the last hour that the instance's runner has recorded."""
+        key = f"status/{instance}.recent.json"
+        blob = self.backend.read(key)
+        return decode_recent(blob.data, key) if blob else {}
+
+    def write_recent(self, instance: str, recent: Recent) -> None:
+        self.backend.write(f"status/{instance}.recent.json", encode_recent(recent))
 
     def read_accepted(self, instance: str) -> dict[Address, Description]:
         key = f"status/{instance}.accepted.json"

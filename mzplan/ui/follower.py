@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
 
+from mzplan.model import recent
 from mzplan.model.address import Address
 from mzplan.model.diagnostics import Diagnostic, MzplanError
 from mzplan.model.state import QueryStatus
@@ -52,7 +54,7 @@ class Follower:
         self._reader = reader
         self._view = View()
         self._asked = 0.0
-        self._sampled = 0.0
+        self._sampled = self._recalled = 0.0
         self._wake = threading.Event()
         self._ready = threading.Event()
         self.is_ended = False
@@ -118,6 +120,10 @@ class Follower:
 
     def _sample(self, overview: Overview) -> None:
         now = time.time()
+        if now - self._recalled >= recent.EVERY:
+            self._recalled = now
+            with contextlib.suppress(MzplanError):  # what is only drawn hides nothing else
+                self.samples.recalled = self._reader.recent()
         for query in overview.status.queries:
             if query.observation is not None and query.observation.run_id:
                 self.samples.started(query.resource.address, query.observation.run_id, now)

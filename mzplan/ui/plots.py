@@ -9,7 +9,7 @@ from mzplan.ui.samples import Point
 
 HOUR = 3600.0  # seconds
 _WIDTH, _HEIGHT, _LEFT, _FOOT = 640, 150, 64, 22
-_GAP = 45.0  # seconds without a sample, after which the line is interrupted
+_GAP = 150.0  # seconds without a sample (runners record each minute), after which the line is interrupted
 
 
 def plot(points: Sequence[Point], label: str, now: float) -> Markup:

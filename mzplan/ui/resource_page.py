@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from mzplan.model.address import Address
-from mzplan.model.state import Observation, QueryStatus, ResourceState
+from mzplan.model.state import Condition, Observation, QueryStatus, ResourceState
 from mzplan.model.words import count
 from mzplan.operations.overview import Overview, declaration
 from mzplan.render.html import Content, Markup, element
@@ -106,9 +106,22 @@ def _plots(query: QueryStatus, samples: Samples) -> Content:
             plot(samples.lags(address), f"Lag in {unit}", now),
             class_="plots",
         ),
-        element("p", "Sampled by this page's server each ten seconds since it runs.", class_="quiet"),
+        element(
+            "p", "Each ten seconds since these pages are served, before that each minute.", class_="quiet"
+        ),
+        _conditions(samples.conditions(address)),
         starts if runs else None,
     ]
+
+
+def _conditions(changes: list[tuple[float, Condition]]) -> Content:
+    """Where it has had more than one in the last hour: since when each."""
+    if len(changes) < 2:
+        return None
+    lines = [
+        element("li", moment(at), " ", chip(condition, condition)) for at, condition in changes[-_STEPS:]
+    ]
+    return [element("h2", "Conditions of the last hour"), element("ul", lines, id="conditions")]
 
 
 def last_steps(query: QueryStatus) -> Content:

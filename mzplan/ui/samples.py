@@ -1,4 +1,5 @@
-"""Rates and lag of the last hour: what this process has seen since it runs, in memory of a fixed size."""
+"""Rates and lag of the last hour: what this process has seen since it runs, in memory of a fixed size, and
+before that what the runners have recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from mzplan.model.address import Address
-from mzplan.model.state import QueryStatus
+from mzplan.model.recent import KEPT as MINUTES
+from mzplan.model.recent import Recent
+from mzplan.model.state import Condition, QueryStatus
 
 EVERY = 10.0  # seconds between two samples
 KEPT = 360  # samples of each query: an hour
@@ -27,6 +30,7 @@ class Samples:
         self._times = array("d", [math.nan]) * kept
         self._values: dict[Address, tuple[array[float], array[float]]] = {}
         self._runs: dict[Address, deque[tuple[float, str]]] = {}
+        self.recalled: Recent = {}  # what the runners have recorded, also before this process
 
     def add(self, queries: Iterable[QueryStatus], now: float) -> None:
         """A sample of every query, at `now` in seconds since the epoch. Those that are gone are forgotten."""
@@ -62,7 +66,22 @@ class Samples:
         """What was not read yet, in the query's own unit."""
         return self._points(address, 1)
 
+    def conditions(self, address: Address) -> list[tuple[float, Condition]]:
+        """When it was first seen in a condition after another one, the oldest first, by the minute."""
+        found: list[tuple[float, Condition]] = []
+        for at, _, _, condition in self.recalled.get(address, ())[-MINUTES:]:
+            if not found or found[-1][1] != condition:
+                found.append((at, condition))
+        return found
+
     def _points(self, address: Address, which: int) -> list[Point]:
+        """What was recorded before this process looked, and from then on what it has seen itself."""
+        own = self._own(address, which)
+        first = own[0][0] if own else math.inf
+        recalled = self.recalled.get(address, ())[-MINUTES:]
+        return [*((at, (rate, lag)[which]) for at, rate, lag, _ in recalled if at < first), *own]
+
+    def _own(self, address: Address, which: int) -> list[Point]:
         if address not in self._values:
             return []
         values, taken = self._values[address][which], self._taken

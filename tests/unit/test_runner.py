@@ -19,8 +19,9 @@ from mzplan.controller.reconcile import Pace
 from mzplan.model.address import Address
 from mzplan.model.canary import Canary
 from mzplan.model.diagnostics import Diagnostic, ExitCode, MzplanError
+from mzplan.model.recent import Recent, sampled
 from mzplan.model.resources import Instance
-from mzplan.model.state import Forgotten, ResourceState, State, Status
+from mzplan.model.state import Forgotten, Observation, ResourceState, State, Status
 from mzplan.schema.description import Description, describe, digest_of
 from mzplan.store.backends.local import LocalBackend
 from mzplan.store.leases import is_live
@@ -746,3 +747,30 @@ def test_while_the_engine_opens_nothing_has_drifted(world: World, monkeypatch: p
     status = world.settle()
     assert {o.condition for o in status.observations.values()} == {"starting"}
     assert drift_between(world.committed, {"local": status}, {"local": True}) == ()
+
+
+def test_a_sample_of_each_query_is_recorded_each_minute(tmp_path: Path) -> None:
+    """For an hour, over runners; a store that does not take one keeps nothing from running."""
+    world = World(tmp_path)
+    world.commit(make_state(1))
+    world.settle()
+    assert world.store.read_recent("local") == {}
+    for _ in range(70):
+        world.now += 61
+        world.runner.tick()
+    kept = world.store.read_recent("local")
+    assert set(kept) == {ORDERS, SINK} and len(kept[ORDERS]) <= 60
+    assert {sample[3] for sample in kept[ORDERS]} <= {"running", "starting"}
+
+
+def test_samples_are_of_the_last_hour_and_of_what_is_there() -> None:
+    one = Observation(
+        address=ORDERS, generation=1, digest="", wanted_digest="", wanted_generation=1, condition="running"
+    )
+    seen = {ORDERS: one}
+    recent: Recent = {}
+    for minute in range(100):
+        recent = sampled(recent, seen, now=6000.0 + 60 * minute)
+    assert len(recent[ORDERS]) == 60 and recent[ORDERS][0][0] == 6000 + 60 * 40
+    assert [s[0] for s in sampled(recent, seen, now=6000.0 + 60 * 158)[ORDERS]] == [11880, 11940, 15480]
+    assert sampled(recent, {}, now=12_000.0) == {}

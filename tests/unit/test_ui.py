@@ -22,10 +22,12 @@ import pytest
 from mzplan.model.state import Counters, QueryStatus
 from mzplan.operations.overview import OverviewReader, origin_of
 from mzplan.operations.project import open_project
+from mzplan.render.html import joined
 from mzplan.ui.access import COOKIE, HEADERS, Access
 from mzplan.ui.error_page import error_page
+from mzplan.ui.follower import Follower
 from mzplan.ui.plots import plot
-from mzplan.ui.resource_page import last_steps, measures
+from mzplan.ui.resource_page import last_steps, measures, resource_page
 from mzplan.ui.samples import Samples
 from tests.browser.shown_project import HOSTILE, ShownProject, troubled, troubled_project
 from tests.unit.cli_runs import mzplan
@@ -381,8 +383,32 @@ def test_samples_are_a_ring() -> None:
     assert samples.rates(address) == [] and samples.runs(address) == []
 
 
+def test_what_the_runner_has_recorded_outlives_the_pages(tmp_path: Path) -> None:
+    """Also where the store holds what no runner writes."""
+    made, address, now = ShownProject(tmp_path / "shop"), at("source.orders"), int(time.time())
+    samples = [
+        (now - 60 * n, float(n), None if n % 2 else n, "failed" if n < 5 else "running") for n in range(50)
+    ]
+    made.store.write_recent("local", {address: tuple(reversed(samples))})
+    assert made.store.read_recent("local")[address][-1] == (now, 0.0, 0, "failed")
+    reader = OverviewReader(open_project(str(made.folder)))
+    with Follower(reader) as follower:
+        overview = follower.view().overview
+        assert overview is not None
+        rates = follower.samples.rates(address)
+        assert [value for _, value in rates[:49]] == [float(n) for n in range(49, 0, -1)]
+        assert follower.samples.lags(address)[0][1] is None
+        assert [one for _, one in follower.samples.conditions(address)] == ["running", "failed"]
+        page = str(joined(resource_page(overview, address, follower.samples)))
+        assert "Conditions of the last hour" in page and 'id="conditions"' in page
+    (made.folder / "state" / "status" / "local.recent.json").write_text('{"source.orders": [[1, "x"]]}')
+    with Follower(OverviewReader(open_project(str(made.folder)))) as follower:
+        assert follower.view().problem == ()
+        assert len(follower.samples.rates(address)) == 1
+
+
 def test_a_plot_interrupts_its_line_where_nothing_is_known() -> None:
-    points = [(3000.0, 1.0), (3010.0, 2.0), (3020.0, None), (3030.0, 4.0), (3500.0, 1.0)]
+    points = [(3000.0, 1.0), (3060.0, 2.0), (3070.0, None), (3080.0, 4.0), (3500.0, 1.0)]
     drawn = plot(points, "Rows/s", now=3600.0)
     assert drawn.count("<polyline") == 3 and "Rows/s, now 1" in drawn
     assert "nothing is known" in plot([], "Lag", now=3600.0)
